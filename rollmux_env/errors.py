@@ -65,7 +65,10 @@ class Stopping(InputError):
 
 
 class PlanError(RuntimeError):
-    """A policy raised an exception, or its answer breaks a numbered invariant (see `rollmux_env.cluster.plan`)."""
+    """A policy, or another function of a user, raised an exception.
+
+    Or a policy's answer breaks a numbered invariant (see `rollmux_env.cluster.plan`).
+    """
 
 
 class InvariantError(AssertionError):

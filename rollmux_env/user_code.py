@@ -1,4 +1,4 @@
-"""Calls of users' code: policies, and functions that make streams.
+"""Calls of users' code: policies, rewards, generators, and functions that make streams.
 
 Such code may raise anything, print, and draw random numbers. Its exceptions become one line with file and line number, its output
 goes to stderr, and `seeded` sets the global generators of Python and NumPy. This is no sandbox: the code has the rights of its
@@ -18,9 +18,10 @@ from functools import partial
 from opcode import opmap
 from pathlib import Path
 from types import FunctionType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.validation_errors import one_line
@@ -28,6 +29,7 @@ from rollmux_env.validation_errors import one_line
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
+GENERATOR, REWARD = "the generator", "the reward"
 PACKAGES = ("rollmux_env", "policies", "trainers", "runtime")
 _OURS = tuple(f"{Path(__file__).parents[1] / name}{os.sep}" for name in PACKAGES)
 _LIBRARIES = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platlib", "purelib"))
@@ -142,9 +144,23 @@ def brief(value: object) -> str:
     return one_line(text, 100)
 
 
-def is_whole(value: object, bits: int = 32) -> bool:
-    """Return whether a value is a signed integer of at most `bits` bits, which compiled code accepts."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and abs(int(value)) < 2 ** (bits - 1)
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view that cannot be written through."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def is_whole(value: Any, bits: int | None = None) -> bool:
+    """Return whether a value is an integer of Python or NumPy; a bool is none.
+
+    Args:
+        value: Value to look at.
+        bits: Number of bits of the signed integers that compiled code accepts, or None for any size.
+    """
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        return False
+    return bits is None or abs(int(value)) < 2 ** (bits - 1)
 
 
 def is_number(value: object) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import View
+from rollmux_env.user_code import read_only
 
 _ARRAYS = ("nodes", "busy_before_s")
 _TABLES = ("jobs", "groups", "order", "departs_s", "node_columns")
@@ -31,12 +32,12 @@ class Snapshot(State):
         twin.pools, twin.prices = dict(twin.pools), list(twin.prices)
         self.__dict__.update(vars(twin), _twin=twin)
         shown = self.__dict__
-        shown["limits"] = twin.limits._replace(pools=_read_only(twin.limits.pools))
+        shown["limits"] = twin.limits._replace(pools=read_only(twin.limits.pools))
         for name in _ARRAYS:
-            shown[name] = _read_only(shown[name])
+            shown[name] = read_only(shown[name])
         tables = shown["tables"] = copy(twin.tables)
         for name in _TABLES:
-            setattr(tables, name, _read_only(getattr(tables, name)))
+            setattr(tables, name, read_only(getattr(tables, name)))
 
     @property
     def view(self) -> View:
@@ -49,9 +50,3 @@ class Snapshot(State):
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"'{name}' of the state cannot be set: a policy reads the state, and only `apply` writes it")
-
-
-def _read_only(array: Any) -> Any:
-    shown = array.view()
-    shown.flags.writeable = False
-    return shown

@@ -18,6 +18,7 @@ from rollmux_env.envs import checks
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Names, observation_table
 from rollmux_env.portable import FIRST_DRAWN_SEED
+from rollmux_env.user_code import REWARD, guarded, is_whole
 from rollmux_env.validation_errors import not_one_of
 
 Observation = dict[str, NDArray[Any]]
@@ -59,6 +60,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         self.render_mode = render_mode
         self.autoreset = autoreset
         self.reward = checks.callable_reward(reward)
+        self._pay = guarded(self.reward, REWARD)
         self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP if autoreset else AutoresetMode.DISABLED}
         self._observations = observation_table(num_envs, rows, names)
         self.single_observation_space = spaces.Dict(
@@ -74,12 +76,12 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         self._passed: Any = None  # read-only views from which `_interval` makes the argument of the reward
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the state to copy or pickle, without the window and the views of tables, which a copy would detach from them."""
-        return {**vars(self), "_window": None, "_passed": None}
+        """Return the state to copy or pickle, without the window and references to tables and reward, which a copy makes again."""
+        return {**vars(self), "_window": None, "_passed": None, "_pay": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._passed = self._views()
+        self._passed, self._pay = self._views(), guarded(self.reward, REWARD)
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -120,7 +122,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         self._refuse_unready("step")
         self._advance(checks.actions_of(actions, self.num_envs))
         interval = self._interval()
-        rewards = checks.rewards_of(self.reward(interval), self.num_envs)
+        rewards = checks.rewards_of(self._pay(interval), self.num_envs)
         return self._finish_step(rewards, self._over(), self._decided(interval))
 
     def render(self) -> Any:
@@ -227,7 +229,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
 
     def _seed(self, seed: Any, seeds: Sequence[int | None]) -> None:
         """Give every stream a separate generator of stream seeds."""
-        if seed is None or checks.is_whole(seed):
+        if seed is None or is_whole(seed):
             first = self.np_random_seed if seed is None else int(seed)
             super().reset(seed=first)
             seeds = checks.seeds_of(first, self.num_envs)

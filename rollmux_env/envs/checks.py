@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.suggestions import did_you_mean
+from rollmux_env.user_code import is_whole
 from rollmux_env.validation_errors import describe
 
 _OPTIONS = ("stream_seed", "reset_mask")
@@ -66,11 +67,6 @@ def reference_of(reward: Any, known: tuple[str, ...]) -> str | None:
     if reference is not None and reference not in known:
         raise InputError(f"reward.reference: must be one of {', '.join(known)}, or None, not {describe(reference)}")
     return reference
-
-
-def is_whole(value: Any) -> bool:
-    """Return whether a value is a whole number, of Python or of NumPy; `True` is none."""
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def whole_number(name: str, value: Any, least: int = 1) -> int:
@@ -137,10 +133,3 @@ def _listed(value: Any) -> list[Any]:
     """Return the entries of a list, tuple or array, and no entries for any other value."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
     return [*value] if isinstance(value, list | tuple) else []
-
-
-def read_only(column: NDArray[Any]) -> NDArray[Any]:
-    """Return a view that cannot be written through."""
-    view = column.view()
-    view.flags.writeable = False
-    return view

@@ -23,14 +23,14 @@ from rollmux_env.errors import PlanError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, no_circuits, traffic_s
 from rollmux_env.network.steps import PATTERNS, WEIGHTS, Iteration, Step
-from rollmux_env.user_code import brief, guarded
+from rollmux_env.user_code import brief, guarded, read_only
 
 _WHO = "the network policy"
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The information that a policy has: the expected iteration, which repeats.
+    """The information that a policy has: the expected iteration, which repeats. Arrays are read-only.
 
     Attributes:
         steps: Steps of an iteration, in order.
@@ -56,7 +56,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Hour:
-    """The actual durations of some iterations, drawn in advance, in seconds.
+    """The actual durations of some iterations, drawn in advance, in seconds. Arrays are read-only.
 
     Attributes:
         forecast: Forecast that a policy is given.
@@ -140,7 +140,7 @@ def forecast_of(fabric: Fabric, iteration: Iteration, choices: Sequence[Circuits
     seconds = np.array([[traffic_s(fabric, traffic, circuits) for circuits in choices] for traffic in iteration.traffic])
     training_s = sum(step.before_s + max(step.beside_s, seconds[step.pattern].min()) for step in iteration.steps[:-1])
     waits_s = max(0.0, iteration.generation_s - float(training_s) - iteration.steps[-1].before_s)
-    return Forecast(iteration.steps, waits_s, seconds, reconfigure_s)
+    return Forecast(iteration.steps, waits_s, read_only(seconds), reconfigure_s)
 
 
 def draw_hour(forecast: Forecast, generation_s: float, iterations: int, cv: float, seed: int) -> Hour:
@@ -159,7 +159,7 @@ def draw_hour(forecast: Forecast, generation_s: float, iterations: int, cv: floa
     longer = portable.exp(sigma * random.standard_normal(iterations) - sigma**2 / 2)
     before_s = np.array([step.before_s for step in forecast.steps]) * factors[0]
     beside_s = np.array([step.beside_s for step in forecast.steps]) * factors[1]
-    return Hour(forecast, before_s, beside_s, generation_s * longer)
+    return Hour(forecast, read_only(before_s), read_only(beside_s), read_only(generation_s * longer))
 
 
 def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:

@@ -69,7 +69,7 @@ class RoundChecks:
             does = f"{round.wanted} prompts with {round.needed} responses each"
             raise PlanError(f"R2: a round of {does}, where an iteration trains on {setting.prompts} with {setting.responses}")
         numbers = (*round.prompts, round.responses)
-        if wrong := [number for number in numbers if not is_whole(number)]:
+        if wrong := [number for number in numbers if not is_whole(number, bits=32)]:
             raise PlanError(f"R2: a round has {brief(wrong[0])}, which is no whole number")
         prompts = set(round.prompts)
         if len(prompts) < max(len(round.prompts), round.wanted) or round.responses < round.needed:

@@ -18,17 +18,18 @@ from rollmux_env.kernel import rollout_rounds as rounds
 from rollmux_env.kernel import rollouts as kernel
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.user_code import read_only
 
 
 def _column(table: str, name: str) -> Any:
-    """Return a property that reads a column of a table of the rollout."""
-    return property(lambda fleet: getattr(fleet.tables, table)[name])
+    """Return a property that shows a column of a table of the rollout, read-only."""
+    return property(lambda fleet: read_only(getattr(fleet.tables, table)[name]))
 
 
 class Fleet:
     """A running rollout with methods to launch, run, inspect, migrate and abort responses.
 
-    In shapes, R is the number of responses, T of turns, and K of replicas.
+    In shapes, R is the number of responses, T of turns, and K of replicas. Arrays are read-only, except for those of `tables`.
 
     Args:
         replicas: Timing of each replica.
@@ -100,7 +101,7 @@ class Fleet:
     @property
     def finished(self) -> Ints:
         """Finished responses in the order in which they finished, shape (n,)."""
-        return self._rollout.order[: self._rollout.order[-1]]
+        return read_only(self._rollout.order[: self._rollout.order[-1]])
 
     @property
     def complete(self) -> int:
@@ -148,7 +149,7 @@ class Fleet:
                 need = f"a prompt and its response have {self._longest} tokens"
                 raise InputError(f"rollout: the cache of a replica holds {replica.kv_tokens} tokens; {need}")
         n, first = len(replicas), self.size
-        self.gpus = np.concatenate([self.gpus, np.full(n, gpus)])
+        self.gpus = read_only(np.concatenate([self.gpus, np.full(n, gpus)]))
         new, from_s = records.replica_table(n), self.now_s if from_s is None else from_s
         for k, replica in enumerate(replicas):
             rounds.write_replica(new, k, np.array(replica.costs, float), replica.kv_tokens, self._most, float(from_s))
@@ -274,7 +275,7 @@ class ObservedFleet(Fleet):
         self._sizes = sizes
         self._live = self.size
         self.now_s = now_s
-        self.gpus = np.full(self.size, gpus)
+        self.gpus = read_only(np.full(self.size, gpus))
         self.orders = Orders(None, {})
 
     def sampled(self) -> Ints:

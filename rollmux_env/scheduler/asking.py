@@ -54,7 +54,7 @@ def _checked(action: Place | Move | Wait) -> Place | Move | Wait:
         raise PlanError(f"P2: the plan has {brief(place)} for job {action.job_id}, which is no Placement")
     numbers = {name: getattr(place, name) for name in _NUMBERS}
     group = () if place.group is None else (place.group,)
-    if wrong := [number for number in (*group, *place.rollout_nodes, *numbers.values()) if not is_whole(number)]:
+    if wrong := [number for number in (*group, *place.rollout_nodes, *numbers.values()) if not is_whole(number, bits=32)]:
         raise PlanError(f"P2: the placement of job {action.job_id} has {brief(wrong[0])}, which is no whole number")
     plain = {name: int(number) for name, number in numbers.items()}
     nodes = tuple(map(int, place.rollout_nodes))

@@ -44,7 +44,6 @@ class Dispatcher:
 
     Attributes:
         number: Id of the group, or `LEASE`.
-        policy: Dispatch policy.
         view: The group as the policy sees it.
         group: State of the group. A driver sets its `now_s` before a job joins and before it asks for permits.
         migrations: Jobs whose tails the last `permits` moved, to be carried out before its permits.
@@ -59,6 +58,15 @@ class Dispatcher:
         self._rows = self.view.rows
         self._members: dict[str, MemberView] = {}
         self._inits: set[str] = set()  # members whose sync is an init
+
+    @property
+    def policy(self) -> DispatchPolicy:
+        """Policy that chooses among the waiting phases."""
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: DispatchPolicy) -> None:
+        self._policy, self._choose = policy, guarded(policy.choose, "the dispatch policy")
 
     def joined(
         self,
@@ -252,12 +260,11 @@ class Dispatcher:
             PlanError: If the policy broke a rule or raised an exception.
         """
         group, permits = self.group, list[Permit]()
-        choose = guarded(self.policy.choose, "the dispatch policy")
         self.migrations = []
         while group.waiting or group.syncs:
             if group.syncs or group.occupied:
                 rules.hold_back(group, self._rows)
-            choice = choose(self.view) if group.waiting > group.occupied else None
+            choice = self._choose(self.view) if group.waiting > group.occupied else None
             if choice is None:
                 number = rules.next_sync(group, self._rows) if group.syncs else -1
                 if number < 0:

@@ -94,6 +94,7 @@ def test_the_same_seed_draws_the_same_hour() -> None:
     one, other, third = (draw_hour(forecast, 9.0, 5, 0.1, seed) for seed in (4, 4, 5))
     assert play(one, RFabric()).seconds == play(other, RFabric()).seconds != play(third, RFabric()).seconds
     assert draw_hour(forecast, 9.0, 5, 0.0, 4).before_s.tolist() == [[1.0, 0.5]] * 5
+    assert not any(shown.flags.writeable for shown in (one.before_s, one.beside_s, one.generation_s))
 
 
 @pytest.mark.parametrize(

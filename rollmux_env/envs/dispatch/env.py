@@ -19,6 +19,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.timing.tail import TailModel
+from rollmux_env.user_code import GENERATOR, guarded, read_only
 from rollmux_env.validation_errors import describe
 
 
@@ -69,7 +70,7 @@ class DispatchVectorEnv(BaseVectorEnv):
 
     def _views(self) -> dict[str, NDArray[Any]]:
         clock = self._groups.clocks
-        return {name: checks.read_only(clock[name]) for name in ("horizon_s", "work_s", "behind_s", "invalid")}
+        return {name: read_only(clock[name]) for name in ("horizon_s", "work_s", "behind_s", "invalid")}
 
     def _interval(self) -> Interval:
         seconds = self._groups.groups["now_s"] - self._groups.clocks["since_s"]
@@ -86,7 +87,7 @@ class DispatchVectorEnv(BaseVectorEnv):
         return picture(self._groups, s, MIGRATION.share)
 
     def _start(self, s: int, seed: int) -> None:
-        group = self.generator.group(seed)
+        group = guarded(self.generator.group, GENERATOR)(seed)
         if not isinstance(group, Group):
             raise InputError(f"generator: group({seed}) must be a Group, not {describe(group)}")
         load_group(self._groups, s, group, self._model)

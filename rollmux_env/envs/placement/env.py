@@ -27,6 +27,7 @@ from rollmux_env.kernel.feature_tables import make_workspace
 from rollmux_env.kernel.neighbourhood.table import make_scratch
 from rollmux_env.kernel.tables import Floats, Records
 from rollmux_env.replay.run import in_order_of_arrival
+from rollmux_env.user_code import GENERATOR, guarded, read_only
 
 
 class PlacementVectorEnv(BaseVectorEnv):
@@ -110,7 +111,7 @@ class PlacementVectorEnv(BaseVectorEnv):
             invalid=clock["invalid"],
             n_jobs=clock["n_jobs"],
         )
-        return Interval(*map(checks.read_only, columns))
+        return Interval(*map(read_only, columns))
 
     def _interval(self) -> Interval:
         passed: Interval = self._passed
@@ -132,7 +133,8 @@ class PlacementVectorEnv(BaseVectorEnv):
         if not 0 <= action < self._streams.clock["choices"][s]:
             raise InputError(f"action: stream {s} has no choice {action}")
         choice = self._choices[s, action]
-        names = [job.id for job in in_order_of_arrival(self.generator.scenario(int(self._seeds[s])))]
+        scenario = guarded(self.generator.scenario, GENERATOR)(int(self._seeds[s]))
+        names = [job.id for job in in_order_of_arrival(scenario)]
         kind = Place if self._streams.clock["asks"][s] == ADMIT else Move
         return tuple(
             kind(names[job], placement) for job, placement in placements(choice, self._streams.jobs[s], self._streams.groups[s])

@@ -16,6 +16,7 @@ from rollmux_env.keys.unsupported import refuse_network, refuse_queue_keys
 from rollmux_env.portable import dot
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Scenario
+from rollmux_env.user_code import GENERATOR, guarded
 from rollmux_env.validation_errors import describe
 
 
@@ -83,7 +84,7 @@ class Whole:
         Raises:
             InputError: It is no scenario of the cluster, or has more jobs than stated.
         """
-        scenario = self._own.scenario(seed)
+        scenario = guarded(self._own.scenario, GENERATOR)(seed)
         where = f"generator: the scenario of seed {seed}"
         if not isinstance(scenario, Scenario) or scenario.cluster != self.cluster:
             raise InputError(f"{where}: must be a Scenario with the generator's cluster")
@@ -125,7 +126,7 @@ def checked_stream(generator: Generator, seed: int) -> Records:
         InputError: The stream is no table of jobs, exceeds the generator's jobs, nodes, steps or shapes, or has a value out of
             range.
     """
-    stream, where = generator.stream(seed), f"generator: the scenario of seed {seed}"
+    stream, where = guarded(generator.stream, GENERATOR)(seed), f"generator: the scenario of seed {seed}"
     if getattr(getattr(stream, "dtype", None), "names", None) != job_table(0, 1, 0).dtype.names or stream.ndim != 1:
         raise InputError(f"{where}: must be a table of jobs, as `stream_of` makes one")
     jobs = jobs_of(stream)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.envs import checks
 from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
 from rollmux_env.envs.rollout.dynamics import ask, begin, keep_on, step_all
 from rollmux_env.envs.rollout.generator import Generator, RandomJobs, checked
@@ -15,6 +14,7 @@ from rollmux_env.envs.rollout.types import ROWS, Case, Jobs, job_table, write_se
 from rollmux_env.envs.rollout.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.setting import Setting
+from rollmux_env.user_code import GENERATOR, guarded, read_only
 from rollmux_env.validation_errors import describe
 
 
@@ -52,13 +52,13 @@ class RolloutVectorEnv(BaseVectorEnv):
 
     def setting(self, e: int) -> Setting:
         """Return what is known of job `e` before its first rollout."""
-        return self.generator.case(int(self._seeds[e])).setting
+        return guarded(self.generator.case, GENERATOR)(int(self._seeds[e])).setting
 
     def _advance(self, actions: NDArray[np.int64]) -> None:
         step_all(self._jobs, actions, self._observations)
 
     def _views(self) -> Interval:
-        return Interval(*(checks.read_only(self._jobs.jobs[name]) for name in Interval._fields))
+        return Interval(*(read_only(self._jobs.jobs[name]) for name in Interval._fields))
 
     def _interval(self) -> Interval:
         passed: Interval = self._passed
@@ -75,7 +75,7 @@ class RolloutVectorEnv(BaseVectorEnv):
         return picture(self._jobs, s)
 
     def _start(self, s: int, seed: int) -> None:
-        case = self.generator.case(seed)
+        case = guarded(self.generator.case, GENERATOR)(seed)
         if not isinstance(case, Case):
             raise InputError(f"generator: case({seed}) must be a Case, not {describe(case)}")
         if case.setting.reward_s and not self.generator.rewards:

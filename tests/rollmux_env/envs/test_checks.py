@@ -17,7 +17,7 @@ from rollmux_env.envs.dispatch.generator import RandomGroups
 from rollmux_env.envs.placement.generator import Workload
 from rollmux_env.envs.placement.reward import Dollars
 from rollmux_env.envs.rollout.generator import Toy
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, PlanError
 
 IDS = ("RollMux/Placement-v0", "RollMux/Dispatch-v0", "RollMux/Rollout-v0")
 STREAMS = 3
@@ -162,13 +162,46 @@ def test_a_reward_cannot_write_into_the_streams_nor_is_it_overwritten(name: str)
 
     envs = vector(name, reward=careless)
     envs.reset(seed=0)
-    with pytest.raises(ValueError, match="read-only"):
+    with pytest.raises(PlanError, match=r"the reward raised ValueError: .* read-only in careless \(test_checks.py, line \d+\)"):
         envs.step(np.zeros(STREAMS, int))
     envs = vector(name, reward=lambda interval: interval.invalid)
     envs.reset(seed=0)
     rewards = envs.step(np.full(STREAMS, -1))[1]
     envs.step(np.zeros(STREAMS, int))
     assert (rewards == 1).all()
+
+
+class Failing:
+    """A generator of a user's own that prints, and has no stream."""
+
+    cluster, jobs = SHORT.cluster, 1
+    members, nodes, iterations, stale = 2, 2, 8, False
+    launched, gpus, prompts, rewards = (8, 1), 8, 8, False
+
+    def scenario(self, seed: int) -> Any:
+        print("drawing")
+        raise KeyError(seed)
+
+    group = case = scenario
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_what_a_generator_or_a_reward_raises_is_one_line_and_what_it_prints_goes_to_stderr(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(PlanError, match=r"^the generator raised KeyError: 5 in scenario \(test_checks.py, line \d+\)$"):
+        vector(name, generator=Failing()).reset(seed=0, options={"stream_seed": 5})
+
+    def failing(interval: Any) -> Any:
+        print("paying")
+        raise SystemExit(3)
+
+    envs = vector(name, reward=failing)
+    envs.reset(seed=0)
+    for one in (envs, copy.deepcopy(envs)):
+        with pytest.raises(PlanError, match=r"^the reward raised SystemExit: 3 in failing \(test_checks.py, line \d+\)$"):
+            one.step(np.zeros(STREAMS, int))
+    assert capsys.readouterr() == ("", "drawing\npaying\npaying\n")
 
 
 class Lacking:

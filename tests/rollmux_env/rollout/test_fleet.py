@@ -167,6 +167,14 @@ def test_a_complete_prompt_aborts_the_rest_of_its_responses() -> None:
     assert fleet.end_s[1] == fleet.end_s[2] and fleet.end_s[3] == fleet.end_s[5]
 
 
+def test_what_a_policy_is_shown_cannot_be_written() -> None:
+    fleet = fleet_of([REPLICA], [(10, 5), (10, 9)])
+    fleet.run(responses=1)
+    for shown in (fleet.state, fleet.replica, fleet.end_s, fleet.busy_s, fleet.finished, fleet.gpus):
+        with pytest.raises(ValueError, match="read-only"):
+            shown[:] = 0
+
+
 def test_replicas_that_are_added_begin_when_they_are_there() -> None:
     fleet = fleet_of([REPLICA], [(10, 100), (10, 100)])
     fleet.run(until_s=0.3)
