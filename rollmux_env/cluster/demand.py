@@ -52,7 +52,7 @@ class Demand(NamedTuple):
 
 
 def demand_of(job: Job, cluster: Cluster | None, shape: int = 0) -> Demand:
-    """Return the demand of a job in a shape on a cluster. None means a cluster with two pools."""
+    """Return the demand of a job in a shape on a cluster. None for the cluster means one with two pools."""
     rollout, training = job.phases(shape)
     times, memory_gb = (rollout.worst_case_s, training.worst_case_s), (rollout.host_memory_gb, training.host_memory_gb)
     device_gb = (rollout.device_gb, training.device_gb)
@@ -81,13 +81,13 @@ def usd_per_hour(demand: Demand, cluster: Cluster, rollout_nodes: int, training_
 
 
 def solo_usd_per_hour(job: Job, cluster: Cluster) -> float:
-    """Return the price of the nodes that a job asks for, as if it had them alone, $/h."""
+    """Return the price of all nodes that a job asks for, as it would pay without sharing them, $/h."""
     demand = demand_of(job, cluster)
     return usd_per_hour(demand, cluster, demand.rollout_nodes, demand.training_nodes)
 
 
 def write_known(jobs: Records, row: int, job: Job, demand: Demand, pools: Mapping[str, int], switches: bool) -> None:
-    """Write the figures of a job into a row of the job table, for the shape that the row has.
+    """Write the demand and the limits of a job into a row of the job table, for the shape that the row has.
 
     Args:
         jobs: The job table.

@@ -1,4 +1,4 @@
-"""The rows of a chance to move jobs as in the environments, for a policy that scores them in a `State`."""
+"""The choices to move running jobs, as the environments offer them, for a policy that scores them in a `State`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Plans(Sequence[Plan]):
 
 
 class Regroupings(NamedTuple):
-    """The possible moves after an event, as the environments with `moves=True` show them, in A rows.
+    """The A choices to move running jobs after an event, one per row, as the environments with `moves=True` offer them.
 
     `rollmux_env.kernel.features` names the features; those of shapes come last.
 
@@ -75,7 +75,7 @@ class Regroupings(NamedTuple):
 def regroupings(
     state: State, first_s: float, known_stays: bool = True, limit: int = 32, shield: bool = True, groups_most: int = GROUPS_MOST
 ) -> Regroupings:
-    """Return the rows with the greatest gain, and `stop`.
+    """Return the choices with the greatest gain, and `stop`, which moves no job.
 
     All running jobs are considered. In a large cluster they are those of the groups that
     `rollmux_env.kernel.neighbourhood.enumerate.choose_groups` chooses. After a row has been carried out, the next rows start from
@@ -83,7 +83,7 @@ def regroupings(
 
     Args:
         state: State of the cluster.
-        first_s: Time at which the very first job arrived, seconds.
+        first_s: Time at which the first job arrived, seconds.
         known_stays: Whether the features show when jobs will leave.
         limit: Largest number of rows, including `stop`.
         shield: Whether to leave out rows that break an SLO.

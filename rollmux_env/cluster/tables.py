@@ -26,10 +26,10 @@ class Tables:
         group_rows: Rows of the current groups by id.
         next_group_id: Id of the next new group.
         widest: Largest number of rollout nodes that a job has asked for, at least 1.
-        departs_s: Time at which the first member of each group leaves, in seconds. A contiguous copy, because it is read for all
-            groups at every instant.
+        departs_s: Time at which the next member of each group leaves, in seconds, by row of the group. A contiguous copy, because
+            it is read for all groups at every instant.
         node_columns: Columns of `groups` that state the nodes of a group.
-        warm: Rows of the job that may enter a placement warm in this instant.
+        warm: Rows of the job that may start without a cold start in this instant.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Tables:
         self._free: list[int] = []  # unused rows of the group table
 
     def keep(self, jobs: Records, groups: Records) -> None:
-        """Use these tables from now on."""
+        """Replace the tables, and derive from them the attributes that view or copy them."""
         self.job_records, self.group_records = jobs, groups
         self.jobs, self.groups = jobs.view(np.recarray), groups.view(np.recarray)
         self.node_columns = groups[["rollout_pool", "training_pool", "n_nodes", "training_nodes"]]

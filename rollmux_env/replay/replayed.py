@@ -42,7 +42,7 @@ class ReplayedJob:
         job: Job.
         row: Row of the job in the state's tables.
         durations: Durations of its phases.
-        begins: Number of iterations that the job did in earlier lives.
+        begins: Number of iterations that were saved before the job's last failure, 0 without one.
         every: Number of iterations between two checkpoints.
 
     Attributes:
@@ -75,15 +75,15 @@ class ReplayedJob:
         placed: Whether the job has a place.
         group: Group of the placement.
         base_s: Planned seconds of each phase in the placement.
-        factors: Factor of `base_s` by phase and iteration.
+        factors: Factors on `base_s` by phase and iteration, for sampled durations and drift.
         sync_s: Seconds of a sync in the placement.
         switch: Warm and cold start of each phase in the placement.
-        cold: Whether the next phase of each kind has a cold start.
-        keys: Rollout nodes of each phase, or `TRAINING_POOL`.
-        bits: Bit mask of the rollout nodes.
+        cold: For each kind of phase, whether the next one has a cold start.
+        keys: Nodes of each phase as keys of `ReplayedGroup.last`: numbers of rollout nodes, or `TRAINING_POOL`.
+        bits: Bit mask of the rollout nodes; 0 if rollouts run on training nodes.
         nodes: Number of nodes of each phase.
         leaves_s: Time at which a fixed stay ends, in seconds.
-        begins: Iteration with which this life of the job begins.
+        begins: Iteration with which the job began after its last failure, 0 without one.
         every: Number of iterations between two checkpoints.
         saved: Iteration of the last checkpoint.
         writes: Iteration of the checkpoint that is being written, or `saved`.
@@ -153,7 +153,7 @@ class ReplayedJob:
         self.nodes_by_share: dict[float, tuple[int, ...]] = {}
 
     def enter(self, state: State, group: ReplayedGroup, seating: Seating) -> None:
-        """Enter a placement."""
+        """Begin or continue in a placement, with the next iteration."""
         pins = () if seating.colocated else seating.rollout
         self.group = group
         self.placed = True

@@ -1,4 +1,6 @@
-"""The replay of a yardstick, which rearranges running jobs for free at every instant, so that no placement is logged."""
+"""The replay of a yardstick, a reference that no real system could run: it rearranges running jobs at every instant without cost.
+
+Therefore no placements are logged."""
 
 from __future__ import annotations
 

@@ -44,9 +44,10 @@ class Dispatcher:
 
     Attributes:
         number: Id of the group, or `LEASE`.
-        view: The group as the policy sees it.
+        view: View of the group for the policy.
         group: State of the group. A driver sets its `now_s` before a job joins and before it asks for permits.
-        migrations: Jobs whose tails the last `permits` moved, to be carried out before its permits.
+        migrations: Identifiers of the jobs whose tails the last call of `permits` moved. The driver migrates them before it
+            starts the permitted phases.
     """
 
     def __init__(self, policy: DispatchPolicy, number: int = 0) -> None:
@@ -153,9 +154,9 @@ class Dispatcher:
         """
         row = self._members[job_id].row
         if not rules.is_between(row):
-            raise ValueError(f"job {job_id} has an iteration in hand")
+            raise ValueError(f"job {job_id} has an unfinished iteration")
         rules.leave_for_now(self.group, row)
-        self._forget()
+        self._drop_withdrawn()
 
     def threshold(self, job_id: str) -> None:
         """Report that enough responses of a member's rollout are done for the rest to migrate.
@@ -237,19 +238,19 @@ class Dispatcher:
         rules.withdraw(self.group, row)
         if not row.syncs:
             self._inits.discard(job_id)
-        self._forget()
+        self._drop_withdrawn()
 
     def gone(self, job_id: str) -> None:
-        """Remove a member. Its phases are over and their nodes are free."""
+        """Remove a member, which also ends its phases and frees their nodes."""
         member = self._members.pop(job_id)
         self._inits.discard(job_id)
         rules.go(self.group, member.row)
-        self._forget()
+        self._drop_withdrawn()
         self.view.views.remove(member)
         self._rows.remove(member.row)
         self.group.n -= 1
 
-    def _forget(self) -> None:
+    def _drop_withdrawn(self) -> None:
         """Remove phases that no longer wait."""
         self.view.asked[:] = [phase for phase in self.view.asked if phase.waits]
 
@@ -268,7 +269,7 @@ class Dispatcher:
             if choice is None:
                 number = rules.next_sync(group, self._rows) if group.syncs else -1
                 if number < 0:
-                    self._check_goes_on()
+                    self._check_not_stuck()
                     break
                 permits.append(self._grant_sync(number))
             elif isinstance(choice, WaitingPhase):
@@ -296,7 +297,7 @@ class Dispatcher:
         self.view.asked.remove(phase)
         return member.job_id, phase.phase
 
-    def _check_goes_on(self) -> None:
+    def _check_not_stuck(self) -> None:
         """Check D5 after the policy has chosen nothing."""
         group = self.group
         if not (group.busy or group.tails) and all(row.waits_rollout or row.waits_training for row in self._rows):

@@ -147,7 +147,7 @@ class Members:
             return
         seat = self.seats.pop(job_id)
         if not seat.group.leaving(job_id):
-            raise ValueError(f"job {job_id} has an iteration in hand")
+            raise ValueError(f"job {job_id} has an unfinished iteration")
         self._left(seat)
 
     def remove(self, job_id: str) -> Seat | None:

@@ -95,7 +95,7 @@ class NodePool:
 
     Attributes:
         drained: Names of nodes that get no new places, whether they are present or not.
-        missing: Names of nodes that are gone but still assigned or held.
+        missing: Names of nodes that have left the cluster but are still assigned or held.
         changes: Number of times that nodes were added or lost.
     """
 
@@ -109,7 +109,7 @@ class NodePool:
         self._number: dict[str, int] = {}  # number of each node in the order in which they were added
         self._idle: dict[PoolName, list[tuple[int, str]]] = {}  # nodes without a place, in that order
         self._holders: dict[tuple[str, int | str], str] = {}  # by node and device
-        self._last: dict[str, str] = {}
+        self._last: dict[str, str] = {}  # by node, the job that held it last
         self.add(nodes)
 
     def nodes(self, pool: PoolName) -> list[PoolNode]:
@@ -150,7 +150,7 @@ class NodePool:
         return {group: self.assigned(group) for group in sorted(self._of_group)}
 
     def lose(self, now_s: float) -> list[Returned]:
-        """Remove the missing nodes from the pool, and return the entries of those that had a place."""
+        """Remove the missing nodes from the pool, and return a `Returned` for each one that had a place."""
         names, self.missing = self.missing, set()
         places = [self._place_of[name] for name in names if name in self._place_of]
         self._nodes = {name: node for name, node in self._nodes.items() if name not in names}
@@ -164,7 +164,7 @@ class NodePool:
         self._find_idle()
 
     def restore(self, entries: Iterable[Assigned | Returned]) -> None:
-        """Repeat the assignments of an earlier pool, as far as its nodes are present by name."""
+        """Repeat the assignments of an earlier pool, for those of its nodes that are present by name."""
         for entry in entries:
             if isinstance(entry, Returned):
                 if entry.node in self._place_of:
@@ -190,7 +190,7 @@ class NodePool:
             wanted: Places that need a node.
             used: Names of nodes that jobs still use.
             now_s: Current time, in seconds.
-            own: Names of the nodes that some places may have, or None.
+            own: For places that may have only some nodes, the names of these nodes, or None.
             groups: Groups to which `wanted` refers, or None for all; the places of other groups stay unchanged.
 
         Raises:
@@ -230,7 +230,7 @@ class NodePool:
         return any(place not in wanted for place in self._of_group.get(group, ()))
 
     def take(self, job_id: str, nodes: Sequence[PoolNode]) -> bool:
-        """Let a job hold nodes, or parts of nodes, and return whether one of them last ran another job.
+        """Let a job hold nodes, or parts of nodes, and return whether one of the nodes was last held by another job.
 
         Raises:
             InvariantError: If a device of one is held already.

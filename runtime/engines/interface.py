@@ -56,8 +56,8 @@ class Response:
         logprobs: Natural log-prob of each token under the distribution that it was sampled from, with temperature and top_p. For
             greedy tokens, under the model's distribution at temperature 1.
         finished: Whether it has ended. False if generation was stopped before.
-        version: Version of the weights that sampled it, or its last part if it was resumed.
-        before: Versions that sampled each of its first tokens, if it was resumed with newer weights.
+        version: Version of the weights that sampled it, or that sampled its last part if it was resumed.
+        before: If it was resumed with newer weights, the version that sampled each token of its earlier part.
     """
 
     prompt: int
@@ -174,7 +174,7 @@ class Engine(ABC):
                 longest response, a token is unknown, or `resume` does not match.
             RuntimeError: The engine is offloaded.
         """
-        self._must_be_awake()
+        self._require_awake()
         check_sampling(sampling)
         check_prompts(prompts, sampling, self._files.vocabulary, self._max_length)
         earlier = resumed(prompts, sampling, resume)
@@ -204,7 +204,7 @@ class Engine(ABC):
             InputError: A name is missing or unknown, or a shape differs. The old weights stay.
             RuntimeError: The engine is offloaded. The weights then have to be passed to `restore`.
         """
-        self._must_be_awake()
+        self._require_awake()
         self._load(self._checked(weights))
         self.version = version
 
@@ -218,10 +218,10 @@ class Engine(ABC):
 
     @abstractmethod
     def stay(self) -> Footprint:
-        """Stay on the device until the next phase, and release what is not needed for that, if the engine can."""
+        """Keep the state on the device until the next phase, and release what that does not need, if the engine can."""
 
     def restore(self, weights: Mapping[str, Tensor] | None = None, version: int | None = None) -> Footprint:
-        """Return to the device: first the weights, then newer weights, then the KV cache.
+        """Move the state back to the device: first the weights, then newer weights, then the KV cache.
 
         Args:
             weights: New weights as for `update_weights`, or None.
@@ -271,7 +271,7 @@ class Engine(ABC):
         own = self._files.checked(weights)
         return StagedWeights(own, weights.path) if isinstance(weights, StagedWeights) else own
 
-    def _must_be_awake(self) -> None:
+    def _require_awake(self) -> None:
         if not self._is_awake:
             raise RuntimeError("the engine is offloaded or closed")
 

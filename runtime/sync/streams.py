@@ -6,7 +6,7 @@ its own way. All of this lives for one sync. Between two processes of one machin
 there. Gloo of PyTorch is not used, since its connections cannot be ended from outside: here a member that fails ends its own
 connections, and thereby the streams of the members before and after it.
 
-Anybody can connect to an inbox. Headers are read side by side, so that no connection delays another. A connection has a limited
+Any process can connect to an inbox. Headers are read concurrently, so that no connection delays another. A connection has a limited
 time for its whole header. The number of connections without a header is limited too: the oldest one is closed when there are more,
 since a member sends its header right after it connects.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 _HEADER_S = 10.0  # time limit for the whole header of a connection, in seconds
-_MOST = 128  # largest number of connections without a header
+_MOST_WAITING = 128  # largest number of connections without a header
 
 TIMEOUT_S = 600.0
 """Time limit for a member that hangs, in seconds. A member that has died is noticed at once."""
@@ -99,7 +99,7 @@ def _end(one: socket.socket) -> None:
 
 
 class Arrivals:
-    """Headers of the connections to a listening socket, read side by side.
+    """Headers of the connections to a listening socket, read concurrently.
 
     Args:
         server: Listening socket.
@@ -131,14 +131,14 @@ class Arrivals:
         """
         while (now_s := monotonic()) < until_s:
             while self._waiting and (oldest := next(iter(self._waiting))) and self._waiting[oldest][0] <= now_s:
-                self._drop(oldest)
+                self._drop_incomplete(oldest)
             soonest_s = next(iter(self._waiting.values()))[0] if self._waiting else until_s
             for key, _ in self._selector.select(max(min(soonest_s, until_s) - now_s, 0.0)):
                 one = key.fileobj
                 assert isinstance(one, socket.socket)
                 if one is self._server:
                     self._accept()
-                elif one in self._waiting and (header := self._read(one)) is not None:
+                elif one in self._waiting and (header := self._read_header(one)) is not None:
                     return one, header
         raise TimeoutError("timed out")
 
@@ -148,10 +148,10 @@ class Arrivals:
             one.setblocking(False)
             self._waiting[one] = monotonic() + _HEADER_S, bytearray()
             self._selector.register(one, selectors.EVENT_READ)
-            if len(self._waiting) > _MOST:
-                self._drop(next(iter(self._waiting)))
+            if len(self._waiting) > _MOST_WAITING:
+                self._drop_incomplete(next(iter(self._waiting)))
 
-    def _read(self, one: socket.socket) -> bytes | None:
+    def _read_header(self, one: socket.socket) -> bytes | None:
         """Read more of a connection's header. Returns the header once it is complete; the caller then owns the connection."""
         header = self._waiting[one][1]
         try:
@@ -162,14 +162,14 @@ class Arrivals:
             data = b""
         header += data
         if not data:
-            self._drop(one)
+            self._drop_incomplete(one)
         elif len(header) == self._size:
             self._selector.unregister(one)
             del self._waiting[one]
             return bytes(header)
         return None
 
-    def _drop(self, one: socket.socket) -> None:
+    def _drop_incomplete(self, one: socket.socket) -> None:
         """Close a connection whose header is incomplete."""
         self._selector.unregister(one)
         del self._waiting[one]
@@ -206,14 +206,14 @@ class Inbox:
         """
         stage.begin(transfer.layout, transfer.version)
         expected = {stream.number: stream for stream in transfer.streams if worker in stream.way}
-        behind = {number: stream.way[stream.way.index(worker) + 1 :] for number, stream in expected.items()}
+        later = {number: stream.way[stream.way.index(worker) + 1 :] for number, stream in expected.items()}
         with (
             Connections() as connections,
             ThreadPoolExecutor(max(len(expected), 1)) as threads,
             contextlib.closing(Arrivals(connections.add(self._server), HEADER_BYTES)) as arrivals,
             connections.failing(f"weights of version {transfer.version} broke at rollout worker {worker}"),
         ):
-            to = _announce(connections, transfer, {number: way[0] for number, way in behind.items() if way}, stage.memory())
+            to = _announce(connections, transfer, {number: way[0] for number, way in later.items() if way}, stage.memory())
             until_s = monotonic() + TIMEOUT_S
             came = []
             while expected:
@@ -224,7 +224,7 @@ class Inbox:
                     continue
                 connections.add(source)  # so that it is ended with the others, whatever it brings
                 numbers, offer = announced
-                hop = _Hop(transfer, _taken(numbers, transfer, expected), source, connections.open_offer(offer))
+                hop = _Hop(transfer, _take_expected(numbers, transfer, expected), source, connections.open_offer(offer))
                 came.append(hop)
                 threads.submit(_receive, connections, hop, to.get(hop.stream.number), worker, stage)
         return sum(wire_bytes(hop.stream, hop.memory is not None) for hop in came if hop.stream.way[0] == worker)
@@ -242,7 +242,7 @@ def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor, memo
         transfer: The sync.
         version: Version of the weights that the rank holds.
         data: Bytes that the rank holds, in order, uint8 on the CPU.
-        memory: Memory in which other processes of this machine can read these bytes, None means they cannot.
+        memory: Shared memory from which other processes of this machine can read these bytes, or None.
 
     Returns:
         Number of bytes sent over connections, including headers.
@@ -272,7 +272,7 @@ class _Hop:
         transfer: The sync.
         stream: The stream.
         source: Connection over which the stream arrives.
-        memory: The sender's shared memory from which the pieces are read, None means they come over the connection.
+        memory: The sender's shared memory from which the pieces are read, or None if they come over the connection.
     """
 
     transfer: Transfer
@@ -293,7 +293,7 @@ def _announce(
         connections: All connections of this member, to which the new ones are added.
         transfer: The sync.
         workers: Next worker of each stream, by the stream's number.
-        memory: Memory to offer, None means none.
+        memory: Shared memory to offer, or None.
 
     Returns:
         The connection of each stream, by the stream's number.
@@ -320,7 +320,7 @@ def _announce(
 def _send(connections: Connections, to: socket.socket, transfer: Transfer, stream: Stream, data: memoryview) -> int:
     """Send a stream, and return the number of bytes that went over its connection."""
     is_shared = False
-    with connections.failing(_broke(transfer, stream, f"training rank {stream.rank}")):
+    with connections.failing(_broken_stream(transfer, stream, f"training rank {stream.rank}")):
         is_shared = wire.expect_welcome(to, transfer, stream, stream.way[0], TIMEOUT_S)
         at = stream.first
         for piece in wire.pieces(stream):
@@ -336,7 +336,7 @@ def _send(connections: Connections, to: socket.socket, transfer: Transfer, strea
 
 
 def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, worker: int, stage: WeightStage) -> None:
-    """Receive a stream into the stage, and pass it on over the connection `to` unless that is None."""
+    """Receive a stream into the stage, and pass it on to the next worker over the connection `to`, or None for the last worker."""
     transfer, stream, source = hop.transfer, hop.stream, hop.source
 
     def take(piece: tuple[int, int], start: int, room: Tensor) -> None:
@@ -355,21 +355,21 @@ def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, work
         if to is not None:
             to.sendall(wire.there_tag(transfer, stream, piece) if is_shared else tag)
 
-    with connections.failing(_broke(transfer, stream, f"rollout worker {worker}")):
+    with connections.failing(_broken_stream(transfer, stream, f"rollout worker {worker}")):
         source.sendall(wire.welcome(transfer, stream, worker, hop.memory is not None))
-        place = stream.way.index(worker)
-        behind = stream.way[place + 1 :]
-        is_shared = to is not None and wire.expect_welcome(to, transfer, stream, behind[0], TIMEOUT_S)
+        position = stream.way.index(worker)
+        later = stream.way[position + 1 :]
+        is_shared = to is not None and wire.expect_welcome(to, transfer, stream, later[0], TIMEOUT_S)
         at = stream.first  # offset among the sending rank's own bytes
         for piece in wire.pieces(stream):
-            stage.take(transfer.version, *piece, partial(take, piece, at if place == 0 else piece[0]))
+            stage.take(transfer.version, *piece, partial(take, piece, at if position == 0 else piece[0]))
             at += piece[1] - piece[0]
         if to is not None:
-            wire.expect(to, wire.thanks(transfer, stream, behind[0]), "thanks came")
+            wire.expect(to, wire.thanks(transfer, stream, later[0]), "thanks came")
         source.sendall(wire.thanks(transfer, stream, worker))
 
 
-def _taken(announced: tuple[int, int, int], transfer: Transfer, expected: dict[int, Stream]) -> Stream:
+def _take_expected(announced: tuple[int, int, int], transfer: Transfer, expected: dict[int, Stream]) -> Stream:
     """Return the stream that a connection announces, and remove it from the expected ones.
 
     Args:
@@ -387,6 +387,6 @@ def _taken(announced: tuple[int, int, int], transfer: Transfer, expected: dict[i
     return stream
 
 
-def _broke(transfer: Transfer, stream: Stream, where: str) -> str:
+def _broken_stream(transfer: Transfer, stream: Stream, where: str) -> str:
     """Return the beginning of the message about a stream that broke."""
     return f"weights of version {transfer.version}, stream {stream.number} of {len(transfer.streams)}, broke at {where}"

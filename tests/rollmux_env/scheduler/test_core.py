@@ -281,7 +281,7 @@ def test_facts_that_cannot_be_are_refused() -> None:
     with pytest.raises(KeyError):
         driver.scheduler.members.ready("b", "rollout")
     driver.tell(*driver.goes_on("a"))
-    with pytest.raises(ValueError, match="has an iteration in hand"):
+    with pytest.raises(ValueError, match="has an unfinished iteration"):
         driver.scheduler.jobs.left("a")
 
 

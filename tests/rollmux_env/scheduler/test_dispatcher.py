@@ -274,7 +274,7 @@ def test_nobody_waits_for_the_turn_of_an_absent_member_and_it_comes_back_behind_
     assert not dispatcher.permits()  # it is the turn of a
     dispatcher.absent("a")
     assert dispatcher.permits() == [("b", "rollout")]
-    with pytest.raises(ValueError, match="job b has an iteration in hand"):
+    with pytest.raises(ValueError, match="job b has an unfinished iteration"):
         dispatcher.absent("b")
     dispatcher.ready("a", "rollout")
     dispatcher.finished("b", "rollout", 1.0)
