@@ -1,1 +1,1 @@
-"""A service: a coordinator that stays, to which jobs are submitted while others run."""
+"""A service: a coordinator that keeps running, to which jobs are submitted while others run."""

@@ -1,9 +1,9 @@
-"""Where a service listens, and how clients find it: two files in its folder, each for its owner alone.
+"""The address of a service, for the service and its clients: two files in its folder, readable by its owner alone.
 
-`service.json` says where a service is that runs. `http.json` stays when it stops: a service that is replaced, or goes on, listens
-with the same again. Beyond loopback nothing listens unless the user says so.
+`service.json` holds the address of a running service. `http.json` remains when the service stops: the service that continues or
+replaces it listens at the same place with the same token. A service listens beyond loopback only if the user allows it.
 
-Nothing here imports Ray: what it finds in the environment when it is imported decides how it listens and what it lets in.
+This module does not import Ray: Ray reads its environment when it is imported, and `prepare_environment` has to set it before that.
 """
 
 from __future__ import annotations
@@ -39,13 +39,17 @@ _LISTENS = "0A"
 
 @dataclass(frozen=True)
 class RayAddress:
-    """The Ray of a service.
+    """Address of the Ray cluster that a service uses.
 
     Attributes:
-        address: of its head. actor, namespace: by which the coordinator is found there.
-        token: the file that holds the token which Ray asks for, `token` in the service's folder; None where the user's own
-            environment has it.
-        ray: folder of the Ray that was started for the service; None where it has joined one. device, inode: which folder that is.
+        address: Address of Ray's head, as HOST:PORT.
+        actor: Name of the coordinator's actor.
+        namespace: Ray namespace of that actor.
+        token: Path of the file with Ray's authentication token, `token` in the service's folder, or None if Ray asks for none or
+            the user's environment has it.
+        ray: Folder of the Ray that was started for the service, or None if the service has joined another one.
+        device: Device number of that folder, to recognise it.
+        inode: Inode of that folder, to recognise it.
     """
 
     address: str
@@ -58,24 +62,25 @@ class RayAddress:
 
     @property
     def home(self) -> OwnFolder | None:
-        """The folder of the Ray that was started for the service."""
+        """The folder of the Ray that was started for the service, or None if it has joined another one."""
         return None if self.ray is None else OwnFolder(self.ray, self.device, self.inode)
 
     def answers(self) -> bool:
-        """Whether somebody listens at the address; on a port of this machine that a Ray of ours had, whether it is this user.
+        """Return whether a process listens at the address; for a Ray of the service's own, only a process of this user counts.
 
-        Another user may have taken the port of a Ray that has died, and who joins a Ray runs what that one sends.
+        Another user may have taken the port of a Ray that has died, and a process that joins a Ray runs the code that it sends.
         """
         return answers(self.address) and (self.ray is None or listeners(int(self.address.rpartition(":")[2])) == {os.geteuid()})
 
 
 @dataclass(frozen=True)
 class ServiceAddress:
-    """A service that was started.
+    """Address of a service that was started.
 
     Attributes:
-        url: where it answers, without a slash at the end; "" before it does. token: with which it can be asked for everything.
-        ray: of its jobs' processes; None where it needs none.
+        url: URL of the service, without a slash at the end, or "" before it listens.
+        token: Token of the service itself, which has every right.
+        ray: Address of its Ray, or None if it runs without Ray.
     """
 
     url: str
@@ -83,7 +88,10 @@ class ServiceAddress:
     ray: RayAddress | None
 
     def answers(self) -> bool:
-        """Whether somebody listens there; on this machine, whether it is this user: others are not to be told the token."""
+        """Return whether a process listens at the URL; on this machine, only a process of this user counts.
+
+        Another user's process must not receive the token.
+        """
         try:
             where = urlsplit(self.url)
             host, port = where.hostname, where.port
@@ -99,7 +107,9 @@ class Listen:
     """A place to listen.
 
     Attributes:
-        host: a name or an address of this machine. port: 0 is any that is free. beyond_loopback: others than this machine may come.
+        host: Name or address of this machine.
+        port: Number of the port, or 0 for any free one.
+        beyond_loopback: Whether other machines may connect.
     """
 
     host: str = LOOPBACK
@@ -110,10 +120,10 @@ class Listen:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def resolve(self) -> tuple[int, Any]:
-        """Family and address of the socket.
+        """Return the family and the address of the socket.
 
         Raises:
-            InputError: there is no such host, or it is beyond loopback and nobody has said that it may be; one line.
+            InputError: If there is no such host, or it is beyond loopback and the user has not allowed that; one line.
         """
         try:
             family, _, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
@@ -128,10 +138,14 @@ class Listen:
 
 
 def parse_listen(text: str | None, beyond_loopback: bool) -> Listen | None:
-    """What `--http` says; None where nothing is said.
+    """Return the value of `--http` as a place to listen, or None if the option is absent.
+
+    Args:
+        text: Value of the option, HOST:PORT, or None.
+        beyond_loopback: Whether other machines may connect.
 
     Raises:
-        InputError: it is not HOST:PORT, or as `Listen.resolve`; one line.
+        InputError: If the text is not HOST:PORT, or as in `Listen.resolve`; one line.
     """
     if text is None:
         return None
@@ -146,11 +160,11 @@ def parse_listen(text: str | None, beyond_loopback: bool) -> Listen | None:
 
 @dataclass(frozen=True)
 class Listening:
-    """What a service listens with.
+    """Place and token with which a service listens.
 
     Attributes:
         where: Place at which it listens.
-        token: Token of the service itself, which may do everything.
+        token: Token of the service itself, which has every right.
         has_ray: Whether the service has a Ray, or was started by `--no-ray`.
     """
 
@@ -164,17 +178,24 @@ _HTTP: TypeAdapter[Listening] = TypeAdapter(Listening)
 
 
 def folder_of(at: Path | None) -> Path:
-    """The folder that a command means: the one given, else that of the environment, else the usual one."""
+    """Return the folder that a command means: the argument, else that of the environment, else the default.
+
+    Args:
+        at: Folder that the user names, or None.
+    """
     return at if at is not None else Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
 def find(folder: Path) -> ServiceAddress | None:
-    """What the folder says of a service that was started and has not been stopped; None where it says nothing.
+    """Return the address that a folder has of a service that has not been stopped, or None if there is none.
 
-    The token of a Ray is the one in this folder, whatever the file says. A service that an older RollMux started has no URL.
+    Ray's token is the file in this folder, whatever `service.json` says. A service that an older RollMux started has no URL.
+
+    Args:
+        folder: Folder of a service.
 
     Raises:
-        InputError: the file cannot be read; one line.
+        InputError: If the file cannot be read; one line.
     """
     path = folder / SERVICE
     try:
@@ -196,45 +217,61 @@ def find(folder: Path) -> ServiceAddress | None:
 
 
 def token_of(folder: Path) -> Path:
-    """The file of a service's folder that holds the token of its Ray."""
+    """Return the path of the file in a service's folder that holds the token of its Ray."""
     return folder.resolve() / _TOKEN
 
 
 def announce(folder: Path, address: ServiceAddress) -> None:
-    """Let clients find a service."""
+    """Write the address at which clients find a service."""
     _write(folder / SERVICE, address)
 
 
 def withdraw(folder: Path) -> None:
-    """Let clients find nothing any more."""
+    """Remove the address of a service that has stopped."""
     (folder / SERVICE).unlink(missing_ok=True)
 
 
 def remember(folder: Path, listening: Listening) -> None:
-    """Write down what a service listens with."""
+    """Write the place and the token with which a service listens."""
     _write(folder / HTTP, listening)
 
 
 def let_in(folder: Path, listening: Listening, url: str, port: int, ray: RayAddress | None) -> None:
-    """Let clients find a service that listens now at a port, and let the next one listen there."""
+    """Write the address of a service that listens now, and the port at which the next one is to listen.
+
+    Args:
+        folder: Folder of the service.
+        listening: Place and token with which the service was asked to listen.
+        url: URL of the service.
+        port: Port at which it listens.
+        ray: Address of its Ray, or None if it runs without Ray.
+    """
     remember(folder, replace(listening, where=replace(listening.where, port=port), has_ray=ray is not None))
     announce(folder, ServiceAddress(url, listening.token, ray))
 
 
 def _write(path: Path, content: ServiceAddress | Listening) -> None:
-    """Write a file for its owner alone; raises InputError, one line, where it cannot be written."""
+    """Write a file readable by its owner alone.
+
+    Raises:
+        InputError: If it cannot be written; one line.
+    """
     write_whole(path, json.dumps(asdict(content)), private=True)
     path.chmod(0o600)
 
 
 def listening_of(folder: Path, wish: Listen | None, beyond_loopback: bool) -> Listening:
-    """What a service in a folder is to listen with: as it did before, where nothing else is wished.
+    """Return the place and the token with which a service is to listen.
+
+    They are those of the service that was in the folder before, unless the user asks for another place.
 
     Args:
-        wish: where, if the user has said so. beyond_loopback: a port that others than this machine can reach may be used again.
+        folder: Folder of the service.
+        wish: Place that the user asks for, or None.
+        beyond_loopback: Whether a recorded place that other machines can reach may be used again.
 
     Raises:
-        InputError: its tokens cannot be written; one line.
+        InputError: If its tokens cannot be written; one line.
     """
     before = _listened(folder)
     tokens = Tokens(folder)
@@ -253,7 +290,7 @@ def _listened(folder: Path) -> Listening | None:
 
 
 def has_service(folder: Path) -> bool:
-    """Return whether a folder with a journal is that of a service, which has listened, and not that of a run."""
+    """Return whether a folder is that of a service, which has listened, and not that of a run."""
     return (folder / HTTP).exists()
 
 
@@ -273,7 +310,7 @@ def check_run(folder: Path, option: str = "") -> None:
         option: Option that names the folder, with a blank at its end, or an empty string for an argument.
 
     Raises:
-        InputError: It is; one line with the command that continues the service.
+        InputError: If it is; one line with the command that continues the service.
     """
     if has_service(folder):
         name = one_line(str(folder), 4096)
@@ -281,7 +318,10 @@ def check_run(folder: Path, option: str = "") -> None:
 
 
 def prepare_environment(address: RayAddress) -> None:
-    """Set what Ray reads when it is imported: a Ray of a service's own listens on loopback alone, and asks for a token."""
+    """Set the variables that Ray reads when it is imported.
+
+    A service's own Ray listens on loopback alone, and asks for a token.
+    """
     if address.ray is not None:
         stay_on_loopback()
     if address.token is not None:
@@ -296,7 +336,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def listeners(port: int) -> set[int]:
-    """The users that listen on a port of this machine, as the kernel lists them."""
+    """Return the user ids of the sockets that listen on a TCP port of this machine, as the kernel lists them."""
     tables = [path for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if path.exists()]
     rows = [line.split() for path in tables for line in path.read_text().splitlines()[1:]]
     return {int(row[7]) for row in rows if row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port}

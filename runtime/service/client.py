@@ -1,4 +1,4 @@
-"""A service as commands ask it: which one is meant, and what is said where it refuses or does not answer."""
+"""The commands' client of a service: which service a command means, and the error if it refuses or does not answer."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from runtime.service.address import VARIABLE, continuing, find, folder_of
 
 _URL, _TOKEN = "ROLLMUX_URL", "ROLLMUX_TOKEN"
 _ANSWERS_S = 60.0
-_MOST_BYTES = 1_000_000  # of the jobs in a request, which may have a little more
+_MOST_BYTES = 1_000_000  # size of the jobs in a request; below the service's limit of a body
 _LOOKS_S = 0.2
-_CANCELS_S = 60.0  # an owner that is told to stop has ended by then, or its lease is lost
+_CANCELS_S = 60.0  # an owner that was asked to stop has ended by then, or its lease is lost
 
 
 class NoService(InputError):
-    """Nobody answers where a service is looked for.
+    """Error: no service answers at the place that a command means.
 
     Attributes:
-        has_journal: its folder has the journal of one that has been there.
+        has_journal: Whether the folder has the journal of an earlier service.
     """
 
     def __init__(self, problem: str, has_journal: bool = False) -> None:
@@ -40,10 +40,14 @@ class NoService(InputError):
 
 
 class Client(Service):
-    """Asks a service. Each request raises InputError, one line, where it is refused, and NoService where nobody answers.
+    """HTTP client of a service that reports errors as one line.
+
+    Every request raises `InputError` if the service refuses it, and `NoService` if no service answers.
 
     Args:
-        url, token: of the service. folder: where they are from; None: from the environment.
+        url: URL of the service.
+        token: Token that is sent with each request.
+        folder: Folder that the URL and the token are from, or None if they are from the environment.
     """
 
     def __init__(self, url: str, token: str, folder: Path | None = None) -> None:
@@ -55,7 +59,18 @@ class Client(Service):
         self._where = f"--at {one_line(str(folder), 4096)}" if folder else f"{_URL} {one_line(url, 4096)}"
 
     def ask(self, method: str, path: str, body: Any = None, timeout_s: float = _ANSWERS_S) -> Any:
-        """What a request is answered by, as JSON."""
+        """Send a request, and return the JSON value of the answer.
+
+        Args:
+            method: HTTP method.
+            path: Path with the query.
+            body: JSON value to send, or None.
+            timeout_s: Longest wait for the answer, in seconds.
+
+        Raises:
+            InputError: If the request is refused, or the answer is not JSON; one line.
+            NoService: If no service answers; one line.
+        """
         text, _ = self.request(method, path, body, timeout_s)
         try:
             return json.loads(text)
@@ -63,7 +78,7 @@ class Client(Service):
             raise InputError(f"{self._where}: what answers there is no RollMux") from None
 
     def request(self, method: str, path: str, body: Any = None, timeout_s: float = _ANSWERS_S) -> tuple[bytes, Any]:
-        """What a request is answered by, and the headers of the answer."""
+        """Send a request, and return the body and the headers of the answer; see `ask`."""
         try:
             return super().request(method, path, body, timeout_s)
         except Refused as error:
@@ -72,7 +87,14 @@ class Client(Service):
             raise (_nobody(self._folder) if self._folder else NoService(f"{self._where}: {error}")) from None
 
     def submit(self, specs: Sequence[JobSpec]) -> None:
-        """Submit jobs: all of them or none; of more than fit into one request, those that do."""
+        """Submit jobs, in several requests if they are too long for one; each request takes all of its jobs or none.
+
+        Args:
+            specs: Jobs in order.
+
+        Raises:
+            InputError: If a request is refused; the line says how many jobs were submitted before it.
+        """
         taken = 0
         for part in _parts(_entries(specs)):
             try:
@@ -84,29 +106,35 @@ class Client(Service):
             taken += len(part)
 
     def preview(self, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
-        """What would become of each of some jobs if they were submitted in this order; nothing changes."""
+        """Return the placement or the place in the queue that each job would get if all were submitted in this order.
+
+        Nothing changes. `rollmux_env.scheduler.preview.Preview` explains the keys.
+
+        Args:
+            specs: Jobs in order.
+        """
         previews: list[dict[str, Any]] = self.ask("POST", "/v1/jobs?dry_run=true", _entries(specs))
         return previews
 
     def status(self) -> dict[str, Any]:
-        """What every job, group and pool does."""
+        """Return the report of all jobs, groups and pools."""
         status: dict[str, Any] = self.ask("GET", "/v1/status")
         return status
 
     def job(self, job_id: str) -> dict[str, Any]:
-        """What a job does."""
+        """Return the report of one job."""
         job: dict[str, Any] = self.ask("GET", _path(job_id))
         return job
 
     def cancel(self, job_id: str, say: Callable[[str], None] = lambda _: None) -> str:
-        """End a job, and wait until it has ended, or nobody knows when it will have.
+        """End a job, and wait until it has ended, its lease is lost, or a minute has passed.
 
         Args:
             job_id: Id of the job.
-            say: Takes the lines about what is waited for.
+            say: Callback for a line about the reason of the wait.
 
         Returns:
-            What the end still waits for; empty if the job has ended.
+            Reason why the job has not ended yet, or an empty string if it has.
         """
         job, said, until_s = self.ask("DELETE", _path(job_id)), "", monotonic() + _CANCELS_S
         while job["state"] not in ENDED:
@@ -121,14 +149,19 @@ class Client(Service):
         return ""
 
     def has_ended(self, job_id: str, *states: str) -> bool:
-        """Whether a job has ended, or is in one of some other states."""
+        """Return whether a job has ended, or is in one of the states `states`."""
         return self.job(job_id)["state"] in (*ENDED, *states)
 
     def log(self, job_id: str, process: str | None, offset: int) -> Part:
-        """A part of what a process of a job has printed, as `runtime.output.read_log`; of one of them where none is named.
+        """Return a part of the output of one process of a job.
+
+        Args:
+            job_id: Id of the job.
+            process: Name of the process, or None for the controller, or else any process.
+            offset: Bytes of the output that are known already.
 
         Raises:
-            InputError: also while none of its processes has begun.
+            InputError: If the job has no such process, or none has begun; one line.
         """
         query = {"offset": offset} if process is None else {"process": process, "offset": offset}
         data, headers = self.request("GET", f"{_path(job_id)}/logs?{urlencode(query)}")
@@ -136,10 +169,13 @@ class Client(Service):
 
 
 def is_named(at: Path | None) -> bool:
-    """Whether the environment's ROLLMUX_URL names the service that a command means, and not a folder.
+    """Return whether the command means the service that ROLLMUX_URL names, and not a folder.
+
+    Args:
+        at: Folder that the user names, or None.
 
     Raises:
-        InputError: the environment names one with half of what it takes, or two; one line.
+        InputError: If only one of ROLLMUX_URL and ROLLMUX_TOKEN is set, or ROLLMUX_SERVICE is set too; one line.
     """
     url, token = os.environ.get(_URL, "").strip(), os.environ.get(_TOKEN, "").strip()
     if at is not None or not (url or token):
@@ -154,14 +190,17 @@ def is_named(at: Path | None) -> bool:
 
 @contextmanager
 def connected(at: Path | None) -> Iterator[Client]:
-    """Be in touch with a service: that of a folder that is given, else that of the environment's ROLLMUX_URL, with its token, else
-    that of the environment's folder, or of the usual one.
+    """Yield a client of the service that a command means.
+
+    It is the service of the folder `at`, else that of ROLLMUX_URL, else that of the environment's folder, else that of the default
+    folder.
 
     Args:
-        at: the folder; it is asked with its operator's token.
+        at: Folder of the service, or None. A service found by its folder is asked with its own token.
 
     Raises:
-        InputError: as `is_named`, the URL is none, or (NoService) no service runs there; one line.
+        InputError: As in `is_named`, or if the URL is malformed; one line.
+        NoService: If no service runs there; one line.
     """
     if is_named(at):
         client = Client(os.environ[_URL], os.environ[_TOKEN])
@@ -186,12 +225,11 @@ def _nobody(folder: Path) -> NoService:
 
 
 def _entries(specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
-    """Jobs as entries of a job file."""
     return [spec.model_dump(mode="json", exclude_unset=True, by_alias=True) for spec in specs]
 
 
 def _parts(entries: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Entries of as many requests as they take."""
+    """Split entries into lists that are short enough for one request each."""
     part: list[dict[str, Any]] = []
     size = 0
     for entry in entries:

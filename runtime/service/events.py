@@ -1,4 +1,4 @@
-"""The journal from the outside: its entries by number, and waiting for the next one."""
+"""The journal as clients read it: entries by number, and a wait for the next one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from runtime.coordinator.run_log import RunLog
 from runtime.journal.read import entries_after
 from runtime.journal.write import JOURNAL
 
-MOST = 1000  # entries of an answer
-_TOGETHER_S = 0.25  # that entries which may wait for others are waited for
+MOST = 1000  # entries per answer
+_TOGETHER_S = 0.25  # time after which entries that wait for a common commit are committed for a reader
 
 
 class Entry(NamedTuple):
-    """An entry of the journal: its number, from 1, the kind of its fact, and the fact as JSON."""
+    """An entry of the journal.
+
+    Attributes:
+        number: Position in the journal, from 1.
+        kind: Kind of the fact.
+        body: The fact as JSON.
+    """
 
     number: int
     kind: str
@@ -26,10 +32,11 @@ class Entry(NamedTuple):
 
 
 class Events:
-    """Hands out what is on the disk.
+    """Reader of the durable entries of a journal that is being written.
 
     Args:
-        log: whose journal is written here. folder: where it is.
+        log: Log that writes the journal.
+        folder: Folder of the journal.
     """
 
     def __init__(self, log: RunLog, folder: Path) -> None:
@@ -45,10 +52,14 @@ class Events:
         self._more = asyncio.Event()
 
     async def after(self, number: int, wait_s: float) -> list[Entry]:
-        """Entries after a number, oldest first, at most `MOST`; none where there are none within the time to wait.
+        """Return the entries after a number, oldest first, `MOST` of them at most.
+
+        Args:
+            number: Number of the last known entry, or 0.
+            wait_s: Longest wait for an entry if there is none, in seconds.
 
         Raises:
-            InputError: the journal cannot be read; one line.
+            InputError: If the journal cannot be read; one line.
         """
         until_s = monotonic() + wait_s
         while number >= self._journal.last_number and (left_s := until_s - monotonic()) > 0:
@@ -65,7 +76,7 @@ class Events:
         return [Entry(*row) for row in rows]
 
     def _bring(self) -> None:
-        """Bring to the disk what has waited for others, as often as that may be, however many want to read it."""
+        """Commit entries that wait for a common commit, at most once in `_TOGETHER_S` for all readers together."""
         if self._journal.unwritten and monotonic() - self._flushed_s > _TOGETHER_S:
             self._flushed_s = monotonic()
             self._log.commit()

@@ -1,4 +1,4 @@
-"""What a service knows of its run by watching it: how jobs ended, what they reported, how busy nodes are, and metrics."""
+"""A service's observer of its run: how jobs ended, the metrics that they reported, the use of nodes, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from runtime.journal.record import RunRecord
 from runtime.machine import Pool
 from runtime.metrics import Metrics
 
-_SPAN_S = 300.0  # that utilization is over
-_ORDER_S = 60.0  # by so much spans may come later than others that ended after them
+_SPAN_S = 300.0  # window of the utilization
+_ORDER_S = 60.0  # how much later than a span that ended after it a span may be reported
 
 
 class Usage:
-    """Node-seconds in which phases held nodes, of late; where a tail shares a node with the next rollout, each has its part of it.
+    """Node-seconds of the last five minutes in which phases held nodes.
+
+    If a tail shares a node with the next rollout, each counts with its share.
 
     Attributes:
-        since_s: when looking began.
+        since_s: Time at which observation began, in seconds of the run's clock.
     """
 
     def __init__(self) -> None:
@@ -31,17 +33,26 @@ class Usage:
         self._pools: dict[Pool, _Held] = {}
 
     def add(self, pool: Pool, spans: Iterable[Span], now_s: float) -> None:
-        """A phase is over that held nodes, or parts of them."""
+        """Record the spans of a phase that has ended.
+
+        Args:
+            pool: Pool of the nodes.
+            spans: Spans in which the phase held nodes, or shares of nodes.
+            now_s: Present time, in seconds.
+        """
         past = self._pools.setdefault(pool, _Held())
         for span in spans:
             past.add(span)
         past.forget(now_s - _SPAN_S)
 
     def share(self, pool: Pool, nodes: int, holding: Iterable[Span], now_s: float) -> float:
-        """Share of the last minutes' node-seconds of a pool.
+        """Return the share of a pool's node-seconds of the last five minutes in which phases held nodes, from 0 to 1.
 
         Args:
-            nodes: all of the pool's. holding: what the phases that run have held until now.
+            pool: The pool.
+            nodes: Number of nodes in the pool.
+            holding: Spans of phases that still run, until now.
+            now_s: Present time, in seconds.
         """
         from_s = max(self.since_s, now_s - _SPAN_S)
         past = self._pools.setdefault(pool, _Held())
@@ -51,7 +62,7 @@ class Usage:
 
 
 class _Held:
-    """Spans of a pool that are over, in the order of their ends; all of them are not looked at each time."""
+    """Spans of a pool that are over, in the order of their ends, with running sums so that a query reads only the first ones."""
 
     def __init__(self) -> None:
         self._spans: deque[Span] = deque()
@@ -69,7 +80,7 @@ class _Held:
             self._total_s -= span.share * (span.until_s - span.from_s)
 
     def after(self, from_s: float) -> float:
-        """Node-seconds after a time: all of them but what the first spans had before."""
+        """Return the node-seconds after a time: the sum of all spans, less the part of the first ones before that time."""
         before_s = 0.0
         for span in self._spans:
             if span.until_s - self._longest_s > from_s + _ORDER_S:
@@ -79,11 +90,13 @@ class _Held:
 
 
 class Figures:
-    """Watches a run; see `runtime.coordinator.run_state.Observer`.
+    """The observer; see `runtime.coordinator.run_state.Observer`.
 
     Attributes:
-        ends: by job: `done`, `over_budget`, `failed` or `cancelled`, and the problem. reported: metrics of jobs' last iterations.
-        usage: of nodes. metrics: what is exported to Prometheus.
+        ends: Outcome and problem by job: `done`, `over_budget`, `failed` or `cancelled`, and a line or "".
+        reported: Metrics of the last iteration, by job.
+        usage: Use of nodes.
+        metrics: Metrics that are exported to Prometheus.
     """
 
     def __init__(self) -> None:
@@ -92,15 +105,16 @@ class Figures:
         self.usage = Usage()
         self.metrics = Metrics()
         self._run: RunState | None = None
-        self._keep_permit: set[str] = set()  # jobs that have kept their permit for what follows
+        self._keep_permit: set[str] = set()  # jobs whose next phase uses the permit of their init
         self._late: set[str] = set()
-        self._overdue: set[str] = set()  # jobs whose phase was over its worst case when it was last looked
+        self._overdue: set[str] = set()  # jobs with a phase that was over its worst case at the last look
 
     def begin(self, run: RunState, record: RunRecord | None) -> None:
-        """Watch a run.
+        """Begin to observe a run.
 
         Args:
-            record: of a run that goes on.
+            run: State of the run.
+            record: Journal of the run that continues, or None for a new one.
         """
         self._run = run
         if record is None:
@@ -109,7 +123,7 @@ class Figures:
         self.reported = {done.job_id: done.metrics for done in record.iterations}
 
     def on_entries(self, entries: tuple[Fact, ...]) -> None:
-        """Facts are in the journal."""
+        """Take facts that were written to the journal."""
         assert self._run is not None
         for entry in entries:
             match entry:
@@ -135,7 +149,7 @@ class Figures:
             self.metrics.write("rollmux_at_risk", 0.0, job_id=job_id)
 
     def on_command(self, command: Command) -> None:
-        """A command of the scheduler's has been."""
+        """Take a command of the scheduler that was carried out."""
         if isinstance(command, Grant) and self._run is not None:
             handle = self._run.handles[command.job_id]
             hold = handle.permits.holds[command.phase]
@@ -145,10 +159,10 @@ class Figures:
             self._keep_permit.discard(command.job_id)
 
     def overdue(self, phases: Mapping[str, Sequence[Overdue]]) -> None:
-        """Export for how long phases are over their worst case.
+        """Export by how many seconds phases are over their worst case.
 
         Args:
-            phases: Overdue phases by job, of the jobs that hold nodes now.
+            phases: Overdue phases by job, for the jobs that hold nodes now.
         """
         beyond_s = {job_id: max(one.held_s - one.worst_case_s for one in overdue) for job_id, overdue in phases.items() if overdue}
         for job_id in self._overdue | beyond_s.keys():
@@ -156,8 +170,7 @@ class Figures:
         self._overdue = {*beyond_s}
 
     def _phase_over(self, part: PhaseSlice) -> None:
-        """A phase is over."""
-        if part.job_id in self._keep_permit:  # it had the permit of the one before
+        if part.job_id in self._keep_permit:  # the phase used the permit of the init before it
             self._keep_permit.discard(part.job_id)
         else:
             self.metrics.write("rollmux_permit_latency_seconds", max(0.0, part.permit_s), pool=part.pool)
@@ -166,7 +179,7 @@ class Figures:
         self.usage.add(part.pool, part.node_spans(), part.end_s)
 
     def _iterated(self, done: Iteration) -> None:
-        """An iteration is over, and what the scheduler makes of it is known."""
+        """Export metrics of an iteration that the scheduler has taken into account."""
         assert self._run is not None
         self.reported[done.job_id] = done.metrics
         self.metrics.write("rollmux_iterations", 1.0, job_id=done.job_id)
@@ -182,7 +195,7 @@ class Figures:
 
 
 def ends_of(record: RunRecord) -> dict[str, tuple[str, str]]:
-    """How jobs of a run have ended, as `Figures.ends`."""
+    """Return how jobs of a recorded run have ended, in the form of `Figures.ends`."""
     iterations = {fact.spec.id: fact.spec.iterations for fact in record.submitted if not fact.spec.is_attached}
     ends = {done.job_id: ("done", "") for done in record.iterations if done.number + 1 == iterations.get(done.job_id)}
     ends |= {lease.job_id: ("done", "") for lease in record.leases_ended if lease.done}
@@ -192,7 +205,13 @@ def ends_of(record: RunRecord) -> dict[str, tuple[str, str]]:
 
 
 def held_spans(run: RunState, handle: JobHandle, now_s: float) -> tuple[Span, ...]:
-    """What the phases of a job that have a permit have held of nodes until now."""
+    """Return the spans in which the running phases of a job have held nodes until now.
+
+    Args:
+        run: State of the run.
+        handle: The job.
+        now_s: Present time, in seconds.
+    """
     every: list[Span] = []
     for phase, hold in handle.permits.holds.items():
         spans = run.scheduler.members.spans(handle.id, now_s) if phase == "rollout" else ()

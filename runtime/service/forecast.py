@@ -1,4 +1,7 @@
-"""What is expected of the queue, and of a job that would come: looked ahead on a copy, in a thread; no permit waits for it."""
+"""Forecasts for the queue and for jobs that might be submitted.
+
+They are computed on a copy of the state, in a thread: permits do not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,20 @@ from runtime.machine import Node
 from runtime.owners.http.holdups import stuck_jobs
 from runtime.owners.http.ledger import Ledger
 
-MOST_PREVIEWED = 100  # jobs at once: what looking ahead takes grows with their square, and is a second or so for as many
-_EVERY_S = 1.0  # between looks at a queue that changes
-_AGAIN_S = 30.0  # and at one that does not: what is expected may have come later
-_SHARE = 20  # looking takes at most so small a part of the time
+MOST_PREVIEWED = 100  # jobs at once: the time grows with their square, and is about a second for this number
+_EVERY_S = 1.0  # shortest interval between forecasts of a queue that changes
+_AGAIN_S = 30.0  # interval for a queue that does not change: expected departures may be late
+_SHARE = 20  # forecasts take at most 1 / 20 of the time
 _UNKNOWN = "nobody knows yet how long its phases take: it is profiled first"
 
 T = TypeVar("T")
 
 
 class QueueForecast:
-    """Looks ahead.
+    """Forecasts of the queue and of possible submissions.
 
     Args:
-        ledger: Leases of the queue's run; when a job leaves whose lease is lost nobody knows.
+        ledger: Leases of the run. The end of a job with a lost lease is unknown.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -45,7 +48,10 @@ class QueueForecast:
         self._of_queue, self._of_previews = asyncio.Lock(), asyncio.Lock()
 
     async def waiting(self) -> Mapping[str, Waiting]:
-        """What is known of the jobs that wait, by id; of the last second or more, and nothing where the policy cannot be copied."""
+        """Return the forecast of each job in the queue, by id.
+
+        It may be a second old, or older if it takes long to compute. It is empty if the policy cannot be copied.
+        """
         async with self._of_queue:
             state, now_s = self._run.scheduler.state, monotonic()
             if now_s < self._next_s:
@@ -64,12 +70,16 @@ class QueueForecast:
         return self._known
 
     async def preview(self, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
-        """What would become of jobs that came now, one after the other; `rollmux_env.scheduler.preview.Preview` explains the keys.
+        """Return the placement or the place in the queue that each job would get if it were submitted now, in this order.
 
-        A job of unknown phases counts for nothing in what would become of those after it.
+        A job without a known profile is assumed to take no nodes from the jobs after it. `rollmux_env.scheduler.preview.Preview`
+        explains the keys.
+
+        Args:
+            specs: Jobs in order.
 
         Raises:
-            Unprocessable: no node could hold one, or the policy cannot be asked; one line.
+            Unprocessable: If a job does not fit on any node, or the policy cannot be asked; one line.
         """
         plan = self._run.plan
         jobs = [await asyncio.to_thread(_job_of, spec, plan.nodes, plan.cluster.sides) for spec in specs]
@@ -77,7 +87,7 @@ class QueueForecast:
         for job in known:
             if problem := self._run.capacity.too_large(job):
                 raise Unprocessable(f"job {job.id}: {problem}")
-        async with self._of_previews:  # a long one, of one user, keeps no other one from looking at the queue
+        async with self._of_previews:  # a separate lock: a long preview of one user does not delay forecasts of the queue
             try:
                 stuck = stuck_jobs(self._ledger)
                 previews = iter(await self._ahead(lambda state, policy: preview(state, policy, *known, stuck=stuck)))
@@ -87,21 +97,30 @@ class QueueForecast:
         return [asdict(unknown if job is None else next(previews)) for job in jobs]
 
     async def _ahead(self, look: Callable[[State, Policy], T]) -> T:
-        """Look ahead from the present state.
+        """Run a function in a thread, on a copy of the present state and of the policy.
+
+        Args:
+            look: Function of the state and the policy.
 
         Raises:
-            PlanError: the policy cannot be copied, or breaks an invariant; one line.
+            PlanError: If the policy cannot be copied, or breaks an invariant; one line.
         """
         scheduler = self._run.scheduler
         try:
             policy = deepcopy(scheduler.planner.policy)
-        except Exception as error:  # of a user's class
+        except Exception as error:  # a user's class may raise anything
             raise PlanError(f"the policy cannot be copied: {type(error).__name__}") from None
         return await asyncio.to_thread(look, scheduler.planner.shown.copy(), policy)
 
 
 def _job_of(spec: JobSpec, nodes: tuple[Node, ...], pools: tuple[str, ...]) -> Job | None:
-    """A job as a policy would see it; None where nobody knows how long its phases take."""
+    """Return a job as a policy would see it, or None if its profile is unknown.
+
+    Args:
+        spec: The job.
+        nodes: All nodes of the run.
+        pools: Pools of the cluster's two sides, rollout and training.
+    """
     if spec.is_attached:
         return None if spec.measured_iterations else job_as_stated(spec, 0.0)
     profile = load_profile(profile_key(spec, [next(node for node in nodes if node.pool == pool) for pool in pools]))

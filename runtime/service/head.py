@@ -1,4 +1,4 @@
-"""A Ray of a service's own on this machine: on loopback, with a token, and alive when the process that started it is not."""
+"""A service's own Ray on this machine: on loopback, with a token, and alive after the process that started it has ended."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from runtime.own_folder import make_own_folder
 from runtime.service.address import RayAddress, ServiceAddress, announce, find, prepare_environment, token_of, withdraw
 from runtime.signals import check_signals, shielded
 
-_PORTS = range(20_000, 32_000)  # above those of Ray's workers, below those that systems hand out
+_PORTS = range(20_000, 32_000)  # above the ports of Ray's workers, below the ephemeral ports
 _STARTS_S = 120.0
 _WATCH_S = 0.2
 
 
 def find_running(folder: Path, say: Callable[[str], None]) -> RayAddress | None:
-    """The Ray of a service that was started in a folder, if it is still there; this process is then prepared to join it.
+    """Return the Ray of a service that was started in a folder and still runs, and prepare this process to join it.
 
-    Else what is left of it is removed.
+    If it does not run, return None and remove what is left of it.
 
     Args:
-        say: takes a line, where it is not known to be ours, and is left alone.
+        folder: Folder of the service.
+        say: Callback for a line about a folder of Ray that cannot be removed safely.
     """
     service = find(folder)
     if service is None or service.ray is None:
@@ -50,10 +51,11 @@ def start_head(folder: Path, say: Callable[[str], None]) -> RayAddress:
     """Start Ray for the service of a folder, and prepare this process to join it.
 
     Args:
-        say: as for `standing`.
+        folder: Folder of the service.
+        say: Callback as in `find_running`.
 
     Raises:
-        InputError: it does not start; one line.
+        InputError: If Ray does not start; one line.
     """
     token = token_of(folder)
     write_token(token)
@@ -61,14 +63,14 @@ def start_head(folder: Path, say: Callable[[str], None]) -> RayAddress:
     home = own.path
     port, clients, metrics, agent = _free_ports(4)
     address = RayAddress(f"127.0.0.1:{port}", actor_name(), token=str(token), ray=home, device=own.device, inode=own.inode)
-    announce(folder, ServiceAddress("", "", address))  # so that whoever comes after an abrupt end knows what there is to clean up
+    announce(folder, ServiceAddress("", "", address))  # after an abrupt end, the next command knows what to clean up
     prepare_environment(address)
     os.environ.update({MARK: home, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}})
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}"]
     command += [f"--temp-dir={own.inside}", "--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats"]
     command += [f"--object-store-memory={OBJECTS}", f"--metrics-export-port={metrics}", f"--dashboard-agent-listen-port={agent}"]
     command += [f"--ray-client-server-port={clients}", "--min-worker-port=0", "--max-worker-port=0", "--log-style=record"]
-    with tempfile.TemporaryFile() as output:  # not a pipe, which Ray's own processes would keep open
+    with tempfile.TemporaryFile() as output:  # not a pipe: Ray's own processes would keep it open
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
         try:
             check_signals()
@@ -88,7 +90,7 @@ def start_head(folder: Path, say: Callable[[str], None]) -> RayAddress:
 
 
 def _status(starts: subprocess.Popen[bytes]) -> int | None:
-    """How the start of Ray ended; None if it takes too long. The user may end this wait at any time."""
+    """Return the exit status of the command that starts Ray, or None if it takes too long. The user may interrupt this wait."""
     until_s = monotonic() + _STARTS_S
     while monotonic() < until_s:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -98,19 +100,21 @@ def _status(starts: subprocess.Popen[bytes]) -> int | None:
 
 
 def actor_name() -> str:
-    """A name for a service's coordinator, since several may be in one cluster."""
+    """Return a random name for a service's coordinator, since several may share a cluster."""
     return f"service-{secrets.token_hex(4)}"
 
 
 @contextlib.contextmanager
 def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Iterator[RayAddress]:
-    """The Ray of a service: the one that is there, one at an address, or a new one. Afterwards nothing is left but the folder.
+    """Yield the Ray of a service: the running one, the one at an address, or a new one. Clean up afterwards.
 
     Args:
-        say: as for `standing`.
+        folder: Folder of the service.
+        address: Address of the Ray that the user asks for, or None to start one.
+        say: Callback as in `find_running`.
 
     Raises:
-        InputError: it does not start; one line.
+        InputError: If Ray does not start; one line.
     """
     service = find_running(folder, say) or (RayAddress(address, actor_name()) if address is not None else start_head(folder, say))
     try:
@@ -121,24 +125,25 @@ def head(folder: Path, address: str | None, say: Callable[[str], None]) -> Itera
 
 
 def _clean_up(folder: Path, address: RayAddress, say: Callable[[str], None]) -> None:
-    """Leave nothing of a service's Ray but the folder."""
+    """End a service's own Ray, and remove all files about it."""
     with shielded():
         stop_head(address, say)
         withdraw(folder)
 
 
 def stop_head(address: RayAddress, say: Callable[[str], None]) -> None:
-    """End all processes of a service's own Ray, living or half dead, and remove its files.
+    """End all processes of a service's own Ray, and remove its files.
 
     Args:
-        say: as for `standing`.
+        address: Address of the Ray. One that the service has joined is left alone.
+        say: Callback as in `find_running`.
     """
     if (home := address.home) is not None:
         end_processes(home, grace_s=0.0)
         if line := home.leftover():
             say(line)
         home.remove()
-    if address.token is not None:  # by `find` or `start_head`, and so the one in the service's folder
+    if address.token is not None:  # set by `find` or `start_head`: it is the file in the service's folder
         Path(address.token).unlink(missing_ok=True)
 
 

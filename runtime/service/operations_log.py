@@ -1,6 +1,6 @@
-"""Who did what to a service: a file of JSON lines in its folder, for its owner alone.
+"""The log of operations on a service: a file of JSON lines in its folder, readable by its owner alone.
 
-The journal says what happened to jobs and nodes; this says who asked for it, and what was refused.
+The journal says what happened to jobs and nodes. This log says which user asked for it, and what was refused.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from rollmux_env.files import private_opener
 from rollmux_env.validation_errors import one_line
 
 OPERATIONS = "operations.jsonl"
-LARGEST = 8 << 20  # bytes of a file; a full one becomes the file before it, and that one goes
+LARGEST = 8 << 20  # bytes of a file; a full file replaces the older one
 _OLDER = ".1"
 _LONGEST = 500  # characters of a value
 
 
 class OperationsLog:
-    """Writes operations as they are answered.
+    """Writer of the log of operations.
 
     Args:
-        folder: of the service. largest: bytes of the file, of which there are at most two.
+        folder: Folder of the service.
+        largest: Largest size of the file, in bytes. There are at most two files.
     """
 
     def __init__(self, folder: Path, largest: int = LARGEST) -> None:
@@ -33,11 +34,13 @@ class OperationsLog:
         self._largest = largest
 
     def write(self, user: str, operation: str, subject: str, outcome: str) -> None:
-        """Add a line. A full disk loses it, and nobody's work with it.
+        """Append an operation that was answered. If the disk is full, the line is lost, and the operation is not affected.
 
         Args:
-            user: who asked, as the token says; `""` for the owner of the service. operation: as `submit` or `drain`.
-            subject: what it was asked of: a job, a node, a user. outcome: `done`, or why not.
+            user: Name of the token's user, or "" for the owner of the service.
+            operation: Name of the operation, such as `submit` or `drain`.
+            subject: Job, node or user that the operation concerns.
+            outcome: `done`, or the reason of a refusal.
         """
         now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         entry = {"time": now, "user": user, "operation": operation, "subject": subject, "outcome": outcome}
@@ -47,7 +50,7 @@ class OperationsLog:
                 pass
 
     def _append(self, line: bytes) -> bool:
-        """Add a line, unless another process has just begun a new file."""
+        """Append a line, and return whether that was possible: not if another process has just begun a new file."""
         with open(self._path, "ab", buffering=0, opener=private_opener) as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # `rollmux token` writes too
             status = os.fstat(file.fileno())
@@ -60,8 +63,8 @@ class OperationsLog:
             return False
 
     def _is_present(self, status: os.stat_result) -> bool:
-        """Whether it is the file that is written to."""
+        """Return whether an open file is still the log's file, and not the older one."""
         try:
             return os.path.samestat(status, self._path.stat())
-        except FileNotFoundError:  # put aside, and the new one has not begun
+        except FileNotFoundError:  # renamed, and the new file does not exist yet
             return False

@@ -1,4 +1,4 @@
-"""What a service is asked to be, and goes on being; and how much it takes."""
+"""The plan of a service, from the user's options or from its journal, and the limits on its jobs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,23 @@ from runtime.machines.nodes import keep_names
 from runtime.machines.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.service.address import Listen
 
-MOST_JOBS = 10_000  # that wait or run
-MOST_BYTES = 64 << 10  # of a job's description, which the journal keeps
+MOST_JOBS = 10_000  # waiting or running jobs
+MOST_BYTES = 64 << 10  # size of a job's description, which the journal records
 
 
 @dataclass(frozen=True)
 class ServiceOptions:
-    """What a user asks a new service to be; what is None is as the journal says, or else as usual.
+    """Options of `rollmux serve`. None means the value in the journal, or the default of a new service.
 
     Attributes:
-        listen: where. beyond_loopback: others than this machine may reach it.
-        grace_s, max_hold: As of `runtime.coordinator.run_plan.LeaseRules`.
+        policy: Name of the placement policy.
+        dispatch: Name of the dispatch policy.
+        seed: Seed of the policies.
+        cluster: Cluster of a new service, or None for the nodes that are present.
+        listen: Place at which to listen.
+        beyond_loopback: Whether other machines may connect.
+        grace_s: Grace period of lost leases, as in `runtime.coordinator.run_plan.LeaseRules`.
+        max_hold: Limit on holding nodes, as in `runtime.coordinator.run_plan.LeaseRules`.
     """
 
     policy: str | None = None
@@ -41,10 +47,10 @@ class ServiceOptions:
 
 
 def past(folder: Path) -> RunRecord | None:
-    """The service that was in a folder before; None: there was none.
+    """Return the record of the service that was in a folder before, or None if there was none.
 
     Raises:
-        InputError: its journal is damaged; one line.
+        InputError: If its journal is damaged; one line.
     """
     return read_record(folder) if is_begun(folder / JOURNAL) else None
 
@@ -52,14 +58,16 @@ def past(folder: Path) -> RunRecord | None:
 def service_plan(
     folder: Path, wish: ServiceOptions, before: RunRecord | None, find: Callable[[dict[Pool, int]], tuple[Node, ...]]
 ) -> RunPlan:
-    """A new service, or what a journal says of the one that was here before.
+    """Return the plan of a new service, or of one that continues from its journal.
 
     Args:
-        before: what that one was, as `past` says.
-        find: so many nodes of each pool.
+        folder: Folder of the service.
+        wish: Options of the command.
+        before: Record of the service that was in the folder before, or None for a new one.
+        find: Function that returns nodes for a number of nodes in each pool.
 
     Raises:
-        InputError: there is not what is wished, or the journal says otherwise; one line.
+        InputError: If nodes are missing, or an option contradicts the journal; one line.
     """
     rules = LeaseRules(grace_s=wish.grace_s, max_hold=wish.max_hold)
     if before is None:
@@ -82,13 +90,15 @@ def service_plan(
 
 
 def check_limits(specs: Sequence[JobSpec], present: int) -> None:
-    """Make sure that a service can take jobs.
+    """Check that a service can take jobs.
 
     Args:
-        present: jobs that it has, those aside that have ended.
+        specs: Jobs to be taken.
+        present: Number of jobs that wait or run.
 
     Raises:
-        TooMany: they are too many. Unprocessable: one is too long. One line.
+        TooMany: If the service would have more than `MOST_JOBS`; one line.
+        Unprocessable: If a job's description is longer than `MOST_BYTES`; one line.
     """
     for spec in specs:
         size = len(spec.model_dump_json().encode())

@@ -1,6 +1,6 @@
-"""What a service says of itself: its jobs, groups and pools, while it runs and as its journal has them when it does not.
+"""Reports of a service: its jobs, groups and pools, while it runs, or from its journal when it does not run.
 
-docs/reference/service_api.md explains the keys. Tables, JSON, the page and metrics are made of these reports.
+docs/reference/service_api.md explains the keys. Tables, JSON, the page and metrics are made from these reports.
 """
 
 from __future__ import annotations
@@ -46,10 +46,16 @@ T = TypeVar("T")
 def _described(
     spec: JobSpec, name: str, problem: str | None, job: Job | None, iteration: int, metrics: Mapping[str, float], cluster: Cluster
 ) -> dict[str, Any]:
-    """A job; what is known only of one that is placed or waits is None, or empty.
+    """Return the report of a job; keys that need a placement or a place in the queue are None or empty.
 
     Args:
-        name: of its state. job: as the policy knows it. iteration: how many are done. metrics: of the last one.
+        spec: The job.
+        name: Name of its state.
+        problem: Line about a problem, or None.
+        job: The job as the policy sees it, or None if its profile is unknown.
+        iteration: Number of completed iterations.
+        metrics: Metrics of the last iteration.
+        cluster: Cluster, for prices.
     """
     return {
         "id": spec.id,
@@ -80,8 +86,12 @@ def _described(
 
 
 def profile_of(job: Job, shape: int = 0, training_nodes: int | None = None) -> dict[str, float]:
-    """Seconds by which a job is planned: its worst case in a shape, in a group with so many training nodes, by default with those
-    that it asks for; and a whole iteration, as the job is written, on nodes of its own. Of a job with shapes also which it is in.
+    """Return the seconds by which a job is planned: worst cases of the phases, the sync, and an iteration alone on its own nodes.
+
+    Args:
+        job: The job.
+        shape: Number of its shape. It is in the result if the job has several shapes.
+        training_nodes: Training nodes of its group, or None for those that the job asks for.
     """
     planned = shape_in_use(job, shape, training_nodes)
     seconds = {f"{phase}_s": worst_case_s for phase, worst_case_s in planned.worst_case_s.items()}
@@ -89,19 +99,22 @@ def profile_of(job: Job, shape: int = 0, training_nodes: int | None = None) -> d
 
 
 def _counts(jobs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """How many jobs there are in each state."""
+    """Return the number of jobs in each state."""
     counts = Counter(job["state"] for job in jobs)
     return {name: counts[name] for name in STATES}
 
 
 def past_report(folder: Path) -> dict[str, Any]:
-    """The report of a service that does not run: the keys of `Reports.all`, and three more.
+    """Return the report of a service that does not run: the keys of `Reports.all`, and `ended`, `ended_at` and `continue`.
 
-    `ended` is `stopped`, `done` (a run that was over), or `killed`: the journal does not say that it ended. `ended_at` is when, or
-    the last time that the journal knows; ISO 8601, local time. `continue` is the command that continues it.
+    `ended` is `stopped`, `done` (a run that was over) or `killed` (the journal does not say that it ended). `ended_at` is the time
+    of the end, or the last time in the journal, in ISO 8601 and local time. `continue` is the command that continues the service.
+
+    Args:
+        folder: Folder of the service.
 
     Raises:
-        InputError: there is no journal, or it cannot be read; one line.
+        InputError: If there is no journal, or it cannot be read; one line.
     """
     record = read_run(folder)
     state, ends, known, jobs = state_of(record), ends_of(record), record.jobs, list[dict[str, Any]]()
@@ -138,11 +151,11 @@ def _charged_usd(state: State, job_id: str) -> float:
 
 
 class Reports:
-    """Looks at a run. Jobs that have ended are looked at once, however many there are.
+    """Reports of a run. The report of a job that has ended is computed once.
 
     Args:
-        ledger: Leases of the run that is looked at.
-        figures: What is known of that run.
+        ledger: Leases of the run.
+        figures: Observer of the run.
     """
 
     def __init__(self, ledger: Ledger, figures: Figures) -> None:
@@ -152,10 +165,10 @@ class Reports:
         self._ended: dict[str, dict[str, Any]] = {}
 
     async def all(self, queue: Mapping[str, Waiting]) -> dict[str, Any]:
-        """Everything, as `rollmux status --format json` prints it.
+        """Return the report of all jobs, groups and pools, as `rollmux status --format json` prints it.
 
         Args:
-            queue: what is known of jobs that wait.
+            queue: Forecasts of the jobs in the queue, by id.
         """
         run, state = self._run, self._run.scheduler.state
         plan, waiting = run.plan, [*state.waiting]
@@ -174,7 +187,7 @@ class Reports:
         positions = {job_id: position for position, job_id in enumerate(waiting, 1)}
         views = (self._job(handle, positions.get(handle.id), queue.get(handle.id)) for handle in (*run.handles.values(),))
         jobs = [job async for job in _in_steps(views)]
-        present = (group for group in groups if all(map(state.is_running, group["jobs"])))  # with the members that it had
+        present = (group for group in groups if all(map(state.is_running, group["jobs"])))  # jobs may have ended in between
         return head | {
             "usd_per_hour_solo": sum(group["usd_per_hour_solo"] for group in groups),
             "throughput_gain": throughput_gain(run, present),
@@ -184,21 +197,22 @@ class Reports:
         }
 
     def job(self, handle: JobHandle, known: Waiting | None) -> dict[str, Any]:
-        """One job.
+        """Return the report of one job.
 
         Args:
-            known: of it, where it waits.
+            handle: The job.
+            known: Forecast of the job, or None if it is not in the queue.
         """
         queue = self._run.scheduler.state.waiting
         return self._job(handle, queue.index(handle.id) + 1 if handle.id in queue else None, known)
 
     def states(self) -> Counter[str]:
-        """How many jobs there are in every state."""
+        """Return the number of jobs in each state."""
         ended = Counter(job["state"] for job in self._ended.values())
         return ended + Counter(self.state_of(one) for one in self._run.handles.values() if one.id not in self._ended)
 
     def state_of(self, handle: JobHandle) -> str:
-        """What a job does: one of `STATES`."""
+        """Return the state of a job, one of `STATES`."""
         state = self._run.scheduler.state
         if handle.gone:
             return self._figures.ends.get(handle.id, ("stopped", ""))[0]
@@ -236,7 +250,7 @@ class Reports:
         return report
 
     def _pace(self, job_id: str, job: Job | None) -> dict[str, Any]:
-        """How long a job's iterations take of late."""
+        """Return the recent iteration time of a job, the slowdown, and whether the SLO is at risk."""
         pace, review = _pace(self._run, job_id), self._run.scheduler.review
         iteration_s = pace.iteration_s if pace is not None else None
         return {
@@ -246,7 +260,7 @@ class Reports:
         }
 
     def _reason(self, handle: JobHandle, position: int | None, known: Waiting | None) -> str:
-        """Why a job waits, in words."""
+        """Return the reason why a job waits, as a line."""
         if position is not None:
             words = known.reason if known is not None else "there is no place for it now"
             return "; ".join(filter(None, (words, queue_holdup(self._ledger))))
@@ -265,8 +279,10 @@ class Reports:
         return handle.residency.exceeds or gap_warning(metrics, handle.spec.top_p)
 
     def pools(self) -> dict[Pool, dict[str, Any]]:
-        """Return the nodes of each pool: those that run a phase, those of groups that do not, those of no group, those that lost
-        leases may still use, and those that are drained, whatever they do until they are empty.
+        """Return the number of nodes of each pool in each condition, and its utilization.
+
+        `busy` nodes run a phase. `idle` nodes belong to a group and run none. `free` nodes belong to no group. `suspect` nodes may
+        still be used by lost leases. `draining` nodes are drained, whether or not they are still in use.
         """
         return {pool: self._pool(pool, self._run.log.now()) for pool in POOLS}
 
@@ -299,7 +315,7 @@ def _described_overdue(one: Overdue) -> dict[str, Any]:
 
 
 def groups_of(run: RunState) -> Iterator[dict[str, Any]]:
-    """Groups, one after the other: names of nodes, seconds of the period, price, and that of the members each alone, in $/h."""
+    """Yield the report of each group: its nodes, its period in seconds, its price, and the price of all members alone, in $/h."""
     state, names = run.scheduler.state, run.nodes.assigned_by_group()
     for group in state.group_list():
         yield {
@@ -313,9 +329,17 @@ def groups_of(run: RunState) -> Iterator[dict[str, Any]]:
 
 
 def throughput_gain(run: RunState, groups: Iterable[Mapping[str, Any]]) -> float | None:
-    """Work of late per node-hour against solo, where an iteration is worth the node-seconds that it takes alone: of its phases of
-    late, without what they wait for; by its profile, which is a worst case, only as long as these are not known. Of groups of which
-    every member's pace is known; None where there are none.
+    """Return the recent work per node-hour, as a multiple of that of the same jobs alone (solo).
+
+    An iteration is worth the node-seconds that it takes alone: recent times of its phases without waits, or its profile, a worst
+    case, while these are unknown.
+
+    Args:
+        run: State of the run.
+        groups: Reports of groups. Only groups count in which the recent iteration time of every member is known.
+
+    Returns:
+        The multiple, or None if no group counts.
     """
     worth = nodes = 0.0
     for group in groups:
@@ -331,7 +355,7 @@ def throughput_gain(run: RunState, groups: Iterable[Mapping[str, Any]]) -> float
 
 
 def _speed(run: RunState, job: Job) -> float | None:
-    """How fast a job is of late, as a multiple of how fast it would be alone; None: not known yet."""
+    """Return the recent speed of a job as a multiple of its speed alone, or None if it is not known yet."""
     pace = _pace(run, job.id)
     if pace is None or not pace.iteration_s:
         return None
@@ -344,7 +368,7 @@ def _pace(run: RunState, job_id: str) -> Pace | None:
 
 
 async def _in_steps(views: Iterable[T]) -> AsyncIterator[T]:
-    """Look at one thing after the other, and let others have their turn now and then: a permit is not to wait for all of them."""
+    """Yield items, and let other tasks run after every few of them: a permit must not wait for a whole report."""
     for count, look in enumerate(views, 1):
         yield look
         if count % _TOGETHER == 0:

@@ -1,4 +1,4 @@
-"""A service in this process, without Ray: of attached jobs and commands alone."""
+"""A service in this process, without Ray: for attached jobs and jobs with a command."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ _LOOKS_S = 0.1
 
 
 def serve_here(folder: Path, wish: ServiceOptions, file: Path | None, say: Callable[[str], None]) -> None:
-    """Serve until the user stops it.
+    """Serve until the user stops the service.
 
     Args:
-        folder: of the service, locked. file: that has the hosts of its nodes, and is read again at SIGHUP; None: its nodes are of
-            this machine, or those of before.
-        say: takes a line about what happens.
+        folder: Folder of the service, which is locked.
+        wish: Options of the command.
+        file: Cluster file with the hosts of the nodes, read again at SIGHUP, or None for nodes of this machine or of the journal.
+        say: Callback for a line about an event.
 
     Raises:
-        InputError, PlanError, InvariantError: it cannot go on; one line.
-        KeyboardInterrupt: the user asked twice to stop.
+        InputError: If the service cannot begin or continue; one line.
+        PlanError: If a policy broke an invariant.
+        InvariantError: If the scheduler broke an invariant.
+        KeyboardInterrupt: If the user asked twice to stop.
     """
     hosts = load_hosts(file) if file is not None else None
     asyncio.run(_serve(folder, wish, _plan(folder, wish, hosts), file if hosts is not None else None, say))
@@ -55,7 +58,13 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
 
 
 def add_hosts(service: Service, plan: RunPlan, file: Path | None) -> None:
-    """Take nodes of hosts that have been added to the cluster file; what is wrong with them is said."""
+    """Add the nodes of hosts that were added to the cluster file; an error in the file is logged.
+
+    Args:
+        service: The service.
+        plan: Plan of the service, with the cluster.
+        file: Cluster file with hosts, or None if the service has none.
+    """
     try:
         hosts = load_hosts(file) if file is not None else None
         if hosts is None:

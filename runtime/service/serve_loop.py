@@ -1,4 +1,4 @@
-"""What `rollmux serve` does once its Ray is there: it starts the service or finds it, and stops it when asked."""
+"""The loop of `rollmux serve` once its Ray runs: it finds or starts the service, watches it, and stops it when the user asks."""
 
 from __future__ import annotations
 
@@ -25,20 +25,24 @@ from runtime.service.service import Service
 from runtime.signals import check_signals, masked, result_of, shielded
 
 _SOCKET = Path("session_latest") / "sockets" / "raylet"
-_DYING_S = 30.0  # how long the coordinator that had the port before may still take to end
+_DYING_S = 30.0  # longest time until an earlier coordinator has ended and its port is free
 _SETTLED_S = 30.0  # a coordinator that dies sooner would die again
 
 
 def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Callable[[str], None]) -> None:
-    """Serve until the user stops it; the service has ended then, however that comes about.
+    """Serve until the user stops the service. When this returns or raises, the service has ended.
 
     Args:
-        folder: of the service, locked. address: its Ray, which this process was prepared for.
-        say: takes a line about what happens.
+        folder: Folder of the service, which is locked.
+        address: Ray of the service, which this process is prepared to join.
+        wish: Options of the command.
+        say: Callback for a line about an event.
 
     Raises:
-        InputError, PlanError, InvariantError: it cannot go on; one line.
-        KeyboardInterrupt: the user asked twice to stop, or before it was begun.
+        InputError: If the service cannot begin or continue; one line.
+        PlanError: If a policy broke an invariant.
+        InvariantError: If the scheduler broke an invariant.
+        KeyboardInterrupt: If the user asked twice to stop, or asked before the service began.
     """
     service = None
     try:
@@ -72,7 +76,7 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
                 service, address = None, replace(address, actor=f"{address.actor}-again")
     finally:
         with shielded():
-            if service is not None and address.answers():  # else there is nobody to tell
+            if service is not None and address.answers():
                 ray.kill(service)
             shut_down()
 
@@ -81,10 +85,12 @@ def _join(address: RayAddress) -> None:
     """Join the Ray of a service.
 
     Raises:
-        InputError: it lets nobody in; one line.
+        InputError: If Ray refuses, or its sockets are gone; one line.
     """
     check_address(address.address)
-    if address.home is not None and not (Path(address.home.inside) / _SOCKET).exists():  # Ray would wait for it, and then crash
+    if (
+        address.home is not None and not (Path(address.home.inside) / _SOCKET).exists()
+    ):  # Ray would wait for the socket, and then crash
         raise InputError(
             f"the sockets of its Ray in {one_line(address.home.path, 300)} have gone; stop `rollmux serve` and start it again"
         )
@@ -94,18 +100,18 @@ def _join(address: RayAddress) -> None:
     try:
         with masked():
             ray.init(address=address.address, namespace=address.namespace, log_to_driver=False, logging_level=logging.CRITICAL)
-    except Exception as error:  # which is what Ray raises
+    except Exception as error:  # Ray raises errors of many types here
         problem = one_line(" ".join(str(error).split()), 500)
         raise InputError(f"--address {address.address}: {problem}") from error
 
 
 def _listen(service: Any, folder: Path, address: RayAddress, wish: ServiceOptions, say: Callable[[str], None] | None) -> str:
-    """Let clients find a service, and return its URL.
+    """Let a service listen, write its address, and return its URL.
 
     Args:
-        service: The service.
-        folder: Its folder.
-        address: Its Ray.
+        service: Handle of the service's actor.
+        folder: Folder of the service.
+        address: Address of its Ray.
         wish: Options of the command.
         say: Callback for a line about a port that is in use, or None if the service listens already.
     """
@@ -121,10 +127,14 @@ def _listen(service: Any, folder: Path, address: RayAddress, wish: ServiceOption
 
 
 def waits_for_port(where: Listen, say: Callable[[str], None]) -> bool:
-    """Return whether a port may soon be free, and say that it is waited for: a process of this user has it.
+    """Return whether a port is in use by a process of this user and may soon be free, and say so.
+
+    Args:
+        where: Place at which to listen.
+        say: Callback for a line.
 
     Raises:
-        InputError: Another user has it; one line.
+        InputError: If another user's process has the port; one line.
     """
     users = listeners(where.port) if where.port else set()
     if not users:
@@ -154,7 +164,7 @@ def _start(folder: Path, address: RayAddress, wish: ServiceOptions) -> Any:
         ray.kill(service)
         raise (error.cause or error) from None
     except BaseException:
-        ray.kill(service)  # it is detached, and nobody knows of it yet
+        ray.kill(service)  # it is detached, and its address is not written yet
         raise
     return service
 

@@ -1,4 +1,4 @@
-"""A service: a run to which jobs are submitted and of which they are cancelled, and which ends only when it is told to."""
+"""A service: a run to which jobs are submitted and whose jobs are cancelled while it runs. It ends only when it is asked to."""
 
 from __future__ import annotations
 
@@ -34,17 +34,19 @@ from runtime.short_slices import ask_for_short_slices
 if TYPE_CHECKING:
     from runtime.service.http.server import HttpServer
 
-_COLLECTS = (10_000, 10, 70)  # thresholds of collections of garbage: a full one every some minutes under load
+_COLLECTS = (10_000, 10, 70)  # thresholds of the garbage collector: under load, a full collection every few minutes
 
 
 class Service:
-    """A run without an end. A detached Ray actor whose methods are asynchronous.
+    """A run without an end: a detached Ray actor with asynchronous methods, or an object in `rollmux serve --no-ray`.
 
     Args:
-        plan: what is to be served; its jobs are those of a journal that is resumed.
+        plan: Plan of the service. Its jobs are those of a journal that is resumed.
 
     Attributes:
-        driver: of the run, once it has begun. run: its state. events: entries of its journal.
+        driver: Driver of the run, after `begin` or `serve`.
+        run: State of the run, after `begin` or `serve`.
+        events: Reader of the journal's entries, after `begin` or `serve`.
     """
 
     driver: RunDriver
@@ -57,10 +59,10 @@ class Service:
         self._http: HttpServer | None = None
 
     async def begin(self) -> None:
-        """Set everything going.
+        """Begin the run with processes on Ray.
 
         Raises:
-            InputError: a policy or the folder cannot be used; one line.
+            InputError: If a policy or the folder cannot be used; one line.
         """
         import ray
 
@@ -69,7 +71,14 @@ class Service:
         await self.serve(RayProcesses(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
 
     async def serve(self, processes: Processes | None) -> None:
-        """Set everything going with such processes; as `begin`."""
+        """Begin the run.
+
+        Args:
+            processes: Backend of the jobs' processes, or None without Ray.
+
+        Raises:
+            InputError: If a policy or the folder cannot be used; one line.
+        """
         driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
         run = driver.run
         self._reports = Reports(driver.leases.ledger, self._figures)
@@ -78,7 +87,7 @@ class Service:
         self._figures.begin(run, driver.record)
         self.driver, self.run = driver, run
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
-        await asyncio.sleep(0)  # it goes as far as its first wait
+        await asyncio.sleep(0)  # the task runs up to its first wait
         if self._outcome.done():
             await self._outcome
         self._figures.usage.since_s = run.log.now()
@@ -91,7 +100,7 @@ class Service:
                 await self._http.close()
 
     async def listen(self, where: Listen, patience_s: float = 0.0) -> tuple[str, int]:
-        """Answer over HTTP from now on; where it does so already, that stays as it is.
+        """Listen for HTTP requests. A service that listens already stays at its place.
 
         Args:
             where: Place at which to listen.
@@ -101,7 +110,7 @@ class Service:
             The URL and the port.
 
         Raises:
-            InputError: the port is taken, or cannot be; one line.
+            InputError: If the port is taken or cannot be used; one line.
         """
         from runtime.service.http.app import make_app
         from runtime.service.http.server import HttpServer, bind
@@ -110,19 +119,19 @@ class Service:
             taken = await bind(where, patience_s)
             self._http = HttpServer(make_app(self, Tokens(self.folder), OperationsLog(self.folder)), taken)
             await self._http.begin()
-            # Answers wait for this thread and the one that commits.
-            # A full collection takes a tenth of a second of 1,000 jobs, for which permits wait: let it be rare, and leave out what
-            # is there from the start, modules and compiled code. Nearly all that a request makes goes without any.
+            # Answers wait for the switch between this thread and the one that commits: make it frequent.
+            # With 1,000 jobs, a full collection takes a tenth of a second, in which permits wait: let it be rare, and exclude what
+            # exists from the start, modules and compiled code. Nearly all objects of a request are freed without a collection.
             ask_for_short_slices()
             gc.freeze()
             gc.set_threshold(*_COLLECTS)
         return self._http.url, self._http.port
 
     async def give_access(self, token: str) -> None:
-        """Let commands be started, which ask this service.
+        """Let jobs with a command start: their programs ask this service, with a token each.
 
         Args:
-            token: of jobs that no user has submitted.
+            token: Token for jobs that no user has submitted.
         """
         assert self._http is not None
         url, tokens = self._http.url, CommandTokens(self.folder)
@@ -133,19 +142,24 @@ class Service:
         self.driver.commands.give_access(access)
 
     async def ended(self) -> str:
-        """Wait for the end; as `RunDriver.carry_out`."""
+        """Wait for the end of the service, and return the outcome as `RunDriver.carry_out` does."""
         return await asyncio.shield(self._outcome)
 
     async def stop(self) -> None:
-        """Give no more permits: every job ends at its next phase boundary, and then the service."""
+        """Give no more permits: every job stops at its next phase boundary, and then the service ends."""
         self.driver.stop()
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """A job calls a method of `runtime.owners.ray.calls.JobCalls`."""
+        """Call a method of `runtime.owners.ray.calls.JobCalls` for a job's controller.
+
+        Args:
+            method: Name of the method.
+            *arguments: Arguments of the method.
+        """
         return await self.driver.calls.ask(method, *arguments)
 
     def _check(self, specs: Sequence[JobSpec]) -> list[str]:
-        """See that jobs can be taken; raises as `submit`. Returns a line about each whose memory may not do."""
+        """Check that jobs can be taken, and return a line about each job whose memory may not suffice. Raises as `submit` does."""
         driver, run = self.driver, self.run
         if run.stopping or run.over.done():
             raise Conflict("the service is stopping; it takes no more jobs")
@@ -164,16 +178,12 @@ class Service:
             raise Unprocessable(str(error)) from None
 
     def _present(self, more: int) -> int:
-        """How many jobs there are, those aside that have ended, where that matters; else at most so many.
-
-        Args:
-            more: would come.
-        """
+        """Return the number of jobs that have not ended, or of all jobs if even these and `more` new ones are within the limit."""
         handles = self.run.handles
         return len(handles) if len(handles) + more <= MOST_JOBS else sum(not handle.gone for handle in handles.values())
 
     def _check_room(self, specs: Sequence[JobSpec]) -> list[str]:
-        """See that there is room for the checkpoints of jobs, and memory for them; raises InputError. Returns as `_check`."""
+        """Check that there is disk space for the jobs' checkpoints and memory for the jobs; return and raise as `_check` does."""
         lines: list[str] = []
         writing = [number for number, spec in enumerate(specs) if checkpoint_bytes(spec)]
         present = [handle.spec for handle in self.run.handles.values() if not handle.gone] if writing else []
@@ -184,21 +194,31 @@ class Service:
         return lines
 
     async def preview(self, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
-        """What would become of jobs if they were submitted now, in this order; nothing changes.
+        """Return the placement or the place in the queue that each job would get if all were submitted now, in this order.
+
+        Nothing changes. `rollmux_env.scheduler.preview.Preview` explains the keys.
+
+        Args:
+            specs: Jobs in order.
 
         Raises:
-            InputError: as `submit`; one line.
+            InputError: As in `submit`; one line.
         """
         self._check(specs)
         return await self._forecast.preview(specs)
 
     async def submit(self, specs: Sequence[JobSpec]) -> None:
-        """Take jobs; on return they are in the journal. Their `arrival_s` count from now.
+        """Take jobs, all or none. When this returns, they are in the journal. Their `arrival_s` count from now.
+
+        Args:
+            specs: Jobs in order.
 
         Raises:
-            InputError: one has a name that was used before, asks for more nodes than there are, for more memory than they
-                have, or for more room for checkpoints than the disk has beside those of the other jobs, or they are too many or
-                too long (`runtime.service.plan`), or the journal cannot be written: none is taken; one line.
+            Conflict: If the service is stopping, or a name was used before; one line.
+            Unprocessable: If a job asks for more nodes, memory or disk space than there is, or its description is too long; one
+                line.
+            TooMany: If there would be too many jobs; one line.
+            Unwritable: If the journal cannot be written; one line.
         """
         run = self.run
         for line in self._check(specs):
@@ -214,10 +234,13 @@ class Service:
         await run.durable()
 
     async def cancel(self, job_id: str) -> None:
-        """End a job now, whatever it does.
+        """End a job now, in whatever phase it is.
+
+        Args:
+            job_id: Id of the job.
 
         Raises:
-            InputError: there is no such job, or it has ended, or the journal cannot be written; one line.
+            InputError: If there is no such job, it has ended, or the journal cannot be written; one line.
         """
         handle = self.handle_of(job_id)
         if (problem := self.run.log.problem) is not None:
@@ -232,16 +255,19 @@ class Service:
         await self.run.durable()
 
     async def report(self) -> dict[str, Any]:
-        """What every job, group and pool does; see `runtime.service.report.Reports.all`. What it says is in the journal."""
+        """Return the report of all jobs, groups and pools; see `runtime.service.report.Reports.all`. Its facts are durable."""
         waiting = await self._forecast.waiting()
         await self.known()
         return await self._reports.all(waiting)
 
     async def job(self, job_id: str) -> dict[str, Any]:
-        """What one job does, as `report` has it.
+        """Return the report of one job, as in `report`.
+
+        Args:
+            job_id: Id of the job.
 
         Raises:
-            NotFound: there is no such job.
+            NotFound: If there is no such job.
         """
         handle = self.handle_of(job_id)
         known = await self._forecast.waiting() if handle.id in self.run.scheduler.state.waiting else {}
@@ -265,30 +291,34 @@ class Service:
         return {key: job[key] for key in ("reason", "position", "eta_s")} | {"now_s": self.run.log.now()}
 
     async def known(self) -> None:
-        """What is said of a job is in the journal, unless that cannot be written, which is said too."""
+        """Wait until everything that a report may contain is durable; a journal that cannot be written is not waited for."""
         if self.run.log.problem is None:
             await self.run.durable()
 
     async def metrics(self) -> str:
-        """The figures that are exported to Prometheus, as text."""
+        """Return the metrics in Prometheus's text format."""
         self._gauge()
         return await asyncio.to_thread(self._figures.metrics.text)
 
     async def news(self, behind: int) -> list[str]:
-        """Lines about what has happened, those after the first `behind`, as far as they are still known."""
+        """Return the lines about events after the first `behind` ones, as far as they are still in memory."""
         return self.run.log.lines(behind)
 
     async def told(self) -> int:
-        """How many lines there have been."""
+        """Return the number of lines about events so far."""
         return self.run.log.line_count
 
     @property
     def folder(self) -> Path:
-        """Its folder."""
+        """The service's folder."""
         return Path(self._plan.folder)
 
     def handle_of(self, job_id: str) -> JobHandle:
-        """A job of the run; raises NotFound, one line, where there is no such job."""
+        """Return a job of the run.
+
+        Raises:
+            NotFound: If there is no such job; one line.
+        """
         handle = self.run.handles.get(job_id)
         if handle is None:
             raise NotFound(f"job {one_line(job_id, 80)}: this service has no such job")

@@ -16,7 +16,11 @@ _STYLES = {"failed": "red", "lost": "red", "cancelled": "dim", "done": "dim", "o
 
 
 def status_tables(report: dict[str, Any]) -> list[RenderableType]:
-    """What `runtime.service.report.Reports.all` found; or `runtime.service.report.past_report`, jobs alone."""
+    """Return the tables of `rollmux status`.
+
+    Args:
+        report: Result of `runtime.service.report.Reports.all`, or of `past_report`, of which only the jobs are shown.
+    """
     jobs = _jobs_table(report["jobs"])
     said = [(job["id"], job[key]) for job in report["jobs"] for key in ("problem", "reason") if _is_told(job, key)]
     problems = [Text(one_line(f"{job_id}: {words}", _LONGEST)) for job_id, words in said]
@@ -39,7 +43,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
 
 
 def _is_told(job: Mapping[str, Any], key: str) -> bool:
-    """Return whether a line of its own says this of a job; why jobs of the queue wait is in their table."""
+    """Return whether a line below the tables gives this reason of a job. The queue's table gives those of jobs in the queue."""
     return bool(job[key]) and (key == "problem" or job["position"] is None)
 
 
@@ -72,10 +76,11 @@ def _pools_table(pools: Mapping[str, Mapping[str, Any]]) -> RenderableType:
 
 
 def queue_table(jobs: Sequence[Mapping[str, Any]], now_s: float) -> RenderableType:
-    """The queue: jobs of a report that have a position, with the reason why they wait.
+    """Return the table of the queue, with the reason why each job waits.
 
     Args:
-        now_s: of the report; seconds of the run's clock.
+        jobs: Reports of the jobs that have a position in the queue.
+        now_s: Time of the report, in seconds of the run's clock.
     """
     table = make_table("", "waits", "user", "priority", "expected", "why", left=2)
     table.columns[2].justify = table.columns[-1].justify = "left"
@@ -86,7 +91,12 @@ def queue_table(jobs: Sequence[Mapping[str, Any]], now_s: float) -> RenderableTy
 
 
 def preview_table(previews: Mapping[str, Mapping[str, Any]], now_s: float) -> RenderableType:
-    """What would become of jobs, by id; `rollmux_env.scheduler.preview.Preview` explains the keys."""
+    """Return the table of `rollmux submit --dry-run`.
+
+    Args:
+        previews: Previews by job; `rollmux_env.scheduler.preview.Preview` explains the keys.
+        now_s: Present time, in seconds of the run's clock.
+    """
     table = make_table("job", "would get", "+$/h", "period s", "slowdown", "expected", "why it would wait", left=2)
     table.columns[-1].justify = "left"
     for job_id, preview in previews.items():
@@ -102,7 +112,7 @@ def preview_table(previews: Mapping[str, Mapping[str, Any]], now_s: float) -> Re
 
 
 def _expected(eta_s: float | None, now_s: float) -> str:
-    """In how long, in words."""
+    """Return the time until an expected instant, in words."""
     if eta_s is None:
         return "unknown"
     seconds = max(0.0, eta_s - now_s)

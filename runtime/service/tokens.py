@@ -1,11 +1,11 @@
-"""Who may ask a service for what: tokens of users, with one of three rights.
+"""Tokens of a service's users, each with one of three rights.
 
-Only hashes are kept. A token is 256 random bits, so that nobody finds it by guessing at its hash however fast that is: what makes
-slow hashes necessary is that people choose passwords which can be guessed.
+Only hashes are stored. A token is 256 random bits, so it cannot be found by trying; slow hashes, which protect passwords that
+people choose, are not needed.
 
-Commands that a service has started ask it with tokens of their own: one of each user, which may do what that user may by attaching.
-They are kept in a file for the service's owner alone, so that a service that goes on makes none anew, and a command that has
-outlived the one before has the same as those that are started now.
+Each user with jobs that have a command also has a token for them, with the right to attach. These tokens are stored in a file
+readable by the service's owner alone. A service that continues uses them again, so that a command started before has the same token
+as those started now.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from rollmux_env.validation_errors import describe, format_error, one_line, prob
 TOKENS = "tokens.json"
 COMMAND_TOKENS = "command_tokens.json"
 _LOCK = "tokens.lock"
-_BEGINS = "rollmux_"  # so that scanners for leaked secrets, and people, know one
-_ID_DIGITS = 12  # of its hash in hexadecimal
+_BEGINS = "rollmux_"  # people and scanners for leaked secrets recognise a token by it
+_ID_DIGITS = 12  # hexadecimal digits of the hash that are a token's id
 
 
 class Right(IntEnum):
-    """What a token allows; each allows what the one before allows.
+    """The right of a token. Each includes the ones before it.
 
-    LOOK: status, logs, events and metrics. ATTACH: submit and cancel jobs of one's own that run elsewhere, and hold their leases.
+    LOOK: read status, logs, events and metrics. ATTACH: submit and cancel the user's own attached jobs, and hold their leases.
     OPERATE: run code as the service's user (jobs with a class or a command), cancel all jobs, drain and clear nodes.
     """
 
@@ -49,7 +49,12 @@ class Right(IntEnum):
 
 
 class Holder(NamedTuple):
-    """Who asks: a user's name (`""` for the owner of the service), and what that user may do."""
+    """The holder of a token.
+
+    Attributes:
+        user: Name of the user, or "" for the owner of the service.
+        right: Right of the user.
+    """
 
     user: str
     right: Right
@@ -57,10 +62,14 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True)
 class Token:
-    """A token that was made, without the token itself.
+    """A token's record, without the token itself.
 
     Attributes:
-        id: the first digits of its hash. made: when, UTC, in seconds (ISO 8601).
+        id: First digits of the hash.
+        user: Name of the user, or "" for the owner of the service.
+        right: Right of the token.
+        made: Time at which it was made, in UTC and whole seconds (ISO 8601).
+        sha256: Hash of the token, in hexadecimal.
     """
 
     id: str
@@ -75,10 +84,10 @@ _COMMANDS = TypeAdapter(dict[str, str])
 
 
 class Tokens:
-    """The tokens of a service. Another process may make and revoke some meanwhile: what counts is what the file says now.
+    """The tokens of a service. Other processes may change the file at any time: each query follows its present content.
 
     Args:
-        folder: of the service; the file in it is for its owner alone.
+        folder: Folder of the service, with a file readable by its owner alone.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -88,7 +97,11 @@ class Tokens:
         self._holders: dict[str, Holder] = {}
 
     def holder(self, bearer: str) -> Holder | None:
-        """Whose token this is; None for what is none, and for all where the file is missing or damaged."""
+        """Return the holder of a token, or None if it is unknown, or if the file is missing or damaged.
+
+        Args:
+            bearer: The token.
+        """
         try:
             status = os.stat(self._path)
             version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
@@ -97,13 +110,17 @@ class Tokens:
                 self._version = version
         except (OSError, InputError):
             self._version, self._holders = (), {}
-        return self._holders.get(_hash(bearer))  # how long it takes tells of a hash, which nobody can aim at
+        return self._holders.get(_hash(bearer))  # timing reveals something of the hash only, which a caller cannot choose
 
     def make(self, user: str, right: Right) -> str:
-        """Make a token, which nothing shows again. The service's own, of user `""`, replaces the one before.
+        """Make and return a token. It cannot be shown again. A new token of the service itself, with user "", replaces the old one.
+
+        Args:
+            user: Name of the user, or "" for the owner of the service.
+            right: Right of the token.
 
         Raises:
-            InputError: the name cannot be one, or the file cannot be read or written; one line.
+            InputError: If the name is not allowed, or the file cannot be read or written; one line.
         """
         if user and not re.fullmatch(ID_PATTERN[1:-1], user):
             raise InputError(f"a user's name may hold 1 to 64 letters A-Z and a-z, digits, . _ and -, not {describe(user)}")
@@ -114,10 +131,13 @@ class Tokens:
         return bearer
 
     def revoke(self, token_id: str) -> Token:
-        """Let a token count for nothing from now on.
+        """Revoke a token, and return its record.
+
+        Args:
+            token_id: Id of the token.
 
         Raises:
-            InputError: there is none with this id, or the file cannot be read or written; one line.
+            InputError: If there is no such token, or the file cannot be read or written; one line.
         """
         revoked = next((token for token in self.list() if token.id == token_id), None)
         if revoked is None:
@@ -126,10 +146,10 @@ class Tokens:
         return revoked
 
     def list(self) -> tuple[Token, ...]:
-        """All tokens, oldest first.
+        """Return all tokens, oldest first.
 
         Raises:
-            InputError: the file cannot be read; one line.
+            InputError: If the file cannot be read; one line.
         """
         path = self._folder / TOKENS
         if not os.path.lexists(path):
@@ -140,7 +160,7 @@ class Tokens:
             raise InputError(f"{one_line(str(path), 4096)}: cannot be read: {format_error(problems(error)[0], None)}") from None
 
     def _change(self, change: Callable[[Iterable[Token]], Iterable[Token]]) -> None:
-        """Write the file anew; who changes it at the same time waits."""
+        """Replace the file by a changed one; a lock makes concurrent changes wait."""
         try:
             with open(self._folder / _LOCK, "a", opener=private_opener) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -151,10 +171,10 @@ class Tokens:
 
 
 class CommandTokens:
-    """The tokens of commands.
+    """Tokens of jobs with a command.
 
     Args:
-        folder: of the service, which alone writes the file in it.
+        folder: Folder of the service, which alone writes the file in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -163,10 +183,13 @@ class CommandTokens:
         self._by_user = self._read()
 
     def of(self, user: str) -> str:
-        """The token of a user's commands: that of before, unless it has been revoked.
+        """Return the token of a user's commands: the recorded one, unless it has been revoked.
+
+        Args:
+            user: Name of the user.
 
         Raises:
-            InputError: it has to be made, and the files cannot be written; one line.
+            InputError: If a token has to be made, and the files cannot be written; one line.
         """
         token = self._by_user.get(user)
         if token is not None and self._tokens.holder(token) == Holder(user, Right.ATTACH):
@@ -177,7 +200,7 @@ class CommandTokens:
         return token
 
     def _read(self) -> dict[str, str]:
-        """What the file says; where it is damaged, tokens are made anew."""
+        """Return the recorded tokens, or none if the file is damaged: they are then made again."""
         try:
             return _COMMANDS.validate_json(read_text(self._path))
         except (InputError, ValidationError):

@@ -1,1 +1,1 @@
-"""A service over HTTP: what is asked, by whom, and how it is answered. docs/reference/service_api.md is for its users."""
+"""The HTTP API of a service. docs/reference/service_api.md describes it for users."""

@@ -1,4 +1,4 @@
-"""The application: all that a service answers, behind a guard that asks for a token before anything else is looked at."""
+"""The ASGI application of a service, behind a guard that checks the token before it reads anything else."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from runtime.service.service import Service
 from runtime.service.tokens import Tokens
 
 MOST_OPEN = 10_000  # requests
-_MORE_AT_ONCE = 1000  # beyond them, of those that keep or free what somebody has
+_MORE_AT_ONCE = 1000  # additional requests that keep or free nodes of a lease
 MOST_HEADERS = 16 << 10  # bytes
 OPEN_TO_ALL = ("/healthz", "/")
 _BEARER = b"bearer "
 _UNKNOWN = {"WWW-Authenticate": 'Bearer realm="rollmux"'}
-_PAGE = {  # it runs its own script, and asks nobody but the service
+_PAGE = {  # the page runs its own script, and connects only to the service
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
@@ -31,10 +31,13 @@ _PAGE = {  # it runs its own script, and asks nobody but the service
 
 
 def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: int = MOST_OPEN) -> ASGIApp:
-    """What answers for a service.
+    """Make the ASGI application of a service.
 
     Args:
-        tokens: of those who may ask. log: of what they do. most_open: requests at a time.
+        service: The service.
+        tokens: Tokens of its users.
+        log: Log of operations.
+        most_open: Largest number of open requests.
     """
     endpoints, paths = Endpoints(service, log), Paths()
     for at in OPERATIONS:
@@ -72,18 +75,25 @@ def _described() -> bytes:
 
 
 class Paths:
-    """Finds what answers a request, by its path and method. The third part of a path is a name, as in `/v1/jobs/{job}/attach`."""
+    """Router from a path and a method to an endpoint. The third part of a path is a name, as in `/v1/jobs/{job}/attach`."""
 
     def __init__(self) -> None:
-        self._at: dict[str, tuple[str, dict[str, Endpoint]]] = {}  # by path without that part; of what it is the name
+        # By path without its third part: the parameter that this part is the value of, and the endpoints by method.
+        self._at: dict[str, tuple[str, dict[str, Endpoint]]] = {}
 
     def add(self, method: str, path: str, endpoint: Endpoint) -> None:
-        """Let requests of a path be answered by an endpoint."""
+        """Let an endpoint answer the requests of a path.
+
+        Args:
+            method: HTTP method.
+            path: Path, with its parameter in braces.
+            endpoint: Function that answers.
+        """
         rest, kind = _without_name(path)
         self._at.setdefault(rest, ((kind or "")[1:-1], {}))[1][method] = endpoint
 
     async def answer(self, scope: Scope, receive: Receive) -> Response:
-        """The answer to a request."""
+        """Answer a request by the endpoint of its path and method, or with status 404 or 405."""
         rest, name = _without_name(scope["path"])
         if rest not in self._at or name == "":
             return error(404, "there is no such path")
@@ -95,7 +105,7 @@ class Paths:
 
 
 def _without_name(path: str) -> tuple[str, str | None]:
-    """A path with nothing in place of its third part, and that part; None where it has none."""
+    """Return a path with an empty third part, and that part, or None if the path has fewer parts."""
     parts = path.split("/", 4)
     if len(parts) < 4:
         return path, None
@@ -104,20 +114,24 @@ def _without_name(path: str) -> tuple[str, str | None]:
 
 
 class Guard:
-    """Lets requests through to an app; their scope has the holder of the token then.
+    """ASGI middleware that lets requests with a valid token through, and limits the number of open requests.
+
+    It writes the holder of the token to the request's scope.
 
     Args:
-        app: behind it. tokens: of those who may come in. most_open: requests at a time, of which a user other than the service's
-            own may have half.
+        app: Application behind it.
+        tokens: Tokens of the service's users.
+        most_open: Largest number of open requests. A user other than the service's own may have half of them.
     """
 
     def __init__(self, app: ASGIApp, tokens: Tokens, most_open: int = MOST_OPEN) -> None:
         self._app = app
         self._tokens = tokens
         self._most_open = most_open
-        self._open_of: Counter[str] = Counter()  # by user
+        self._open_of: Counter[str] = Counter()  # open requests by user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it to the application."""
         if scope["type"] != "http":  # there are no web sockets
             return
         refused = self._refusal(scope)
@@ -137,7 +151,7 @@ class Guard:
                 del self._open_of[user]
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """The answer to a request that does not come in; else None, and its scope has who asks."""
+        """Return the answer to a request that is refused, else None with the holder of its token in the scope."""
         size, authorizations = 0, []
         for name, value in scope["headers"]:
             size += len(name) + len(value) + 4
@@ -168,12 +182,12 @@ def _is_heartbeat(path: str) -> bool:
 
 
 def _is_at_once(path: str) -> bool:
-    """Whether a request is of a lease, and does not ask for more than that has."""
+    """Return whether a request belongs to a lease and asks for no more nodes than that has."""
     return path.startswith("/v1/leases/") and not path.endswith("/acquire")
 
 
 def _bearer(values: list[bytes]) -> str | None:
-    """The token of the only header that may have one."""
+    """Return the token of a request's only Authorization header, or None."""
     if len(values) != 1 or not values[0].lower().startswith(_BEARER):
         return None
     return values[0][len(_BEARER) :].strip().decode("latin-1") or None

@@ -1,6 +1,6 @@
-"""The line of those who ask for something, so that a service with too much to do refuses them before it fails those who have it.
+"""Queues of requests that ask for nodes or reports: an overloaded service refuses them before it fails the owners of leases.
 
-What keeps or frees what somebody has (a heartbeat, a release) does not stand in it. Users take turns, however much each asks.
+Requests that keep or free nodes (a heartbeat, a release) do not wait in them. Users take turns, however many requests each has.
 """
 
 from __future__ import annotations
@@ -12,26 +12,30 @@ from rollmux_env.errors import TooMany
 
 MOST_WAITING = 4000
 MOST_OF_A_USER = 1000
-TOGETHER = 16  # in one turn of the loop: some milliseconds
+TOGETHER = 16  # requests in one turn of the loop: some milliseconds
 
 
 class Asks:
-    """Lets so many in with each turn of the loop, one user after the other.
+    """Round-robin queue: it lets `TOGETHER` requests pass in each turn of the event loop, one user after the other.
 
     Args:
-        most: that wait. most_of_a_user: among them, of one user.
+        most: Largest number of waiting requests.
+        most_of_a_user: Largest number of waiting requests of one user.
     """
 
     def __init__(self, most: int = MOST_WAITING, most_of_a_user: int = MOST_OF_A_USER) -> None:
         self._most, self._most_of_a_user = most, most_of_a_user
-        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # by user, in the order in which they are next
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # waiting requests by user; the first user is next
         self._waiting, self._left, self._is_due = 0, TOGETHER, False
 
     async def turn(self, user: str) -> None:
-        """Wait until it is this user's turn.
+        """Wait until a request of a user may pass.
+
+        Args:
+            user: Name of the user.
 
         Raises:
-            TooMany: as many wait as may; one line.
+            TooMany: If too many requests wait already; one line.
         """
         if self._left and not self._lines:
             self._left -= 1
@@ -54,7 +58,7 @@ class Asks:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        """Another turn of the loop."""
+        """Let waiting requests pass in another turn of the loop."""
         self._is_due, self._left = False, TOGETHER
         while self._left and self._lines:
             user = next(iter(self._lines))
@@ -63,7 +67,7 @@ class Asks:
             self._waiting -= 1
             if line:
                 self._lines[user] = line
-            if not waits.done():  # else its client has gone
+            if not waits.done():  # a request that is done was cancelled: its client has disconnected
                 waits.set_result(None)
                 self._left -= 1
         if self._lines:

@@ -1,7 +1,7 @@
-"""From a request to the work of its operation, and from what comes of it to an answer.
+"""Endpoints: they turn a request into the work of its operation, and the result into an answer.
 
-What can be asked is an operation: a method, a path, the right that it takes, and what its body and its query look like. Routes and
-the description of the API are made of the same operations, so that neither has what the other has not.
+An operation is a method, a path, the right that it takes, and models of its body and its query. Routes and the description of the
+API are made from the same operations, so neither has something that the other lacks.
 """
 
 from __future__ import annotations
@@ -31,41 +31,45 @@ from runtime.service.service import Service
 from runtime.service.tokens import Holder, Right
 
 JSON = "application/json"
-_TOGETHER = 100  # parts of a list
+_TOGETHER = 100  # list items that are encoded without a pause
 _LONGEST = 1000  # characters of an error
-HOLDER = "holder"  # of the token: key of the scope of a request
-WHOLE = "whole"  # likewise: all of its body is there
-OF_LEASE = "of lease"  # likewise: it was of a lease, and has been granted
-MOST_BYTES = 1 << 20  # of a body
-_SMALL_BYTES = 64 << 10  # of a body that is parsed in the loop, which takes less than a millisecond
+HOLDER = "holder"  # key of a request's scope: the holder of its token
+WHOLE = "whole"  # likewise: whether the whole body has arrived
+OF_LEASE = "of lease"  # likewise: whether it was a request of a lease that was granted
+MOST_BYTES = 1 << 20  # largest body
+_SMALL_BYTES = 64 << 10  # largest body that is parsed in the loop, in less than a millisecond
 MOST_OF_A_LEASE = 4  # open requests
-_GONE = 499  # status of an answer that nobody reads
-_BODY_S = 5.0  # that a body may take to arrive
+_GONE = 499  # status of an answer to a client that has disconnected
+_BODY_S = 5.0  # longest time until a body has arrived
 _STRICT = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-_LOOKS_S = 0.1  # that a request has before it is looked whether its client is there
+_LOOKS_S = 0.1  # time after which the client of a request is watched for disconnection
 
 
 class Sent(BaseModel):
-    """What comes with a request."""
+    """The input of a request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class Query(Sent):
-    """Parameters behind the question mark of a URL."""
+    """The query parameters of a URL."""
 
 
 class Body(Sent):
-    """A JSON object that is sent."""
+    """The JSON object in a request's body."""
 
     model_config = ConfigDict(strict=True)
 
 
 class Call(NamedTuple):
-    """A request that may be made.
+    """A request whose input has been validated.
 
     Attributes:
-        path: parts of its path by name. query, body: as the operation's models say; None where it has none.
+        service: The service.
+        holder: Holder of the request's token.
+        path: Values of the path's parameters, by name.
+        query: Query as the operation's model, or None if it has none.
+        body: Body as the operation's model, or None if it has none.
     """
 
     service: Service
@@ -77,16 +81,23 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation:
-    """Something that can be asked.
+    """An operation of the API.
 
     Attributes:
-        path: with the names of its parts in braces. right: the least that a token must have.
-        work: finds the answer, a value of JSON or a whole response; InputErrors that it raises are answered by their kind.
-        summary: one line. query, body: what comes with it. A body whose model is no `Body` is handed over as the JSON that it is.
-        status: of an answer that is no error. media: its type. refuses: other statuses, beside those that every operation has.
-        check: sees whether this holder may ask it, before a body is waited for; raises InputErrors, as `work` does.
-        logged: it is in the log of operations; else it changes nothing, or the journal says who did it.
-        at_once: Whether it keeps or frees what somebody has, and so skips the line of those who ask for something.
+        name: Name, which is the operation's id in the API description.
+        method: HTTP method.
+        path: Path, with its parameters in braces.
+        right: Smallest right that a token must have.
+        work: Function that returns a JSON value or a whole response. It raises an InputError, answered with that error's status.
+        summary: One-line description.
+        query: Model of the query, or None.
+        body: Model of the body, or None. If the model is not a `Body`, the body is passed on as plain JSON.
+        status: Status of an answer without an error.
+        media: Media type of that answer.
+        refuses: Statuses of refusals, besides those that every operation has.
+        check: Function that checks whether this holder may ask, before the body is read; it raises as `work` does. Or None.
+        logged: Whether the log of operations records it. The others change nothing, or the journal records who asked.
+        at_once: Whether it keeps or frees nodes of a lease, and so does not wait in the queue of requests.
         always: Whether no limit of open requests counts it or refuses it.
     """
 
@@ -108,25 +119,26 @@ class Operation:
 
 
 Endpoint = Callable[[Scope, Receive, Mapping[str, str]], Awaitable[Response]]
-"""What answers a request, whose path has parts by name."""
+"""Function that answers a request, from its scope, its messages, and the values of its path's parameters."""
 
 
 class Endpoints:
-    """Makes the functions that answer requests.
+    """Maker of the functions that answer requests.
 
     Args:
-        service: that is asked. log: of operations.
+        service: The service.
+        log: Log of operations.
     """
 
     def __init__(self, service: Service, log: OperationsLog) -> None:
         self._service = service
         self._log = log
-        self._open_of: Counter[str | None] = Counter()  # requests of leases
+        self._open_of: Counter[str | None] = Counter()  # open requests by lease
         self._asks = Asks()
         self._large = asyncio.Semaphore(1)  # bodies that are parsed in a thread
 
     def make(self, operation: Operation) -> Endpoint:
-        """The function for an operation."""
+        """Return the function that answers the requests of an operation."""
 
         async def endpoint(scope: Scope, receive: Receive, path: Mapping[str, str]) -> Response:
             call = Call(self._service, scope[HOLDER], path)
@@ -142,8 +154,8 @@ class Endpoints:
                     value = await _while_connected(self._work(operation, call), receive)
                 response = value if isinstance(value, Response) else answer(value, operation.status)
             except InputError as refused:
-                if refused.status == Conflict.status:  # it tells of what has happened, as that a job is there or has ended
-                    with suppress(InputError):  # it cannot be written, and the service ends
+                if refused.status == Conflict.status:  # it reveals facts, such as that a job has ended: they must be durable
+                    with suppress(InputError):  # the journal cannot be written, and the service ends
                         await self._service.known()
                 response = refusal(refused)
             except asyncio.CancelledError:  # the server closes
@@ -158,7 +170,7 @@ class Endpoints:
         return endpoint
 
     async def _parsed(self, data: bytes, model: type[BaseModel]) -> Any:
-        """Return what a body says; a large one is parsed in a thread, one after the other, and no permit waits for it."""
+        """Return the value of a body. Large bodies are parsed in a thread, one at a time, so that permits do not wait for them."""
         if len(data) <= _SMALL_BYTES:
             return _parsed(data, model)
         if issubclass(model, Body):
@@ -173,7 +185,11 @@ class Endpoints:
 
     @contextmanager
     def _counted(self, lease: str | None) -> Iterator[None]:
-        """Count a request of a lease as open; raises TooMany, one line, where there are as many as there may be."""
+        """Count a request of a lease as open.
+
+        Raises:
+            TooMany: If the lease has too many open requests; one line.
+        """
         if lease is None:
             yield
             return
@@ -194,13 +210,13 @@ def _allow(holder: Holder, right: Right) -> None:
 
 
 def _subject(call: Call) -> str:
-    """What a request is about: the job, node or lease of its path, else the jobs of its body."""
+    """Return the subject of a request: the job, node or lease of its path, else the jobs of its body."""
     entries = call.body if isinstance(call.body, list) else [call.body]
     return next(iter(call.path.values()), "") or ", ".join(str(entry.get("id", "")) for entry in entries if isinstance(entry, dict))
 
 
 class _Unread(InputError):
-    """A body that is too long, or does not come; what still comes of it is dropped for a while. One line."""
+    """Error: a body is too long or does not arrive. The rest of it is dropped for a while."""
 
     def __init__(self, status: int, problem: str) -> None:
         super().__init__(problem)
@@ -208,7 +224,11 @@ class _Unread(InputError):
 
 
 async def _body_of(scope: Scope, receive: Receive) -> bytes:
-    """The body; raises _Unread."""
+    """Return the body of a request.
+
+    Raises:
+        _Unread: If it is too long or does not arrive.
+    """
     length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     data = b""
     if length.isdigit() and len(length) <= 10 and int(length) <= MOST_BYTES:
@@ -229,7 +249,11 @@ async def _body_of(scope: Scope, receive: Receive) -> bytes:
 
 
 def _parsed(data: bytes, model: type[BaseModel]) -> Any:
-    """What a body says; raises InputError, one line, where it is not as the model says."""
+    """Return the value of a body.
+
+    Raises:
+        InputError: If it does not fit the model; one line.
+    """
     if not issubclass(model, Body):
         return _from_json(data, _DECODER)
     try:
@@ -237,7 +261,7 @@ def _parsed(data: bytes, model: type[BaseModel]) -> Any:
     except InputError:
         raise
     except (ValueError, RecursionError):
-        pass  # the model tells better what is wrong
+        pass  # the model's error is clearer
     return _valid(lambda: model.model_validate_json(data or b"{}"), model)
 
 
@@ -245,11 +269,11 @@ def _from_json(data: bytes, decoder: json.JSONDecoder) -> Any:
     """Return the value of a body.
 
     Raises:
-        InputError: It is no JSON, or an object in it has a key twice; one line.
+        InputError: If it is not JSON, or an object in it has a key twice; one line.
     """
     try:
         value = decoder.decode(data.decode())
-        if b"\\ud" in data.lower():  # half of a character, maybe
+        if b"\\ud" in data.lower():  # perhaps a lone surrogate, which only this parser refuses
             from_json(data)
         return value
     except InputError:
@@ -274,7 +298,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number
 
 
 def _in_python() -> json.JSONDecoder:
-    """Return a decoder that lets other threads run in between: that in C keeps them waiting for as long as it takes."""
+    """Return a JSON decoder in Python, which lets other threads run; the one in C holds the lock until it ends."""
     decoder: Any = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_number)
     parts: Any = json.decoder
     decoder.parse_object, decoder.parse_array = parts.JSONObject, parts.JSONArray
@@ -299,7 +323,12 @@ def _valid(validate: Callable[[], BaseModel], model: type[BaseModel]) -> BaseMod
 
 
 async def _while_connected(work: Awaitable[Any], receive: Receive) -> Any:
-    """Return what comes of work, or end it when its client has gone; a client is looked for when the work takes a while."""
+    """Return the result of work, or cancel the work when the client disconnects. Short work is not watched.
+
+    Args:
+        work: Work to wait for.
+        receive: Source of the request's messages.
+    """
     waiting, is_over = asyncio.current_task(), False
     leaving: list[asyncio.Future[None]] = []
     assert waiting is not None
@@ -328,18 +357,28 @@ async def _while_connected(work: Awaitable[Any], receive: Receive) -> Any:
 
 
 async def _gone(receive: Receive) -> None:
-    """Wait until the client has gone; what it sends meanwhile nobody reads."""
+    """Wait until the client has disconnected, and ignore what it sends."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def answer(value: Any, status: int = 200) -> Response:
-    """A value as JSON; what is no finite number is null."""
+    """Return a response with a JSON value; numbers that are not finite become null.
+
+    Args:
+        value: The value.
+        status: Status of the response.
+    """
     return Response(_text(value), status, media_type=JSON)
 
 
 async def answer_in_steps(value: dict[str, Any], name: str) -> Response:
-    """A mapping as JSON, of which one list is long: others have their turn meanwhile."""
+    """Return a response with a JSON object that has a long list; other tasks run while it is encoded.
+
+    Args:
+        value: The object.
+        name: Key of the long list.
+    """
     rest, parts = {key: part for key, part in value.items() if key != name}, []
     for first in range(0, len(value[name]), _TOGETHER):
         parts.append(_text(value[name][first : first + _TOGETHER])[1:-1])
@@ -355,17 +394,23 @@ def _text(value: Any) -> str:
 
 
 def error(status: int, problem: str, headers: Mapping[str, str] | None = None) -> Response:
-    """`{"error": "one line"}`."""
+    """Return the response `{"error": "one line"}`.
+
+    Args:
+        status: Status of the response.
+        problem: Line about the error.
+        headers: Additional headers, or None.
+    """
     return Response(json.dumps({"error": one_line(problem, _LONGEST)}), status, headers, JSON)
 
 
 def refusal(refused: InputError) -> Response:
-    """What a service has refused."""
+    """Return the response for an error of a request."""
     return error(refused.status, str(refused), {"Retry-After": "1"} if refused.status in (429, 503) else None)
 
 
 def finite(value: Any) -> Any:
-    """A value of JSON without numbers that JSON has not."""
+    """Return a JSON value with None in place of numbers that are not finite."""
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The description of the API (OpenAPI 3.1), made of the operations and of the models of what is sent with them."""
+"""The description of the API (OpenAPI 3.1), made from the operations and the models of their input."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _WITH_BODY = (408, 413)
 
 
 class Error(Body):
-    """Why a request is refused."""
+    """The reason why a request is refused."""
 
     error: str
     """One line."""
 
 
 def describe_api(operations: Sequence[Operation]) -> dict[str, Any]:
-    """The description."""
+    """Return the description of operations as an OpenAPI document."""
     models: list[type[BaseModel]] = [
         Error,
         *dict.fromkeys(operation.body for operation in operations if operation.body is not None),

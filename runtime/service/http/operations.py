@@ -1,4 +1,4 @@
-"""The table of what can be asked of a service, with what is sent and who may send it; docs/reference/service_api.md explains it."""
+"""The operations of a service, with their inputs and rights. docs/reference/service_api.md explains them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from runtime.service.tokens import Holder, Right
 
 _LONGEST_WAIT_S = 30.0
 _OF_LEASES = frozenset(name for name, kind in KINDS.items() if kind in (Attached, Granted, LeaseEnded, Suspected, Freed))
-_ENDS_S = 1.0  # for how long the end of a job is waited for: its processes may take longer
+_ENDS_S = 1.0  # longest wait for the end of a cancelled job; its processes may take longer
 _USUAL_LOGS = ("controller", SERVICE_LOG)
 
 _WaitS = Annotated[float, Field(ge=0, le=_LONGEST_WAIT_S)]
@@ -42,28 +42,28 @@ _PidSpace = Annotated[str, Field(max_length=100)]
 
 
 class Dry(Query):
-    """How a job is submitted."""
+    """Options of a submission."""
 
     dry_run: bool = False
-    """Only say what would become of it."""
+    """Whether only a preview is returned and nothing changes."""
 
 
 class Log(Query):
-    """Which part of a log."""
+    """The part of a log to return."""
 
     process: Annotated[str | None, Field(min_length=1, max_length=200)] = None
-    """One of the job's processes; without it `controller`, or `service` of an attached job."""
+    """Name of a process of the job; by default `controller`, or `service` for an attached job."""
     offset: _Count = 0
-    """Bytes that are known."""
+    """Number of bytes that the client has already."""
 
 
 class After(Query):
-    """Which entries of the journal."""
+    """The entries of the journal to return."""
 
     after: _Count = 0
-    """Number of the last entry that is known; 0: all of them."""
+    """Number of the last entry that the client has, or 0 for all entries."""
     wait_s: _WaitS = 0.0
-    """For how long to wait for one, seconds."""
+    """Longest wait for an entry, in seconds."""
 
 
 class Entry(RootModel[JobSpec]):
@@ -71,56 +71,56 @@ class Entry(RootModel[JobSpec]):
 
 
 class Attach(Body):
-    """A job wants its place."""
+    """A request of a job's owner for its place."""
 
     wait_s: _WaitS = _LONGEST_WAIT_S
-    """For how long to wait for one, seconds."""
+    """Longest wait for the place, in seconds."""
     host: Annotated[str, Field(max_length=255)] = ""
-    """The machine that the job's processes are on."""
+    """Name of the machine on which the job's processes run."""
     pids: _Pids = Field(default=[])
-    """Ids of these processes."""
+    """Process ids of the job's processes."""
     from_iteration: _Count | None = None
-    """Iterations that the owner has, of a checkpoint older than the service's count: those from this number on are done again."""
+    """Number of iterations in the owner's checkpoint, if the service has counted more: later ones are repeated."""
     lease: Annotated[str, Field(max_length=100)] | None = None
-    """The lease that the owner has already, and in which it has begun no iteration; without it, it takes one."""
+    """Lease that the owner has already and in which it has begun no iteration; by default it gets a new one."""
     pid_space: _PidSpace = ""
-    """Where these ids mean something: what `/proc/sys/kernel/random/boot_id` says, a space, and where `/proc/self/ns/pid` leads."""
+    """Namespace of `pids`: content of `/proc/sys/kernel/random/boot_id`, a space, target of `/proc/self/ns/pid`."""
 
 
 class Acquire(Body):
-    """A phase is ready."""
+    """A request for the nodes of a phase."""
 
     phase: _Phase
     iteration: _Number | None = None
-    """From 0; of an `init` none. A sync of the iteration before the first one brings the first weights: -1 in a new job."""
+    """Number of the iteration, from 0; none for an `init`. The sync of the first weights of a new job has number -1."""
     wait_s: _WaitS = _LONGEST_WAIT_S
-    """For how long to wait for the nodes, seconds."""
+    """Longest wait for the nodes, in seconds."""
     extra: bool = False
-    """A rollout that counts no iteration."""
+    """Whether the rollout belongs to no iteration."""
 
 
 class Release(Body):
-    """A phase is over."""
+    """A report that a phase is over."""
 
     phase: _Phase
     iteration: _Number | None = None
     metrics: Annotated[dict[str, float], Field(max_length=256)] = Field(default={})
-    """Figures of the iteration."""
+    """Metrics of the iteration, by name."""
     device_gb: NonNegative | None = None
-    """Device memory that the job keeps, GB."""
+    """Device memory that the job still uses, in GB."""
     extra: bool = False
-    """The rollout counts no iteration."""
+    """Whether the rollout belongs to no iteration."""
 
 
 class Synced(Body):
-    """A sync is over that needed no nodes to itself."""
+    """A report that a sync is over that held no nodes exclusively."""
 
     iteration: _Number
     seconds: NonNegative
 
 
 class Progress(Body):
-    """How far a phase is."""
+    """A report of the progress of a phase."""
 
     done: _Count
     total: _Count
@@ -128,26 +128,30 @@ class Progress(Body):
 
 
 class Heartbeat(Body):
-    """The job is alive."""
+    """A report that the job is alive."""
 
     pids: _Pids = Field(default=[])
     pid_space: _PidSpace = ""
 
 
 class End(Query):
-    """How a lease ends."""
+    """Options of the end of a lease."""
 
     done: bool = False
-    """The job is over."""
+    """Whether the job is complete."""
 
 
 def _owns(holder: Holder, user: str | None) -> bool:
-    """Whether a job of a user is as the holder's own."""
+    """Return whether a holder may act for the jobs of a user."""
     return holder.right >= Right.OPERATE or user == holder.user
 
 
 def _check_own(holder: Holder, user: str, job_id: str) -> None:
-    """See that a job is the holder's own, or that any is; raises NotAllowed, one line."""
+    """Check that a holder may act for a job.
+
+    Raises:
+        NotAllowed: If the job is another user's; one line.
+    """
     if not _owns(holder, user):
         raise NotAllowed(f"job {job_id}: is another user's")
 
@@ -168,10 +172,12 @@ async def _submit(call: Call) -> Any:
 
 
 def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
-    """A job as the holder may submit it: without a user it is the holder's.
+    """Return a job that a holder may submit. A job without a user gets the holder's.
 
     Raises:
-        InputError: it is no JSON object. Unprocessable: it cannot be. NotAllowed: this holder may not submit it. One line.
+        InputError: If the entry is not a JSON object; one line.
+        Unprocessable: If the job is invalid; one line.
+        NotAllowed: If this holder may not submit it; one line.
     """
     if not isinstance(entry, dict):
         raise InputError("a job must be a JSON object, an entry of a job file")
@@ -196,7 +202,7 @@ async def _job(call: Call) -> Any:
     return job | {"entry": entry_of(call.service.handle_of(job["id"]).spec)}
 
 
-_endings: set[asyncio.Task[None]] = set()  # of jobs whose end takes longer than the answer waits for
+_endings: set[asyncio.Task[None]] = set()  # cancellations that take longer than their answers wait
 
 
 async def _cancel(call: Call) -> Any:
@@ -205,7 +211,7 @@ async def _cancel(call: Call) -> Any:
     ending = asyncio.ensure_future(call.service.cancel(job_id))
     _endings.add(ending)
     ending.add_done_callback(_endings.discard)
-    ending.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is looked at in any case
+    ending.add_done_callback(lambda task: task.cancelled() or task.exception())  # mark the exception as retrieved
     await asyncio.wait({ending}, timeout=_ENDS_S)
     if ending.done():
         await ending
@@ -240,7 +246,7 @@ async def _events(call: Call) -> Any:
 
 
 def _shown(call: Call, body: str) -> str:
-    """A fact of a lease, without its id where that is another user's: it is what its owner is known by."""
+    """Return a fact of a lease as JSON, without the lease's id if it is another user's: the id authorises its owner."""
     fact = json.loads(body)
     handle = call.service.run.handles.get(fact["job_id"])
     if not _owns(call.holder, None if handle is None else handle.spec.user):
@@ -249,7 +255,7 @@ def _shown(call: Call, body: str) -> str:
 
 
 def _checked(body: str) -> str:
-    """A fact as JSON: Python writes numbers that are not finite as JSON does not know them."""
+    """Return a fact as strict JSON: Python writes numbers that are not finite in its own way."""
     return bytes(answer(json.loads(body)).body).decode() if "NaN" in body or "Infinity" in body else body
 
 
@@ -261,7 +267,15 @@ _JOB, _LEASE = "/v1/jobs/{job}", "/v1/leases/{lease}"
 
 
 def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "", waits: bool = False) -> Operation:
-    """Make an operation of an attached job's owner: it calls a method of the leases with the keys of what is sent."""
+    """Return an operation of an attached job's owner, which calls a method of the leases with the fields of its input.
+
+    Args:
+        ask: Method of `Leases`, whose name is the operation's.
+        summary: One-line description.
+        sent: Model of the body or the query.
+        at: Method and path, or "" for a POST below the lease's path.
+        waits: Whether it asks for nodes, and so waits in the queue of requests.
+    """
 
     def check(call: Call) -> None:
         job_id = call.path.get("job") or call.service.driver.leases.job_of(call.path["lease"])
@@ -295,7 +309,7 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "
 
 
 def _nodes(name: str, ask: Callable[[RunDriver, str], dict[str, Any]], summary: str) -> Operation:
-    """What is asked about a node, by its name."""
+    """Return an operation on a node."""
 
     async def work(call: Call) -> Any:
         answered = ask(call.service.driver, call.path["node"])
@@ -310,19 +324,19 @@ def _clear(driver: RunDriver, node: str) -> dict[str, Any]:
     return {"node": node, "jobs": [*driver.leases.ledger.clear(node)]}
 
 
-_SUBMIT = "Submit a job, an entry of a job file, or several, all or none; with dry_run only say what would become of them."
-_LOGS = "What a process of a job has printed, from an offset; X-Next-Offset has the next one, X-Processes all processes."
-_EVENTS = "Entries of the journal after a number, oldest first, 1,000 at most."
+_SUBMIT = "Submit a job (an entry of a job file) or several, all or none; with dry_run, only preview their placement."
+_LOGS = "Get the output of a process of a job from an offset; X-Next-Offset has the next offset, X-Processes all processes."
+_EVENTS = "Get entries of the journal after a number, oldest first, 1,000 at most."
 
-OPERATIONS = (  # what is asked most comes first
+OPERATIONS = (  # in the order of frequency
     _owners(Leases.acquire, "Wait for the nodes of a phase.", Acquire, waits=True),
-    _owners(Leases.release, "A phase is over.", Release),
-    _owners(Leases.heartbeat, "The job is alive.", Heartbeat),
-    _owners(Leases.progress, "How far a phase is.", Progress),
-    _owners(Leases.synced, "The sync of an iteration is over.", Synced),
+    _owners(Leases.release, "Report that a phase is over.", Release),
+    _owners(Leases.heartbeat, "Report that the job is alive.", Heartbeat),
+    _owners(Leases.progress, "Report the progress of a phase.", Progress),
+    _owners(Leases.synced, "Report that the sync of an iteration is over.", Synced),
     _owners(Leases.end, "Give up the lease.", End, f"DELETE {_LEASE}"),
     _owners(Leases.attach, "Wait for the job's place, and take a lease.", Attach, f"POST {_JOB}/attach", waits=True),
-    Operation("job", "GET", _JOB, Right.LOOK, _job, "A job.", refuses=(404,)),
+    Operation("job", "GET", _JOB, Right.LOOK, _job, "Get a job.", refuses=(404,)),
     Operation(
         "submit", "POST", "/v1/jobs", Right.ATTACH, _submit, _SUBMIT, Dry, Entry, 201, refuses=(200, 409, 422, 429), logged=True
     ),
@@ -330,10 +344,14 @@ OPERATIONS = (  # what is asked most comes first
         "cancel", "DELETE", _JOB, Right.ATTACH, _cancel, "End a job now, for good.", status=202, refuses=(404, 409), logged=True
     ),
     Operation("log", "GET", f"{_JOB}/logs", Right.LOOK, _log, _LOGS, Log, media="text/plain", refuses=(404,)),
-    Operation("status", "GET", "/v1/status", Right.LOOK, _status, "All jobs, groups and pools."),
+    Operation("status", "GET", "/v1/status", Right.LOOK, _status, "Get all jobs, groups and pools."),
     Operation("events", "GET", "/v1/events", Right.LOOK, _events, _EVENTS, After),
-    Operation("metrics", "GET", "/metrics", Right.LOOK, _metrics, "Figures for Prometheus.", media="text/plain"),
-    _nodes("drain", lambda driver, node: driver.lifecycle.node_changes.drain(node), "Let jobs leave a node."),
-    _nodes("undrain", lambda driver, node: driver.lifecycle.node_changes.undrain(node), "Use it again."),
-    _nodes("clear", _clear, "Nobody runs on a suspect node any more: it may be granted."),
+    Operation("metrics", "GET", "/metrics", Right.LOOK, _metrics, "Get metrics in Prometheus's text format.", media="text/plain"),
+    _nodes(
+        "drain",
+        lambda driver, node: driver.lifecycle.node_changes.drain(node),
+        "Drain a node: its jobs move away, and no other job gets it.",
+    ),
+    _nodes("undrain", lambda driver, node: driver.lifecycle.node_changes.undrain(node), "Use a drained node again."),
+    _nodes("clear", _clear, "Declare that no process runs on a suspect node any more: it may be granted."),
 )

@@ -1,6 +1,6 @@
-"""The server: it listens in the loop in which it was started, beside whatever else that loop does.
+"""The HTTP server, which runs in the event loop of its caller.
 
-What is malformed is refused in JSON, and a client that does not go on is not waited for for ever.
+Malformed requests are refused in JSON, and a client that stops sending is disconnected after a while.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from runtime.service.http.app import MOST_HEADERS
 from runtime.service.http.endpoint import OF_LEASE, WHOLE
 
 MOST_CONNECTIONS = 12_000
-MOST_OF_A_PEER = 9_000  # of one address, which may be that of a proxy
-_HEADERS_S = 15.0  # that the headers of a request, or what is left of a body that nobody reads, may take to arrive
+MOST_OF_A_PEER = 9_000  # connections of one address, which may be that of a proxy
+_HEADERS_S = 15.0  # longest time until the headers, or the rest of a body that is not read, have arrived
 _REFUSALS = {
     400: ("Bad Request", "this is no HTTP request"),
     431: ("Request Header Fields Too Large", f"the headers of a request have {MOST_HEADERS} bytes at most"),
 }
-_CONTINUE = b"HTTP/1.1 100 "  # what an answer that is still to come may be behind
-_ENDS_S = 1  # that open requests have when the server closes
-_IDLE_S = 60  # that a connection without a request is kept
-_SILENT_S = 60  # that a client may take none of what is sent to it
+_CONTINUE = b"HTTP/1.1 100 "  # an interim response, which may precede the answer
+_ENDS_S = 1  # time for open requests when the server closes
+_IDLE_S = 60  # time after which a connection without a request is closed
+_SILENT_S = 60  # time after which a client that acknowledges nothing is disconnected
 _AGAIN_S = 0.2
 _FILES = MOST_CONNECTIONS + 1000
 
 
 class _Answer:
-    """Where an answer is written to: its headers wait for what follows them, so that both take one call of the system."""
+    """A transport that holds back an answer's headers until its body follows, so that both take one system call."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -48,7 +48,7 @@ class _Answer:
         self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
-        """Send something."""
+        """Send data; the headers are held back."""
         if self._head is None and not data.startswith(_CONTINUE):
             self._head = data
             return
@@ -56,22 +56,22 @@ class _Answer:
         self._head = b"" if self._head is not None else None
 
     def flush(self) -> None:
-        """Send the headers, if nothing has followed them."""
+        """Send the headers if no body has followed them."""
         if self._head:
             self.write(b"")
 
     def close(self) -> None:
-        """The connection ends when all is sent."""
+        """Close the connection after everything is sent."""
         self.flush()
         self._transport.close()
 
 
 class _Connections:
-    """The connections of a server, by what they are worth when there are too many.
+    """The connections of a server, in the order in which they are closed if there are too many.
 
     Attributes:
         idle: Connections without a request and without a lease, in the order in which they became idle.
-        peers: How many connections each address has.
+        peers: Number of connections by address.
     """
 
     def __init__(self) -> None:
@@ -80,16 +80,16 @@ class _Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection; requests come one after the other. Those that llhttp lets pass, and HTTP does not, are refused here."""
+    """A connection, with one request at a time. It refuses requests that llhttp accepts and HTTP/1.1 forbids."""
 
     _room: _Connections
     peer = ""
-    _has_lease = False  # it has asked for a lease's sake, and does not go for others
+    _has_lease = False  # whether it has carried a request of a lease, and so is not closed for others
     _deadline: asyncio.TimerHandle | None = None
-    _head: int | None = None  # bytes of headers that have come, behind the first data of them; None: none are on their way
+    _head: int | None = None  # bytes received since the first data of the headers, or None outside headers
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client has come."""
+        """Register a new connection, or abort it if there are too many."""
         super().connection_made(transport)
         room = self._room = self.config.room  # type: ignore[attr-defined]
         self.peer = (transport.get_extra_info("peername") or ("",))[0]
@@ -101,7 +101,7 @@ class Connection(HttpToolsProtocol):
         self._watch()
 
     def _finds_room(self, room: _Connections) -> bool:
-        """Return whether it may stay; where there are too many, the one that has been idle for longest goes for it."""
+        """Return whether the connection may stay. If there are too many, the one that has been idle longest is closed for it."""
         if room.peers[self.peer] > MOST_OF_A_PEER:
             other = next((one for one in room.idle if one.peer == self.peer), None)
         elif len(self.connections) > MOST_CONNECTIONS:
@@ -114,7 +114,7 @@ class Connection(HttpToolsProtocol):
         return other is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It has gone."""
+        """Remove a closed connection."""
         self._relax()
         self._room.idle.pop(self, None)
         self._room.peers[self.peer] -= 1
@@ -123,7 +123,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """It has sent something."""
+        """Take data, and refuse headers that are too large."""
         if self.transport.is_closing():
             return
         self._head = None if self._head is None else self._head + len(data)
@@ -136,12 +136,16 @@ class Connection(HttpToolsProtocol):
             self._watch()
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Note that a request begins."""
         self._head = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Its headers are there."""
+        """Check the headers, and begin the request.
+
+        Raises:
+            ValueError: If they are not of HTTP/1.0 or HTTP/1.1.
+        """
         self._head = None
         version, hosts = self.parser.get_http_version(), sum(name == b"host" for name, _ in self.headers)
         if version not in ("1.0", "1.1") or hosts > 1 or (version == "1.1" and not hosts):
@@ -151,26 +155,26 @@ class Connection(HttpToolsProtocol):
         self.cycle.transport = _Answer(self.transport)  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
-        """All of it is there."""
+        """Note that the whole request has arrived."""
         self.scope[WHOLE] = True  # type: ignore[literal-required]
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """It has been answered."""
+        """Send the answer, and note that the connection is idle."""
         self.cycle.transport.flush()  # type: ignore[attr-defined]
         self._has_lease = self._has_lease or OF_LEASE in self.cycle.scope
         super().on_response_complete()
         if not self._has_lease and not self._in_work() and not self.transport.is_closing():
             self._room.idle[self] = None
-        if self.cycle.more_body and not self._in_work():  # it still sends what nobody reads
+        if self.cycle.more_body and not self._in_work():  # the client still sends a body that is not read
             self._watch()
 
     def send_400_response(self, msg: str) -> None:
-        """What it has sent is no request."""
+        """Refuse malformed data."""
         self._refuse(400)
 
     def _refuse(self, status: int) -> None:
-        if not self._in_work():  # else an answer is on its way already
+        if not self._in_work():  # an answer in progress is not interrupted
             reason, problem = _REFUSALS[status]
             body = json.dumps({"error": problem})
             head = f"HTTP/1.1 {status} {reason}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
@@ -198,18 +202,20 @@ class Connection(HttpToolsProtocol):
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the business of the process that this is a part of."""
+        """Leave signals to the process that the server is a part of."""
         yield
 
 
 class HttpServer:
-    """Listens until it is closed.
+    """A server that listens until it is closed.
 
     Args:
-        app: that answers. where: as `bind` found it.
+        app: Application that answers.
+        where: Listening socket, from `bind`.
 
     Attributes:
-        url: without a slash at the end. port: its number.
+        url: URL of the server, without a slash at the end.
+        port: Number of the port.
     """
 
     def __init__(self, app: ASGIApp, where: socket.socket) -> None:
@@ -226,18 +232,18 @@ class HttpServer:
             timeout_graceful_shutdown=_ENDS_S,
         )
         for name in ("uvicorn.error", "uvicorn.access"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # what clients do wrong is answered, and no news
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # errors of clients are answered, and not logged
         config.room = _Connections()  # type: ignore[attr-defined]
         self._server = _Server(config)
         self._socket = where
         host, port = where.getsockname()[:2]
         self.port = int(port)
-        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)  # all that there are
+        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(host, host)  # for all addresses
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self._serving: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Listen from now on."""
+        """Begin to listen."""
         self._serving = asyncio.ensure_future(self._server.serve([self._socket]))
         while not self._server.started:
             if self._serving.done():
@@ -245,20 +251,21 @@ class HttpServer:
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Take no more requests, and end those that are open."""
+        """Accept no more requests, and end the open ones."""
         self._server.should_exit = True
         if self._serving is not None:
             await self._serving
 
 
 async def bind(where: Listen, patience_s: float = 0.0) -> socket.socket:
-    """Take a port.
+    """Bind a listening socket.
 
     Args:
-        patience_s: for how long to wait for who has it, seconds.
+        where: Place at which to listen.
+        patience_s: Longest wait for a port that is in use, in seconds.
 
     Raises:
-        InputError: there is no such host, it is beyond loopback and that is not wanted, or the port is taken; one line.
+        InputError: If there is no such host, it is beyond loopback and not allowed, or the port is taken; one line.
     """
     family, address = where.resolve()
     _allow_files()
@@ -267,8 +274,8 @@ async def bind(where: Listen, patience_s: float = 0.0) -> socket.socket:
         taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit all of these
-            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else the body of an answer waits 40 ms behind its headers
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit these options
+            taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # without it, a body waits 40 ms after its headers
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_S // 2)
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_S // 6)
             taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _SILENT_S)
@@ -284,7 +291,7 @@ async def bind(where: Listen, patience_s: float = 0.0) -> socket.socket:
 
 
 def _allow_files() -> None:
-    """Let this process have so many connections open, if it may."""
+    """Raise this process's limit of open files to what all connections need, if that is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
