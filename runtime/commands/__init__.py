@@ -1,4 +1,4 @@
-"""The commands of this floor: runs, services and what asks about them. Heavy imports are inside them: `rollmux --help` is fast."""
+"""The commands for runs and services. Heavy modules are imported inside the commands, so that `rollmux --help` is fast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import typer
 
 
 def mount(app: typer.Typer) -> None:
-    """Add the commands of this floor."""
+    """Add these commands to the application."""
     from runtime.commands.folders import bundle, compare, export, journal, samples
     from runtime.commands.jobs import cancel, clear, drain, execute, logs, status, submit, undrain
     from runtime.commands.machine import doctor, profile

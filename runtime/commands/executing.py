@@ -1,4 +1,4 @@
-"""What `rollmux exec` does once its arguments are in order: a command on the nodes that a service gives its job."""
+"""The work of `rollmux exec` after its arguments are checked: it runs a command on the nodes that a service grants to its job."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from runtime.commands.leased_command import LeasedCommand, Signalled
 from runtime.jobs.changes import changes
 from runtime.machines.job_processes import end_all
 
-_ANOTHER_S = 45.0  # for another `rollmux exec` of the same job to end
+_ANOTHER_S = 45.0  # longest wait for another `rollmux exec` of the same job to end
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # between attempts to reach the service
 
 
 def execute_command(
     url: str, token: str, entry: dict[str, Any], words: Sequence[str], say: Callable[[str], None], accepts: bool = False
 ) -> int:
-    """Attach a job and run a command on its nodes, again where it has to move.
+    """Attach a job and run a command on its nodes; run it again if the job has to move.
 
     Args:
         url: URL of the service.
         token: Token of the user.
         entry: Entry of a job file.
         words: The command with its arguments.
-        say: Takes a line about what is waited for.
-        accepts: Whether the job runs also where its entry is another one than the service has.
+        say: Callback for a line about a wait or a move.
+        accepts: Whether the job runs although its entry differs from the one that the service has.
 
     Returns:
-        The command's exit status; 128 plus the signal's number where one has ended it.
+        Exit status of the command, or 128 plus the number of the signal that ended it.
 
     Raises:
-        InputError: The service refuses the job, or the command cannot be started; one line.
+        InputError: If the service refuses the job, or the command cannot be started; one line.
     """
     service, command = rollmux_client.Service(url, token), LeasedCommand(words, say)
     job = rollmux_client.Job(service, entry["id"], socket.gethostname(), command.pids, command.kill, say)
@@ -67,15 +67,20 @@ def execute_command(
         except Signalled as pressed:
             return 128 + pressed.number
         finally:
-            job.end(done=False)  # where it has not ended
+            job.end(done=False)  # no effect on a lease that has ended
             service.close()
 
 
 def _end_earlier(job_id: str, url: str, say: Callable[[str], None]) -> None:
-    """End what an earlier `rollmux exec` of a job has left on this machine when it was killed; wait for one that lives.
+    """End the processes that an earlier `rollmux exec` of a job has left on this machine; wait for one that is alive.
+
+    Args:
+        job_id: Id of the job.
+        url: URL of the service.
+        say: Callback for a line about what is waited for or ended.
 
     Raises:
-        InputError: Another `rollmux exec` of the job is running here; one line.
+        InputError: If another `rollmux exec` of the job keeps running here, or a process cannot be ended; one line.
     """
     until_s, said = time.monotonic() + _ANOTHER_S, False
     while others := _earlier(job_id, url, has_keeper=True):
@@ -98,8 +103,8 @@ def _earlier(job_id: str, url: str, has_keeper: bool) -> set[int]:
 
     Args:
         job_id: Id of the job.
-        url: URL of the service, as these processes have it.
-        has_keeper: Whether to return those whose `rollmux exec` lives, or those whose one is dead.
+        url: URL of the service in the environment of these processes.
+        has_keeper: Whether to return those whose `rollmux exec` is alive, or those whose `rollmux exec` is dead.
     """
     table = rollmux_client.processes()
     pids = set()
@@ -116,13 +121,13 @@ def _submit(service: rollmux_client.Service, entry: dict[str, Any], tell: Callab
     """Submit a job that the service does not have.
 
     Args:
-        service: Service that is asked.
+        service: The service.
         entry: Entry of the job file.
-        tell: Callback that is told how the entry differs from the one that the service has, or None to refuse such an entry.
+        tell: Callback for a line about how the entry differs from the one that the service has, or None to refuse such an entry.
 
     Raises:
-        Refused: It cannot be.
-        InputError: It has ended, its entry has changed, or the service does not answer; one line.
+        Refused: If the service refuses the job.
+        InputError: If the job has ended, its entry has changed, or the service does not answer; one line.
     """
     for pause_s in (*_PAUSES_S, None):
         try:
@@ -140,11 +145,11 @@ def _submit(service: rollmux_client.Service, entry: dict[str, Any], tell: Callab
 
 
 def _compare(entry: dict[str, Any], job: dict[str, Any], tell: Callable[[str], None] | None) -> None:
-    """See that a job that the service has is the one of the file; arguments and errors as of `_submit`."""
+    """Check that a job that the service has is the one of the file; see `_submit` for `tell` and errors."""
     name, state = entry["id"], job.get("state")
     if state in rollmux_client.ENDED:
         raise InputError(f"job {name}: has ended already: {state}; names are used once")
-    differing = ", ".join(changes(job["entry"], entry)) if "entry" in job else ""  # an older service does not say it
+    differing = ", ".join(changes(job["entry"], entry)) if "entry" in job else ""  # an older service does not report it
     if not differing:
         return
     changed = f"job {name}: its entry has changed since the service took it: {differing}"
@@ -154,7 +159,7 @@ def _compare(entry: dict[str, Any], job: dict[str, Any], tell: Callable[[str], N
 
 
 def _job(service: rollmux_client.Service, job_id: str) -> dict[str, Any]:
-    """What the service says of a job; nothing where it cannot be asked."""
+    """Return the service's report of a job, or an empty one if the service does not answer."""
     try:
         return service.ask("GET", f"/v1/jobs/{job_id}")
     except (OSError, rollmux_client.Refused):
@@ -162,12 +167,12 @@ def _job(service: rollmux_client.Service, job_id: str) -> dict[str, Any]:
 
 
 def _state(service: rollmux_client.Service, job_id: str) -> str:
-    """What a job does; empty where it cannot be asked."""
+    """Return the state of a job, or "" if the service does not answer."""
     return str(_job(service, job_id).get("state", ""))
 
 
 def _here(job: rollmux_client.Job) -> list[dict[str, Any]]:
-    """The job's nodes on this machine."""
+    """Return the job's nodes on this machine."""
     here, every = socket.gethostname(), [node for nodes in job.nodes.values() for node in nodes]
     return [node for node in every if not node.get("host") or rollmux_client.same_host(node["host"], here)]
 
@@ -184,10 +189,10 @@ def _say_where(job: rollmux_client.Job, entry: dict[str, Any], say: Callable[[st
 
 
 def _gpus(job: rollmux_client.Job) -> list[str]:
-    """The GPUs that the command sees.
+    """Return the GPUs of the job's nodes on this machine.
 
     Raises:
-        InputError: CUDA_VISIBLE_DEVICES of this process hides one of them, so it may be somebody else's; one line.
+        InputError: If CUDA_VISIBLE_DEVICES of this process hides one of them, which may then belong to another program; one line.
     """
     gpus = [*dict.fromkeys(str(gpu) for node in _here(job) for gpu in node.get("gpus") or ())]
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -201,7 +206,7 @@ def _gpus(job: rollmux_client.Job) -> list[str]:
 
 
 def _cores(job: rollmux_client.Job) -> set[int]:
-    """The cores that the command is kept on; none where its nodes have GPUs."""
+    """Return the cores to which the command is bound, or none if its nodes have GPUs."""
     here = _here(job)
     return set() if any(node.get("gpus") for node in here) else {int(core) for node in here for core in node.get("cores") or ()}
 
@@ -219,7 +224,7 @@ def _environment(job: rollmux_client.Job, service: rollmux_client.Service) -> di
         "ROLLMUX_NODES": json.dumps(job.nodes),
     }
     threads: dict[str, str] = {}
-    if _cores(job):  # more threads than a phase has cores would wait for each other
+    if _cores(job):  # threads beyond the cores of a phase would only wait for each other
         most = str(min(len(node["cores"]) for node in _here(job) if node.get("cores")))
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), most)
     return threads | os.environ | own

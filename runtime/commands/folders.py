@@ -36,10 +36,12 @@ def compare(
 
 def samples(
     job: JobName,
-    iteration: Annotated[int | None, typer.Option("--iteration", min=1, help="Of this one. (default: the last one)")] = None,
+    iteration: Annotated[
+        int | None, typer.Option("--iteration", min=1, help="Number of the iteration, from 1. (default: the last one)")
+    ] = None,
     at: At = None,
 ) -> None:
-    """Print some prompts of an iteration, with the responses to them and their rewards.
+    """Print some prompts of an iteration with their responses and rewards.
 
     With `--at DIR`, DIR may also be that of `rollmux run --out DIR`.
 
@@ -65,12 +67,12 @@ def samples(
 
 def export(
     folder: Folder,
-    job: Annotated[str, typer.Argument(help="A built-in job of it.")],
+    job: Annotated[str, typer.Argument(help="Id of a built-in job.")],
     to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="A new folder for the model.")],
 ) -> None:
-    """Write the model that a job has trained: a Hugging Face folder, which transformers and vLLM load.
+    """Write the model that a job has trained, as a Hugging Face folder that transformers and vLLM load.
 
-    It is that of the job's last checkpoint, also while the run goes on.
+    It is the model of the job's last checkpoint. The run may still be in progress.
 
     Example: `rollmux export run math --to math-model`
     """
@@ -98,9 +100,9 @@ def bundle(folder: Folder, out: Annotated[Path, typer.Option("--out", metavar="F
 
 @journal.command()
 def replay(folder: FolderOrBundle) -> None:
-    """Feed a recorded run through the scheduler once more and print what it decides differently.
+    """Feed a recorded run through the scheduler again and print each decision that differs.
 
-    Exit status 1 where there is a difference.
+    The exit status is 1 if there is a difference.
 
     Example: `rollmux journal replay run`
     """
@@ -121,9 +123,9 @@ def replay(folder: FolderOrBundle) -> None:
 
 @journal.command()
 def check(folder: FolderOrBundle) -> None:
-    """Say how much of a journal is whole, and up to which fact. Nothing in DIR changes.
+    """Print how many facts of a journal are intact, and which is the last one. Nothing in DIR changes.
 
-    Exit status 1 where it is damaged.
+    The exit status is 1 if the journal is damaged.
 
     Example: `rollmux journal check run`
     """
@@ -140,9 +142,10 @@ def check(folder: FolderOrBundle) -> None:
 
 @journal.command()
 def audit(folder: FolderOrBundle) -> None:
-    """Check that a run lost and doubled nothing: jobs, iterations, nodes, placements and times, over kills and resumes.
+    """Check that a run lost and duplicated nothing: jobs, iterations, nodes, placements and times, across kills and resumes.
 
-    Prints a line for every problem, with the number of the property (docs/reference/chaos.md). Exit status 1 where there is one.
+    It prints a line for every problem, with the number of the property (docs/reference/chaos.md). The exit status is 1 if there is
+    one.
 
     Example: `rollmux journal audit run`
     """

@@ -21,17 +21,17 @@ from policies.commands.options import TableOrJson
 from runtime.commands.options import At, Format, JobName, print_as
 from runtime.jobs.spec import OwnersJob
 
-NodeName = Annotated[str, typer.Argument(metavar="NODE", help="As `rollmux status` names it.")]
+NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node, as in `rollmux status`.")]
 
 _STOPPED = 130
 _LOOKS_S = 0.2
-_EVERY_S = 1.0  # between looks at a status
-_AGAIN_S = 5.0  # between snapshots in which nothing has changed
+_EVERY_S = 1.0  # interval of status updates
+_AGAIN_S = 5.0  # interval of snapshots in which nothing has changed
 
 
 @contextmanager
 def _ends_quietly() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end what is inside, also where it waits for an answer, with status 130 and without a word."""
+    """Let Ctrl-C and SIGTERM end the block, even while it waits for an answer, with status 130 and no message."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -43,10 +43,10 @@ def _ends_quietly() -> Iterator[None]:
 
 
 def _pause(seconds: float) -> None:
-    """Wait; not longer than the reader of standard output is there.
+    """Wait, and raise an error as soon as the reader of standard output is gone.
 
     Raises:
-        BrokenPipeError: nobody reads any more.
+        BrokenPipeError: If standard output is closed on the other end.
     """
     output = select.poll()
     output.register(sys.stdout.fileno(), 0)  # hang-ups and errors are always reported
@@ -61,14 +61,12 @@ def submit(
     at: At = None,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Only say what would become of each job after those before it: its place, or why it would wait."
-        ),
+        typer.Option("--dry-run", help="Only print where each job would be placed after those before it, or why it would wait."),
     ] = False,
 ) -> None:
     """Submit the jobs of a file to a service. They are in its journal when the command ends.
 
-    With a token of ROLLMUX_TOKEN they are that user's. Where --at is not given, ROLLMUX_URL names the service.
+    A job without a user belongs to the user of ROLLMUX_TOKEN. Without --at, ROLLMUX_URL names the service.
 
     Examples: `rollmux submit examples/two_jobs.yaml`
 
@@ -96,18 +94,18 @@ def submit(
 
 def execute(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A job file with an entry of `attach: true`.")],
-    words: Annotated[list[str], typer.Argument(metavar="COMMAND", help="What to start, after `--`.")],
+    words: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command with its arguments, after `--`.")],
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Job of the file. (default: the only one)")] = None,
     accept_changes: Annotated[
         bool,
-        typer.Option("--accept-changes", help="Go on where the job's entry has changed; the service keeps the one that it has."),
+        typer.Option("--accept-changes", help="Run even if the job's entry has changed; the service keeps its own version."),
     ] = False,
     at: At = None,
 ) -> None:
-    """Start a command on the nodes that a service gives its job: it takes turns there with other jobs, by `rollmux_client`.
+    """Start a command on the nodes that a service grants to its job, where it takes turns with other jobs through `rollmux_client`.
 
     The job is submitted if the service does not have it, and attached. The command gets GPUs, cores and `ROLLMUX_*`. The job is
-    done when the command ends with status 0; else it can be started again and goes on. ROLLMUX_URL and ROLLMUX_TOKEN name a
+    done when the command ends with status 0; otherwise it can be started again and continues. ROLLMUX_URL and ROLLMUX_TOKEN name a
     service on another machine.
 
     Example: `rollmux exec examples/attached.yaml --job first -- python examples/attached_job.py`
@@ -124,17 +122,21 @@ def execute(
     with connected(at) as client:
 
         def say(line: str) -> None:
-            typer.echo(f"rollmux exec: {one_line(line, 1000)}", err=True)  # it may hold names and words of others
+            typer.echo(f"rollmux exec: {one_line(line, 1000)}", err=True)  # the line may contain names from other users
 
         status = execute_command(client.url, client.token, entry, words, say, accept_changes)
     raise typer.Exit(status)
 
 
 def _entry_of(file: Path, job_id: str | None) -> dict[str, Any]:
-    """The entry of a job file that is to be attached.
+    """Return the entry of a job file for an attached job.
+
+    Args:
+        file: Job file.
+        job_id: Id of the job, or None for the only one.
 
     Raises:
-        InputError: the file cannot be used, or has no such entry; one line.
+        InputError: If the file cannot be used, or has no such entry; one line.
     """
     from rollmux_env.errors import InputError
     from rollmux_env.validation_errors import one_line
@@ -155,7 +157,7 @@ def _entry_of(file: Path, job_id: str | None) -> dict[str, Any]:
 def cancel(job: JobName, at: At = None) -> None:
     """End a job of a service now, for good: it cannot be resumed, and its name cannot be used again.
 
-    It says what the end waits for, and returns where nobody knows when that is over. The job ends by itself then.
+    The command prints what the end waits for, and returns early if the time of the end is unknown. The job then ends without it.
 
     Example: `rollmux cancel echo`
     """
@@ -170,14 +172,14 @@ def logs(
     job: JobName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the job ends.")] = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Print all metrics of an iteration, not reward, length, loss and seconds alone.")
+        bool, typer.Option("--all", help="Print all metrics of an iteration, not only reward, length, loss and seconds.")
     ] = False,
     at: At = None,
 ) -> None:
     """Print the log of a job: its iterations, errors and restarts, and the output of its processes.
 
-    The job may have ended, and the service be stopped; with `--at DIR`, DIR may also be that of `rollmux run --out DIR`. What an
-    attached job prints is where its owner runs; its log says where that is.
+    The job may have ended, and the service may be stopped. With `--at DIR`, DIR may also be that of `rollmux run --out DIR`. The
+    output of an attached job stays on the machine of its owner; its log says which one that is.
 
     Examples: `rollmux logs echo --follow`
 
@@ -193,7 +195,13 @@ def logs(
 
 
 def _log_lines(job: str, follow: bool, at: Path | None) -> Iterator[str]:
-    """What a job has printed, or prints until it or its service has ended: of the service of ROLLMUX_URL, or from files."""
+    """Yield the lines of a job's log, from the service of ROLLMUX_URL or from files.
+
+    Args:
+        job: Id of the job.
+        follow: Whether to continue until the job or the service has ended.
+        at: Folder of the service or the run, or None.
+    """
     from rollmux_env.errors import InputError
     from rollmux_env.suggestions import did_you_mean
     from runtime.output import LOGS, follow_lines, lines, read_log
@@ -260,7 +268,7 @@ def status(
 
 
 def _watch(status_of: Callable[[], dict[str, Any]], format: TableOrJson) -> None:
-    """Print reports for ever: a terminal's in place, others one after the other."""
+    """Print reports until Ctrl-C: in place on a terminal, else one after the other."""
     from rich.console import Console, Group
     from rich.live import Live
 
@@ -285,16 +293,17 @@ def _watch(status_of: Callable[[], dict[str, Any]], format: TableOrJson) -> None
 
 
 def _without_clocks(report: dict[str, Any]) -> dict[str, Any]:
-    """A report without what changes by itself."""
+    """Return a report without the values that change with time alone."""
     pools = {name: {key: value for key, value in pool.items() if key != "utilization"} for name, pool in report["pools"].items()}
     jobs = [job | {"overdue": None, "reason": re.sub(r"\d+ s\b", "", job["reason"] or "")} for job in report["jobs"]]
     return {key: value for key, value in report.items() if key != "now_s"} | {"pools": pools, "jobs": jobs}
 
 
 def drain(node: NodeName, at: At = None) -> None:
-    """Let the jobs of a node leave it at the end of their iteration, and no others come.
+    """Move the jobs of a node away at the end of their iteration, and place no other job on it.
 
-    They move to other nodes, or wait first in the queue until there are some. It lasts until `rollmux undrain`, over restarts too.
+    They move to other nodes, or wait in the queue until there are some. The node stays drained until `rollmux undrain`, even if the
+    service restarts.
 
     Example: `rollmux drain rollout-1`
     """
@@ -310,7 +319,7 @@ def drain(node: NodeName, at: At = None) -> None:
 
 
 def undrain(node: NodeName, at: At = None) -> None:
-    """Let jobs come to a node again.
+    """Use a drained node again.
 
     Example: `rollmux undrain rollout-1`
     """
@@ -319,9 +328,9 @@ def undrain(node: NodeName, at: At = None) -> None:
 
 
 def clear(node: NodeName, at: At = None) -> None:
-    """Say that nobody uses a suspect node any more: it may be granted again.
+    """Declare that no process uses a suspect node any more, so that it can be granted again.
 
-    A node is suspect when the lease of a job that held it is lost, and nobody knows whether its processes have ended. Look first.
+    A node is suspect if a job's lease on it was lost and it is unknown whether the job's processes have ended. Check that first.
 
     Example: `rollmux clear rollout-1`
     """

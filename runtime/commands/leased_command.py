@@ -1,8 +1,8 @@
 """The command of `rollmux exec`, with all processes that belong to its lease.
 
-The command runs in a process group of its own, and signals are passed on to that. Launchers such as torchrun start their ranks in
-other sessions, so this process adopts what loses its parent below it (a subreaper of Linux), and looks for what carries the lease.
-A lease whose command has ended has no process left.
+The command runs in a separate process group, to which signals are forwarded. Launchers such as torchrun start their ranks in
+other sessions. This process therefore adopts descendants that lose their parent (a subreaper of Linux), and looks for processes
+whose environment carries the lease. When the command has ended, no process of the lease is left.
 """
 
 from __future__ import annotations
@@ -22,63 +22,67 @@ from rollmux_env.errors import InputError
 from runtime.machines.job_processes import end_all
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
-_TERMINATES_S = 5.0  # that processes left behind have to end by themselves
+_TERMINATES_S = 5.0  # time between SIGTERM and SIGKILL for processes left behind
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
 class Signalled(BaseException):
-    """A signal has come while no command runs."""
+    """Interruption by a signal while no command runs."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 class LeasedCommand:
-    """A command, and what it starts.
+    """A command and its descendants.
 
     Args:
         words: The command with its arguments.
-        say: Takes a line about processes that are ended.
+        say: Callback for a line about processes that are ended.
     """
 
     def __init__(self, words: Sequence[str], say: Callable[[str], None]) -> None:
         self._words, self._say = words, say
         self._process: subprocess.Popen[bytes] | None = None
         self._mine = LeaseProcesses()
-        self._before: set[int] = set()  # children of this process that are none of the command's
+        self._before: set[int] = set()  # children of this process that existed before the command
         self._starts = self._killed = False
-        self._early: list[int] = []  # signals that came while it was being started
+        self._early: list[int] = []  # signals that arrived while the command was being started
 
     def pids(self) -> Collection[int]:
-        """Return the ids of its processes, or of this one while there are none."""
+        """Return the ids of the command's processes, or of this process if there are none."""
         return self._find() or {os.getpid()}
 
     def kill(self, why: str) -> None:
-        """End all of its processes at once, since its devices may be given to others."""
+        """End all processes of the command at once, since its devices may be granted to other jobs.
+
+        Args:
+            why: Reason, for the line that is printed.
+        """
         if self._process is not None and not self._killed:
             self._killed = True
             self._say(f"{why}: the command ends")
         self._send(self._find(), signal.SIGKILL)
 
     def run(self, environment: Mapping[str, str], cores: set[int]) -> tuple[int, list[int]]:
-        """Run it to its end, and end what it has left behind.
+        """Run the command to its end, and end the processes that it has left behind.
 
         Args:
-            environment: Its environment, with the lease.
-            cores: Cores that it is kept on, or none for all.
+            environment: Environment of the command, with the lease.
+            cores: Cores to which the command is bound, or an empty set for all.
 
         Returns:
-            Its exit status, 128 plus the signal's number where one has ended it, and the ids of processes that cannot be ended.
+            Exit status, or 128 plus the number of the signal that ended the command; and the ids of processes that cannot be ended.
 
         Raises:
-            InputError: It cannot be started; one line.
+            InputError: If the command cannot be started; one line.
         """
         self._mine.leases.add(environment[LEASE])
         with _adopting_orphans():
             self._start(environment, cores)
             assert self._process is not None
             try:
-                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # its number stays taken until the rest has ended
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # the pid stays reserved until the rest has ended
                 left = self._end_rest()
                 status = self._process.wait()
             finally:
@@ -91,7 +95,9 @@ class LeasedCommand:
         self._before = {pid for pid, one in processes().items() if one.parent == os.getpid()}
         self._starts = True
         try:
-            stdin = subprocess.DEVNULL if sys.stdin is not None and sys.stdin.isatty() else None  # it would be stopped reading
+            stdin = (
+                subprocess.DEVNULL if sys.stdin is not None and sys.stdin.isatty() else None
+            )  # reading a terminal would stop a background group
             self._process = subprocess.Popen(self._words, env=environment, stdin=stdin, process_group=0)
         except OSError as error:
             raise InputError(f"{self._words[0]}: {error.strerror or error}") from None
@@ -103,9 +109,9 @@ class LeasedCommand:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """Pass signals to this process on to the command; while there is none, they end what is waited for.
+        """Forward signals from this process to the command. While there is no command, a signal raises `Signalled`.
 
-        A signal that is ignored already, as by `nohup`, stays ignored: the command inherits that.
+        A signal that is ignored already, for example by `nohup`, stays ignored: the command inherits that.
         """
 
         def handle(number: int, frame: FrameType | None) -> None:
@@ -130,7 +136,7 @@ class LeasedCommand:
                 os.killpg(self._process.pid, number)
 
     def _find(self) -> set[int]:
-        """Return the ids of its living processes."""
+        """Return the ids of the command's living processes."""
         process = self._process  # another thread may set it to None
         if process is None:
             return set()
@@ -143,7 +149,7 @@ class LeasedCommand:
         return self._mine.find(table, children, process.pid)
 
     def _end_rest(self) -> list[int]:
-        """End what the command has left behind; returns the ids of processes that cannot be ended."""
+        """End the processes that the command has left behind, and return the ids of those that cannot be ended."""
         rest = self._find()
         if rest:
             self._say(f"the command has ended; what it has left ends too: process {', '.join(map(str, sorted(rest)))}")
@@ -159,7 +165,7 @@ class LeasedCommand:
 
 @contextmanager
 def _adopting_orphans() -> Iterator[None]:
-    """Make this process the parent of processes below it that lose theirs, where the system can do that."""
+    """Make this process the parent of descendants that lose their own, if the system supports it."""
 
     def adopt(whether: int) -> None:
         with suppress(OSError, AttributeError):

@@ -1,4 +1,4 @@
-"""Arguments and options shared by several commands, and how they print."""
+"""Arguments and options that several commands share, and the output in a chosen format."""
 
 from __future__ import annotations
 
@@ -48,13 +48,18 @@ Format = Annotated[TableOrJson, typer.Option("--format", help="Output format.")]
 
 
 class RunOptions(NamedTuple):
-    """What a run is asked for.
+    """Options of `rollmux run`.
 
     Attributes:
-        policy, dispatch: by name. seed: of policies that take one. cached: profiles that were measured before may be used.
-        dry_run: only profile the jobs and plan. compare: measure each job alone, behind its last iteration.
-        out: the folder, which stays; None: there is none that does. address: of a Ray cluster; None: one of its own is started.
-        accepts_changes: Whether a run that is resumed goes on with what has changed of the files that it depends on.
+        policy: Name of the placement policy.
+        dispatch: Name of the dispatch policy.
+        seed: Seed of random policies.
+        cached: Whether profiles from the cache are used.
+        dry_run: Whether to profile the jobs and print placements without running them.
+        compare: Whether to measure each job alone after its last iteration.
+        out: Folder of the run, or None for a temporary one.
+        address: Address of a Ray cluster, or None to start Ray on this machine.
+        accepts_changes: Whether a resumed run continues although files that it depends on have changed.
         leave: Whether every job leaves its devices after each phase.
     """
 
@@ -71,10 +76,12 @@ class RunOptions(NamedTuple):
 
 
 def print_as(format: TableOrJson, report: Any, *tables: Any) -> None:
-    """Print a report in the format that was asked for.
+    """Print a report in the chosen format.
 
     Args:
-        report: as JSON. tables: what else shows it.
+        format: Output format.
+        report: Report as a JSON value.
+        *tables: Tables that show the report.
     """
     from rollmux_env.report.results import to_json
     from rollmux_env.report.tables import show

@@ -1,4 +1,4 @@
-"""`rollmux run`."""
+"""The command `rollmux run`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.coordinator.run_plan import DISPATCH, planning_switches
 
 
 class Against(StrEnum):
-    """Comparisons of a run."""
+    """Comparisons that a run can measure."""
 
     solo = "solo"
 
@@ -38,20 +38,22 @@ def run(
     ] = None,
     accept_changes: Annotated[
         bool,
-        typer.Option("--accept-changes", help="With --resume: go on where data, modules, models or the job file have changed."),
+        typer.Option(
+            "--accept-changes", help="With --resume: continue even if data, modules, models or the job file have changed."
+        ),
     ] = False,
     leave: Annotated[
-        bool, typer.Option("--leave", help="Let no job stay on a device between its phases, also where there is room.")
+        bool, typer.Option("--leave", help="Offload every job from its devices after each phase, even if it would fit.")
     ] = False,
     address: Address = None,
     seed: Seed = 0,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Measure all jobs anew, also those whose profiles are in the cache.")
+        bool, typer.Option("--no-cache", help="Profile all jobs again, even those whose profiles are in the cache.")
     ] = False,
 ) -> None:
     """Run real RL post-training jobs, co-executed on a rollout pool and a training pool.
 
-    Ctrl-C stops it at the next phase boundary; with --out it can go on later.
+    Ctrl-C stops the run at the next phase boundary; with --out it can be resumed later.
 
     Examples: `rollmux run examples/two_jobs.yaml --dry-run`
 
@@ -87,7 +89,11 @@ def run(
 
 
 def _check_alone(context: typer.Context) -> None:
-    """See that nothing is asked of a run that goes on but what it has not; raises InputError, one line."""
+    """Check that --resume comes without options that the run has recorded.
+
+    Raises:
+        InputError: If it does not; one line.
+    """
     from rollmux_env.errors import InputError
 
     for name in ("file", "policy", "dispatch", "dry_run", "out", "seed", "no_cache"):
@@ -98,7 +104,7 @@ def _check_alone(context: typer.Context) -> None:
 
 
 def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Against | None) -> None:
-    """Say what continues a run that the user has stopped; nothing does where none has begun in a folder that stays."""
+    """Print how a run was stopped, and the command that continues it if its folder stays."""
     from runtime.journal.write import JOURNAL, is_begun
 
     if folder is not None and is_begun(folder / JOURNAL):
@@ -108,7 +114,7 @@ def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Ag
 
 
 def _begin(file: Path, options: RunOptions) -> str:
-    """A new run; how it ended."""
+    """Begin a new run, and return its outcome."""
     from contextlib import nullcontext
 
     from policies.dispatch import make_dispatch
@@ -146,7 +152,7 @@ def _begin(file: Path, options: RunOptions) -> str:
 
 
 def _go_on(folder: Path, options: RunOptions) -> str:
-    """Go on with a run; how it ended."""
+    """Continue a run, and return its outcome."""
     from runtime.commands.running import resume_all
     from runtime.service.address import check_run
 

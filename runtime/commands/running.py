@@ -1,4 +1,4 @@
-"""What `rollmux run` does once its arguments are in order."""
+"""The work of `rollmux run` after its arguments are checked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _NOTE = (
 
 
 def run_all(jobs: Jobs, options: RunOptions, folder: Path, file: Path) -> str:
-    """Run jobs and report.
+    """Run jobs, and write and print the report.
 
     Args:
         jobs: Jobs of the file.
@@ -47,10 +47,10 @@ def run_all(jobs: Jobs, options: RunOptions, folder: Path, file: Path) -> str:
         file: Job file.
 
     Returns:
-        `done`, `stopped`, or `failed`: some jobs have.
+        Outcome: `done`, `stopped`, or `failed` if some jobs have failed.
 
     Raises:
-        InputError: a node, a policy or a folder cannot be used, or its disk has no room for checkpoints; one line.
+        InputError: If a node, a policy or a folder cannot be used, or the disk is too small for checkpoints; one line.
     """
     with take_lock(folder / DRIVER_LOCK):
         end_all_left(folder, typer.echo)
@@ -65,10 +65,13 @@ def run_all(jobs: Jobs, options: RunOptions, folder: Path, file: Path) -> str:
 
 
 def _begin(jobs: Jobs, options: RunOptions, folder: Path, **more: Any) -> tuple[str, Cluster]:
-    """Carry out a new run; how it ended, and its cluster.
+    """Carry out a new run, and return its outcome and its cluster.
 
     Args:
-        more: of its plan.
+        jobs: Jobs of the file.
+        options: Options of the command.
+        folder: Folder of the run.
+        **more: Further fields of the run's plan.
     """
     here = options.address is None
     with ray_session(options.address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
@@ -80,15 +83,19 @@ def _begin(jobs: Jobs, options: RunOptions, folder: Path, **more: Any) -> tuple[
 
 
 def resume_all(folder: Path, options: RunOptions) -> str:
-    """Go on with the run in a folder, whatever has ended it, and report.
+    """Continue the run in a folder, however it ended, and write and print the report.
+
+    Args:
+        folder: Folder of the run.
+        options: Options of the command.
 
     Returns:
-        As `run_all`.
+        Outcome, as in `run_all`.
 
     Raises:
-        InputError: there is no run, it is over, or another process is at it; or as `run_all`; one line.
+        InputError: If there is no run, it is done, or another process uses it; or as in `run_all`; one line.
     """
-    read_run(folder)  # is there one?
+    read_run(folder)  # raises if there is no run
     compare, here = options.compare, options.address is None
     with take_lock(folder / DRIVER_LOCK):
         end_all_left(folder, typer.echo)
@@ -122,10 +129,15 @@ def _report(folder: Path, outcome: str) -> str:
 
 
 def run_dry(jobs: Jobs, options: RunOptions, folder: Path) -> None:
-    """Print what memory jobs will take, profile them, and print what the policy would do with them.
+    """Print the memory that jobs will take, profile them, and print the placements that the policy chooses.
+
+    Args:
+        jobs: Jobs of the file.
+        options: Options of the command.
+        folder: Folder of the run.
 
     Raises:
-        InputError: a node, a policy or a folder cannot be used, or a job fails in its profile; one line.
+        InputError: If a node, a policy or a folder cannot be used, or a job fails in its profile; one line.
     """
     with take_lock(folder / DRIVER_LOCK):
         end_all_left(folder, typer.echo)
@@ -134,20 +146,23 @@ def run_dry(jobs: Jobs, options: RunOptions, folder: Path) -> None:
     for failed in record.failed:
         raise InputError(f"job {failed.job_id}: fails in its profile: {failed.problem}")
     known = record.jobs
-    if all(spec.id in known for spec in jobs.jobs):  # else the user has stopped it
+    if all(spec.id in known for spec in jobs.jobs):  # not if the user has stopped the profiling
         arriving = tuple(known[spec.id].model_copy(update={"arrival_s": spec.arrival_s}) for spec in jobs.jobs)
         admission = admit_all(Scenario(version=1, cluster=cluster, jobs=arriving), make_runnable(options.policy, options.seed))
         show(plan_tables(options.policy, admission), *placed_shapes(admission.decisions, arriving))
 
 
 def foresee(specs: Sequence[JobSpec], nodes: Sequence[Node], here: bool, say: Callable[[str], None]) -> RenderableType | None:
-    """What jobs will take; None where none is of the built-in kind.
+    """Return tables of the memory that jobs will take, or None if no job is of the built-in kind.
 
     Args:
-        here: the nodes are on this machine, whose GPUs can be asked. say: is told where memory may not do.
+        specs: The jobs.
+        nodes: The nodes of the run.
+        here: Whether the nodes are on this machine, whose GPUs can be queried.
+        say: Callback for a line about memory that may not suffice.
 
     Raises:
-        InputError: it cannot, whatever is trained on; one line.
+        InputError: If memory cannot suffice, whatever the lengths of responses; one line.
     """
     expected = forecasts(specs, nodes)
     if not expected:
@@ -158,7 +173,12 @@ def foresee(specs: Sequence[JobSpec], nodes: Sequence[Node], here: bool, say: Ca
 
 
 def memory_tables(expected: Sequence[Forecast], there: dict[Pool, Limits]) -> RenderableType:
-    """What jobs will take, GB: a table for each pool."""
+    """Return a table for each pool of the memory that jobs will take, in GB.
+
+    Args:
+        expected: Forecasts of the jobs.
+        there: Limits of devices and nodes, by pool.
+    """
     update = ("state", "gathered", "activations", "they are", "log-probs", "peak", "of")
     training = make_table("job", "parameters", "ranks", "tokens", "in", *update, "waiting", "written", "loading", "of a node")
     rollouts = make_table("job", "engines", "in", "weights", "KV cache", "device", "of", "asleep", "staged", "of a node")

@@ -1,4 +1,4 @@
-"""`rollmux serve`."""
+"""The command `rollmux serve`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime.coordinator.run_plan import DISPATCH, planning_switches
 
 
 def _refuse_out(value: Path | None) -> None:
-    """Refuse the option of `rollmux run`, which a service does not have."""
+    """Refuse the option --out of `rollmux run`, which a service does not have."""
     from rollmux_env.errors import InputError
 
     if value is not None:
@@ -52,7 +52,7 @@ def serve(
             "--grace",
             metavar="SECONDS",
             min=0,
-            help="Free what lost leases held after so long. (default: only when their owners are known to have ended)",
+            help="Free the nodes of a lost lease after this time. (default: only when its owner is known to have ended)",
         ),
     ] = None,
     max_hold: Annotated[
@@ -61,7 +61,7 @@ def serve(
             "--max-hold",
             metavar="N",
             min=1,
-            help="Take the lease from an attached job whose phase takes more than N worst cases. (default: it may take any time)",
+            help="Revoke the lease of an attached job whose phase exceeds N times its worst case. (default: no limit)",
         ),
     ] = None,
     seed: Seed = 0,
@@ -99,7 +99,7 @@ def serve(
     make_folder(folder, private=True)
     folder = folder.resolve()
     if is_begun(folder / JOURNAL):
-        record = read_run(folder)  # can it be continued? If not, no Ray is started
+        record = read_run(folder)  # an unreadable journal is reported before Ray is started
         if not has_service(folder) and any(not fact.spec.is_attached for fact in record.submitted):
             raise InputError(f"{folder}: holds a run, and no service; `{continuing(folder)}` goes on with it")
     try:
@@ -111,7 +111,7 @@ def serve(
                 serve_here(folder, wish, cluster, typer.echo)
             else:
                 with head(folder, address, typer.echo) as service:
-                    from runtime.service.serve_loop import serve_loop  # not before the environment is prepared for Ray
+                    from runtime.service.serve_loop import serve_loop  # it imports Ray, whose environment `head` prepares
 
                     serve_loop(folder, service, wish, typer.echo)
     except KeyboardInterrupt:

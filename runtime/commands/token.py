@@ -1,4 +1,4 @@
-"""`rollmux token`: who may ask a service over HTTP for what."""
+"""The command `rollmux token`, which manages the users who may use a service over HTTP."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class RightName(StrEnum):
 
 @token.command()
 def make(
-    user: Annotated[str, typer.Argument(metavar="USER", help="Whose it is.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")],
     right: Annotated[
         RightName,
         typer.Option("--right", help="look; attach and submit own jobs; or run code and operate (docs/guides/security.md)."),
     ],
     at: At = None,
 ) -> None:
-    """Print a new token for a user, once: the service keeps only its hash. A running service knows it at once.
+    """Print a new token for a user, once: the service stores only its hash. A running service accepts it at once.
 
     Example: `rollmux token make ann --right attach`
     """
@@ -48,7 +48,7 @@ def make(
 
 @token.command("list")
 def list_tokens(at: At = None) -> None:
-    """List the tokens that count: id, user, right, and when they were made.
+    """List the valid tokens: id, user, right, and the time at which they were made.
 
     Example: `rollmux token list`
     """
@@ -62,8 +62,10 @@ def list_tokens(at: At = None) -> None:
 
 
 @token.command()
-def revoke(token_id: Annotated[str, typer.Argument(metavar="ID", help="As `rollmux token list` shows it.")], at: At = None) -> None:
-    """Let a token count for nothing from now on. A running service knows it at once.
+def revoke(
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, as in `rollmux token list`.")], at: At = None
+) -> None:
+    """Revoke a token. A running service refuses it at once.
 
     Example: `rollmux token revoke 3f6c0a1b9d2e`
     """
@@ -77,7 +79,11 @@ def revoke(token_id: Annotated[str, typer.Argument(metavar="ID", help="As `rollm
 
 
 def _folder(at: Path | None) -> Path:
-    """The folder of a service, which has been there at least once."""
+    """Return the folder of a service that has run at least once.
+
+    Raises:
+        InputError: If there is no such folder; one line.
+    """
     from rollmux_env.errors import InputError
     from rollmux_env.validation_errors import one_line
     from runtime.service.address import folder_of

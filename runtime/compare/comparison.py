@@ -1,8 +1,8 @@
-"""The event replay against a real run: what the run's beginning foretells, what came, and where the two part.
+"""Prediction of a real run by the event replay, compared with the rest of the run.
 
-Placements and moves are those of the run, the dispatch policy is the run's, and the replay is repeated with many seeds. What is
-compared is what came after the first fifth of each job's iterations: their mean time (the period), the time from the first job's
-fifth to the last job's end (the makespan), and the parts of an iteration. How long processes had no core is told beside it.
+The replay uses the run's placements, moves and dispatch policy, and is repeated with many seeds. It is fitted to the first fifth of
+each job's iterations and compared with the others: their mean time (the period), the time from the first job's fifth to the last
+job's end (the makespan), and the parts of an iteration. The time in which processes waited for a core is reported too.
 """
 
 from __future__ import annotations
@@ -27,22 +27,25 @@ from runtime.journal.record import RunRecord
 from runtime.stays import Stay, stay_at, stays_of
 
 _SEEDS = 32
-_WORTH = 0.01  # of an iteration, from which on a difference is told in words
+_WORTH = 0.01  # share of an iteration from which a difference is reported in words
 
 
 def compare(record: RunRecord) -> dict[str, Any]:
-    """Foretell a run from its beginning, and compare.
+    """Predict a run from its first iterations, and compare the prediction with the others.
+
+    Args:
+        record: Record of the run.
 
     Returns:
-        `jobs`: {id: {`predicted_s`, `measured_s`, `error`}} of iterations, of a job with shapes besides `shapes`: a list of the
-        same three with `shape`, `nodes` and `iterations`; `makespan`: the same three; `period_error`: the mean of the jobs'
-        |error|; `iterations_seen`: {id: how many}. An error is predicted over measured, less 1. `cores`: {`before`, `after`} shares
-        of the warm phases' seconds in which they were ready and had no core, in the first iterations and in the others; None of a
-        run that does not tell. `groups`: a list of {`group`, `jobs`: {id: {`iterations`,
+        `jobs`: {id: {`predicted_s`, `measured_s`, `error`}} of iterations; a job with shapes also has `shapes`, a list of the same
+        three with `shape`, `nodes` and `iterations`. `makespan`: the same three. `period_error`: the mean of the jobs' |error|.
+        `iterations_seen`: number of iterations used for the prediction, by job. An error is predicted over measured, less 1.
+        `cores`: {`before`, `after`}, shares of the warm phases' seconds in which they were ready and had no core, in the first
+        iterations and in the others; None if the run did not record it. `groups`: a list of {`group`, `jobs`: {id: {`iterations`,
         `predicted_s`: {part: seconds}, `measured_s`: the same}}, `largest`: {`job`, `part`, `predicted_s`, `measured_s`}}.
 
     Raises:
-        InputError: too little was run to the end, or a job was placed twice; one line.
+        InputError: If too few iterations were completed, or a job was placed twice; one line.
     """
     record = until_interrupted(record)
     stays = stays_of(record)
@@ -74,7 +77,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
 
 
 def _without_core(record: RunRecord, prefix: Mapping[str, int]) -> dict[str, float] | None:
-    """Shares of the warm phases' seconds without a core, in the first iterations and in the others."""
+    """Return the shares of the warm phases' seconds without a core, in the first iterations and in the others."""
     if not any(part.core_wait_s for part in record.phases):
         return None
     seconds: dict[str, list[tuple[float, float]]] = {"before": [], "after": []}
@@ -90,14 +93,19 @@ def _without_core(record: RunRecord, prefix: Mapping[str, int]) -> dict[str, flo
 
 
 def makespan_s(ends_s: Mapping[str, Sequence[float]], prefix: Mapping[str, int]) -> float:
-    """Seconds from when the first job had done what the prediction sees to the end of the last job."""
+    """Return the seconds from the time at which the first job had completed its first iterations to the end of the last job.
+
+    Args:
+        ends_s: Ends of the iterations of each job, in seconds.
+        prefix: Number of first iterations of each job, which the prediction uses.
+    """
     return max(ends[-1] for ends in ends_s.values()) - min(ends[prefix[job_id] - 1] for job_id, ends in ends_s.items())
 
 
 def _predict(
     record: RunRecord, places: Places, prefix: Mapping[str, int], foretold: Foretold
 ) -> tuple[dict[str, list[Parts]], float]:
-    """Replay what is foretold, with many seeds: the parts of each job's iterations, and seconds of the makespan, in the mean."""
+    """Replay the predicted scenario with many seeds, and return the mean parts of each job's iterations and the mean makespan."""
     dispatch = make_dispatch(record.started.dispatch)
     begin_s = {job_id: stay.from_s for job_id, stay in places.first.items()}
     whole_s = {job_id: [one.end_s - one.start_s for one in record.iterations_of(job_id)] for job_id in places.moves}
@@ -116,7 +124,7 @@ def _predict(
 def _shapes(
     record: RunRecord, job_id: str, stays: Sequence[Stay], predicted: Sequence[Parts], measured: Sequence[Parts], first: int
 ) -> list[dict[str, Any]]:
-    """The iterations of a job from a first one on, by the shape and the nodes that they were done in."""
+    """Return the errors of a job's iterations from number `first` on, by the shape and the nodes in which they ran."""
     job = record.jobs[job_id]
     by_place: dict[tuple[int, int], list[int]] = {}
     for number, done in enumerate(record.iterations_of(job_id)):
@@ -137,7 +145,7 @@ def _groups(
     predicted: Mapping[str, Sequence[Parts]],
     measured: Mapping[str, Sequence[Parts]],
 ) -> list[dict[str, Any]]:
-    """By group, what the iterations of its jobs behind the first ones were made of."""
+    """Return the mean parts of the iterations after the first ones, by group and job."""
     by_group: dict[int, dict[str, Any]] = {}
     for job_id, first in prefix.items():
         groups = groups_of(record, job_id)
@@ -150,7 +158,7 @@ def _groups(
 
 
 def _largest(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The part that prediction and run differ in most; None where each differs by less than a hundredth of an iteration."""
+    """Return the part in which prediction and run differ most, or None if all differ by less than a hundredth of an iteration."""
     apart = [
         (abs(job["measured_s"][part] - job["predicted_s"][part]), job_id, part)
         for job_id, job in jobs.items()
@@ -182,7 +190,7 @@ _WORDS = {
 
 
 def comparison_table(comparison: Mapping[str, Any]) -> RenderableType:
-    """The whole, then each group's iterations by their parts, and a line that says in which part prediction and run differ most."""
+    """Return tables of a comparison: jobs, and the parts of each group's iterations with a line about the largest difference."""
     rows: dict[str, Mapping[str, Any]] = {}
     for job_id, job in comparison["jobs"].items():
         rows[f"iteration of {job_id}"] = job
@@ -207,7 +215,7 @@ def comparison_table(comparison: Mapping[str, Any]) -> RenderableType:
 
 
 def in_words(group: Mapping[str, Any]) -> str:
-    """What tells a group's prediction and its run apart most."""
+    """Return a sentence about the largest difference between a group's prediction and its run."""
     largest = group["largest"]
     if largest is None:
         return "no part differs by a hundredth of an iteration"

@@ -1,7 +1,7 @@
-"""What a run's beginning foretells: the run as a scenario of the event replay, and how the tails of its rollouts go.
+"""Prediction of a run from its first iterations: a scenario for the event replay, and a model of its tails.
 
-A job is predicted from its first fifth of the iterations: how long its phases held their nodes, how that varied, and what else an
-iteration took. Where a fifth says nothing of a phase, its profile stands in.
+A job is predicted from the first fifth of its iterations: how long its phases held their nodes, how that varied, and how long the
+rest of an iteration took. If these iterations do not show a phase, its profile is used.
 """
 
 from __future__ import annotations
@@ -26,30 +26,40 @@ from runtime.journal.facts import PhaseSlice
 from runtime.journal.record import RunRecord
 from runtime.stays import Stay, stay_at
 
-SHARE = 0.2  # of the iterations that the prediction sees
-_WAITING = 0.05  # of the seconds before a tail moved, in which another rollout waited already
-_ANY_SLO = 1e9  # of a job that was moved: that it was allowed to is known
+SHARE = 0.2  # share of the iterations that the prediction uses
+_WAITING = 0.05  # share of the time before a move in which another rollout must have waited to count as waiting
+_ANY_SLO = 1e9  # SLO of a job that was moved: it must not prevent the recorded moves
 
 _LEAST_S = 1e-6
-_FIXED_CV = 1e-3  # phases that vary less than this do not vary
+_FIXED_CV = 1e-3  # coefficient of variation below which a phase counts as constant
 
 
 class PhaseForecast(NamedTuple):
-    """A phase of the scenario, and what of it is a warm switch, seconds."""
+    """A phase of the scenario.
+
+    Attributes:
+        phase: The phase, with its warm switch in `worst_case_s`.
+        switch_s: Seconds of the warm switch.
+    """
 
     phase: Phase
     switch_s: float
 
 
 class PhasesForecast(NamedTuple):
-    """Both phases in a shape."""
+    """Both phases in one shape.
+
+    Attributes:
+        rollout: Forecast of the rollout.
+        training: Forecast of the training.
+    """
 
     rollout: PhaseForecast
     training: PhaseForecast
 
     @property
     def shape(self) -> Shape:
-        """As a shape of a job."""
+        """The phases as a shape of a job."""
         rollout, training = (
             {key: getattr(one.phase, key) for key in ("nodes", "worst_case_s", "actual", "switch")} for one in self
         )
@@ -61,11 +71,13 @@ class PhasesForecast(NamedTuple):
 def forecast_phases(
     job: Job, early: Mapping[int, Sequence[PhaseSlice]], shapes: Mapping[int, int], moves: bool
 ) -> list[PhasesForecast]:
-    """How long phases hold their nodes, switches included, by number of the shape.
+    """Return the forecasts of both phases in each shape, by the shape's number. Switches are part of the phases.
 
     Args:
-        job: as it was profiled. early: phases of the first iterations, by number. shapes: that of each iteration.
-        moves: the job has another cold start after its first one, for which the profile's stands in where they show none.
+        job: The job with its profile.
+        early: Phases of the first iterations, by number.
+        shapes: Number of the shape of each iteration.
+        moves: Whether the job has another cold start later. The profile's cold start is used if the first iterations show none.
     """
     by_shape: list[list[PhaseSlice]] = [[] for _ in range(1 + len(job.shapes))]
     for number, parts in early.items():
@@ -74,10 +86,10 @@ def forecast_phases(
 
 
 def _by_shape(by_shape: Sequence[Sequence[PhaseSlice]], name: str, job: Job, moves: bool) -> list[PhaseForecast]:
-    """A phase in each shape.
+    """Return the forecasts of one phase in each shape.
 
-    A shape that the first iterations do not show takes what the profile says of it, times as long as they took of what it says of
-    the shape that they show most of.
+    A shape that the first iterations do not show gets its profile's duration, scaled by the ratio of measured to profiled duration
+    in the shape that they show most.
     """
     profiles: list[Phase] = [getattr(job.phases(number), name) for number in range(len(by_shape))]
     counts = [len(_warm(parts, name)) for parts in by_shape]
@@ -95,7 +107,10 @@ def _by_shape(by_shape: Sequence[Sequence[PhaseSlice]], name: str, job: Job, mov
 
 
 def _phase(parts: Iterable[PhaseSlice], name: str, profiled: Phase, moves: bool) -> PhaseForecast:
-    """A phase by what is known of it; the cold start is what a first one took beyond a warm one."""
+    """Return the forecast of a phase from its measured slices, or from the profile if there are none.
+
+    The cold start is the time by which the first slice exceeds a warm one.
+    """
     own = [part for part in parts if part.phase == name or (part.phase == "init" and name == "rollout")]
     seconds, switch_s = [part.end_s - part.start_s for part in _warm(own, name)], profiled.switch.warm_s
     mean_s = profiled.worst_case_s + switch_s
@@ -116,11 +131,12 @@ def _warm(parts: Iterable[PhaseSlice], name: str) -> list[PhaseSlice]:
 
 
 class Foretold(NamedTuple):
-    """A run as it is foretold.
+    """The prediction of a run.
 
     Attributes:
-        scenario: for the event replay. tails: of rollouts that are migrated; None where none was by then.
-        fixed: of each job, what the replay does not tell apart.
+        scenario: Scenario for the event replay.
+        tails: Model of migrated tails, or None if no tail had migrated in the first iterations.
+        fixed: Parts of an iteration, by job, that the replay does not separate.
     """
 
     scenario: Scenario
@@ -130,31 +146,35 @@ class Foretold(NamedTuple):
 
 @dataclass(frozen=True)
 class SeenTails(TailModel):
-    """Tails as they went in a run so far, all alike. What a tail takes on fewer nodes, and a rollout beside one, is in the seconds
-    that were measured, so nothing is added to them.
+    """Tails as in the first iterations of a run, all alike.
+
+    The slowdown of a tail on fewer nodes, and of a rollout beside one, is part of the measured seconds, so none is added.
 
     Attributes:
-        threshold: share of a rollout's seconds after which its tail may move.
+        threshold: Share of a rollout's seconds after which its tail may move.
+        move_s: Seconds that a move takes.
     """
 
     threshold: float = 1.0
     move_s: float = 0.0
 
     def rate(self, share: float) -> float:
-        """Speed of a rollout beside a tail: see above."""
+        """Return 1: the measured seconds include the effect of a tail beside the rollout."""
         return 1.0
 
     def draw(self, generator: np.random.Generator, migration: Migration, count: int) -> tuple[Floats, Floats]:
-        """See `TailModel.draw`."""
+        """Return the threshold, and no slowdown, for each of `count` rollouts; see `TailModel.draw`."""
         return np.full(count, self.threshold), np.ones(count)
 
 
 def foretell(record: RunRecord, places: Places, stays: Mapping[str, Sequence[Stay]], prefix: Mapping[str, int]) -> Foretold:
-    """The run as a scenario of the event replay, from what the first iterations tell.
+    """Return a run as a scenario for the event replay, from its first iterations.
 
     Args:
-        stays: of each job, as `runtime.stays.stays_of` tells them.
-        prefix: how many iterations of each job may be looked at; jobs that are not in it are left out.
+        record: Record of the run.
+        places: First places and moves of the jobs.
+        stays: Stays of each job, as in `runtime.stays.stays_of`.
+        prefix: Number of iterations of each job that may be used; other jobs are left out.
     """
     jobs: list[Job] = []
     fixed: dict[str, Fixed] = {}
@@ -168,7 +188,7 @@ def foretell(record: RunRecord, places: Places, stays: Mapping[str, Sequence[Sta
         early_s = 0.0 if begins_cold or not moves else sum(one.phase.switch.cold_s for one in first)
         sync_s, other_s = _beside_s(record, job_id, prefix[job_id])
         fixed[job_id] = Fixed(first.rollout.switch_s, first.training.switch_s, sync_s, other_s)
-        after_s = jobs[-1].arrival_s if jobs else 0.0  # the order of arrivals stays
+        after_s = jobs[-1].arrival_s if jobs else 0.0  # keeps the order of arrivals
         values: dict[str, Any] = {
             "arrival_s": max(after_s, places.first[job_id].from_s - early_s),
             "iterations": len(record.iterations_of(job_id)),
@@ -187,7 +207,7 @@ def foretell(record: RunRecord, places: Places, stays: Mapping[str, Sequence[Sta
 
 
 def _beside_s(record: RunRecord, job_id: str, count: int) -> tuple[float, float]:
-    """Seconds of a sync, and of what else comes between the phases of an iteration, as the first ones show."""
+    """Return the mean seconds of a sync, and of the rest between the phases of an iteration, in the first iterations."""
     parts = measured_parts(record, job_id)[:count]
     usual = parts[1:] or parts
     sync_s = fmean(part.sync for part in usual)
@@ -195,9 +215,9 @@ def _beside_s(record: RunRecord, job_id: str, count: int) -> tuple[float, float]
 
 
 def _tails(record: RunRecord, prefix: Mapping[str, int]) -> TailModel | None:
-    """How tails went in the first iterations, in the mean over all jobs; None where there was none.
+    """Return a model of the tails in the first iterations, by the mean over all jobs, or None if no tail moved.
 
-    A tail that moved when a rollout was waiting already had just reached its threshold; others had reached it before.
+    A tail that moved while a rollout was already waiting had just reached its threshold; others had reached it before.
     """
     rollouts = [
         part
@@ -205,7 +225,7 @@ def _tails(record: RunRecord, prefix: Mapping[str, int]) -> TailModel | None:
         for part in chain.from_iterable(slices_of(record, job_id, count).values())
         if part.phase == "rollout" and not part.cold
     ]
-    after: dict[bool, list[float]] = {True: [], False: []}  # shares of the seconds: somebody was waiting, or not
+    after: dict[bool, list[float]] = {True: [], False: []}  # shares of the seconds, by whether another rollout was waiting
     for part in rollouts:
         tails = [span for span in part.spans if span.tail]
         if tails:
@@ -220,7 +240,7 @@ def _tails(record: RunRecord, prefix: Mapping[str, int]) -> TailModel | None:
 
 
 def until_interrupted(record: RunRecord) -> RunRecord:
-    """A run as far as nothing had to be restarted: what came before the first restart of a job."""
+    """Return the part of a run before the first restart of a job."""
     if not record.restarted:
         return record
     end_s = min([fact.at_s for fact in record.restarted] + [fact.at_s for fact in record.relaunched])

@@ -1,4 +1,4 @@
-"""What the seconds of an iteration were: in a run, by its record, and in a replay, by its phases."""
+"""The parts of an iteration's time, in a run by its record, and in a replay by its phases."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from runtime.journal.record import RunRecord
 
 
 class Parts(NamedTuple):
-    """Seconds of an iteration, from the end of the one before it (the first one: from when its rollout was ready) to its own.
+    """Seconds of an iteration, from the end of the previous one to its own end. The first one begins when its rollout is ready.
 
     Attributes:
-        rollout, training: the methods themselves.
-        sync: weights on their way. switch: the permit's way, loading and offloading, and what a cold start takes beyond a warm one.
-        waiting: for nodes. other: between phases: messages, checkpoints, steps of the job's own.
+        rollout: Seconds of the rollout itself.
+        training: Seconds of the training itself.
+        sync: Seconds in which weights are transferred.
+        switch: Seconds of permits on their way, loading, offloading, and of a cold start beyond a warm one.
+        waiting: Seconds of waiting for nodes.
+        other: Seconds between phases: messages, checkpoints, steps of the job itself.
 
-    The rollouts of a stale job go on beside its trainings: its iterations are trainings, and what these wait for, nodes or samples.
+    The rollouts of a stale job overlap its trainings. Its iterations consist of trainings and of waiting for nodes or samples.
     """
 
     rollout: float = 0.0
@@ -33,12 +36,18 @@ class Parts(NamedTuple):
 
 
 def mean_parts(parts: Sequence[Parts]) -> Parts:
-    """The mean of some iterations, at least one."""
+    """Return the mean of at least one iteration."""
     return Parts(*(fmean(column) for column in zip(*parts, strict=True)))
 
 
 def slices_of(record: RunRecord, job_id: str, count: float = inf) -> dict[int, list[PhaseSlice]]:
-    """The phases of a job by iteration, of the first so many, without those of its profile and those that failed."""
+    """Return the phases of a job by iteration, without those of its profile and failed ones.
+
+    Args:
+        record: Record of the run.
+        job_id: Id of the job.
+        count: Number of first iterations to return.
+    """
     slices: dict[int, list[PhaseSlice]] = defaultdict(list)
     for part in record.phases:
         if part.job_id == job_id and not part.profile and part.ok and 0 <= part.iteration < count:
@@ -47,7 +56,7 @@ def slices_of(record: RunRecord, job_id: str, count: float = inf) -> dict[int, l
 
 
 def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
-    """The iterations of a job in a run, in order."""
+    """Return the parts of a job's iterations in a run, in order."""
     slices, stale = slices_of(record, job_id), record.jobs[job_id].staleness > 0
     usual_s = _usual_s(part for own in slices.values() for part in own)
     sync_s = _sync_s(record, job_id)
@@ -70,7 +79,7 @@ def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
 
 
 def _sync_s(record: RunRecord, job_id: str) -> dict[int, float]:
-    """Seconds of the syncs of each iteration that had any."""
+    """Return the seconds of syncs, by iteration."""
     seconds: dict[int, float] = defaultdict(float)
     for sync in record.syncs:
         if sync.job_id == job_id and not sync.profile:
@@ -79,7 +88,7 @@ def _sync_s(record: RunRecord, job_id: str) -> dict[int, float]:
 
 
 def _usual_s(parts: Iterable[PhaseSlice]) -> dict[tuple[str, int], float]:
-    """Mean seconds of the method in warm phases of each kind."""
+    """Return the mean seconds of the method itself in warm phases, by phase and number of nodes."""
     warm: dict[tuple[str, int], list[float]] = defaultdict(list)
     for part in parts:
         if not part.cold:
@@ -92,13 +101,20 @@ def _kind(part: PhaseSlice) -> tuple[str, int]:
 
 
 def groups_of(record: RunRecord, job_id: str) -> list[int]:
-    """The group in which each iteration of a job ended."""
+    """Return the group in which each iteration of a job ended, or -1."""
     slices = slices_of(record, job_id)
     return [slices[one.number][-1].group if slices[one.number] else -1 for one in record.iterations_of(job_id)]
 
 
 class Fixed(NamedTuple):
-    """What a replay does not tell apart of an iteration: seconds of warm switches, by phase, of the sync, and between phases."""
+    """Parts of an iteration that a replay does not separate from its phases.
+
+    Attributes:
+        rollout_switch: Seconds of a rollout's warm switch.
+        training_switch: Seconds of a training's warm switch.
+        sync: Seconds of the sync.
+        other: Seconds between phases.
+    """
 
     rollout_switch: float
     training_switch: float
@@ -107,10 +123,12 @@ class Fixed(NamedTuple):
 
 
 def replayed_parts(run: Run, fixed: dict[str, Fixed], begin_s: dict[str, float]) -> dict[str, list[Parts]]:
-    """The iterations of each job in a replay, in order.
+    """Return the parts of each job's iterations in a replay, in order.
 
     Args:
-        fixed: of each job. begin_s: when each was admitted.
+        run: The replay.
+        fixed: Parts that the replay does not separate, by job.
+        begin_s: Time of admission in seconds, by job.
     """
     spans: dict[tuple[str, int, str], list[PhaseRun]] = defaultdict(list)
     for phase in run.phases:
@@ -135,17 +153,17 @@ def replayed_parts(run: Run, fixed: dict[str, Fixed], begin_s: dict[str, float])
 
 
 def ends_of(run: Run) -> dict[str, list[float]]:
-    """When each job's iterations ended in a replay: with their trainings, and their syncs behind them."""
+    """Return the ends of each job's iterations in a replay, in seconds: the end of the training plus the sync."""
     sync_s = {job.id: job.sync_s for job in run.scenario.jobs}
     ends: dict[str, dict[int, float]] = {job_id: {} for job_id in sync_s}
     for phase in run.phases:
-        if phase.phase == "training":  # one that a move cut short is run again
+        if phase.phase == "training":  # a training that a move interrupted is repeated, and the last one counts
             ends[phase.job_id][phase.iteration] = phase.end_s + sync_s[phase.job_id]
     return {job_id: [*own.values()] for job_id, own in ends.items()}
 
 
 def _covered_s(phases: Iterable[PhaseRun]) -> float:
-    """Seconds in which at least one of some phases ran: a tail and what it left overlap on different nodes."""
+    """Return the seconds in which at least one of the phases ran. A tail and the phase that it left overlap on different nodes."""
     covered_s, until_s = 0.0, float("-inf")
     for phase in sorted(phases, key=lambda phase: phase.start_s):
         covered_s += max(0.0, phase.end_s - max(phase.start_s, until_s))

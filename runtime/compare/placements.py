@@ -1,4 +1,4 @@
-"""A placement policy that does again what was done in a run: the same groups, nodes and moves."""
+"""A placement policy that repeats the placements of a run: the same groups, nodes and moves."""
 
 from __future__ import annotations
 
@@ -12,29 +12,43 @@ from rollmux_env.errors import InputError
 from runtime.journal.record import RunRecord
 from runtime.stays import Stay
 
-_TICKS = 20  # in the shortest iteration of a job that moves
-_MOST_TICKS = 2000  # in a run
+_TICKS = 20  # ticks in the shortest iteration of a job that moves
+_MOST_TICKS = 2000  # ticks in a run
 
 
 class Relocation(NamedTuple):
-    """A move: the job has done so many iterations when it goes to its new place."""
+    """A move of a job.
+
+    Attributes:
+        iterations: Number of iterations that the job has completed when it moves.
+        stay: Stay of the job in its new place.
+    """
 
     iterations: int
     stay: Stay
 
 
 class Places(NamedTuple):
-    """Where each job was first, and where it went then, in order."""
+    """The placements of a run.
+
+    Attributes:
+        first: First stay of each job.
+        moves: Moves of each job that moved, in order.
+    """
 
     first: dict[str, Stay]
     moves: dict[str, list[Relocation]]
 
 
 def places_of(record: RunRecord, stays: Mapping[str, Sequence[Stay]]) -> Places:
-    """Where jobs were placed, and moved.
+    """Return the placements and moves of a run.
+
+    Args:
+        record: Record of the run.
+        stays: Stays of each job, in order.
 
     Raises:
-        InputError: a job was placed twice; one line.
+        InputError: If a job was placed twice; one line.
     """
     admitted = [event.job_id for event in record.log if isinstance(event, Admitted)]
     if twice := next((job_id for job_id in stays if admitted.count(job_id) > 1), None):
@@ -48,13 +62,15 @@ def places_of(record: RunRecord, stays: Mapping[str, Sequence[Stay]]) -> Places:
 
 
 class RecordedPlacements:
-    """Does again what was done.
+    """Policy that repeats the recorded placements.
 
-    A job goes to the group whose members it had. Where that group is no more, as its members are done sooner than they were, it
-    begins a new one of the same size. It waits where there are too few nodes, because the jobs before it take longer than they did.
+    A job goes to the group whose members it had. If that group has ended earlier than in the run, the job begins a new group of the
+    same size. A job waits if too few nodes are free because jobs before it take longer than in the run.
 
     Args:
-        places: of all jobs. iteration_s: of the jobs that move, mean seconds. span_s: of the whole run.
+        places: Placements and moves of the run.
+        iteration_s: Mean seconds of an iteration of each job that moves.
+        span_s: Seconds of the whole run.
     """
 
     keeps_slo = False
@@ -62,14 +78,14 @@ class RecordedPlacements:
     def __init__(self, places: Places, iteration_s: Mapping[str, float], span_s: float) -> None:
         self._first = places.first
         self._moves: dict[str, Sequence[Relocation]] = dict(places.moves)
-        self._groups: dict[int, int] = {}  # number in the run: number here
-        self._nodes: dict[tuple[int, int], int] = {}  # group and number in the run: number here
-        self._placed: tuple[str, Stay] | None = None  # whose numbers are not known yet
+        self._groups: dict[int, int] = {}  # group's number in the replay, by its number in the run
+        self._nodes: dict[tuple[int, int], int] = {}  # node's number in the replay, by its group and number in the run
+        self._placed: tuple[str, Stay] | None = None  # last placement, whose numbers in the replay are not known yet
         shortest_s = min((iteration_s[job_id] for job_id in places.moves), default=None)
         self.wakes_every_s = None if shortest_s is None else max(shortest_s / _TICKS, span_s / _MOST_TICKS)
 
     def decide(self, state: State, event: Event) -> Plan:
-        """The recorded placement of a job that arrives, or the next move that is due."""
+        """Return the recorded placement of a job that arrives, or the next move that is due."""
         self._learn_numbers(state)
         if isinstance(event, Arrived):
             job_id = event.job.id
@@ -82,7 +98,7 @@ class RecordedPlacements:
         return self._move(state) if isinstance(event, Ticked) else ()
 
     def _move(self, state: State) -> Plan:
-        """One of the moves whose time has come; the others come with the next ticks."""
+        """Return one of the moves that are due; the others follow at the next ticks."""
         for job_id, moves in self._moves.items():
             if not moves or not state.is_running(job_id) or state.is_paused(job_id):
                 continue
@@ -97,7 +113,7 @@ class RecordedPlacements:
         return ()
 
     def _placement(self, state: State, job_id: str, stay: Stay) -> Placement | None:
-        """A recorded place of a job in the state as it is here; None where there are too few nodes."""
+        """Return a recorded placement in terms of the replay's state, or None if too few nodes are free."""
         here = next((group for group in state.group_list() if group.id == self._groups.get(stay.group, -1)), None)
         there = {number for pin in stay.pins if (number := self._nodes.get((stay.group, pin), -1)) >= 0}
         if here is None:
@@ -108,7 +124,7 @@ class RecordedPlacements:
         return placement if state.has_room({job_id: placement}) else None
 
     def _learn_numbers(self, state: State) -> None:
-        """What numbers the last placement has brought about: new nodes come last."""
+        """Record the numbers that the last placement has in the replay; new nodes have the last numbers."""
         if self._placed is None:
             return
         job_id, stay = self._placed

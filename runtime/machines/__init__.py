@@ -1,1 +1,1 @@
-"""The machines that jobs run on: nodes and hosts of the pools, Ray and its health, processes, and a forecast of memory."""
+"""The machines on which jobs run: nodes and hosts of the pools, Ray and its health, processes, and memory forecasts."""

@@ -1,6 +1,7 @@
-"""Memory that jobs will take on nodes, and the room of their checkpoints on a disk, from sizes alone, and whether it is there.
+"""Forecasts of the memory that jobs will take on nodes and of the disk space of their checkpoints, and checks of both.
 
-What a job's file does not say of its shapes is estimated from its profile, until it has been measured.
+They follow from sizes alone. The worst cases of shapes that a job's file does not state are estimated from its profile, until they
+are measured.
 """
 
 from __future__ import annotations
@@ -40,16 +41,19 @@ from runtime.training.memory import TrainingPeak, size_of, tiny_size, training_p
 
 _LEAST_S = 1e-6
 
-_BYTES = 12  # a parameter, of weights and Adam's two moments in float32
+_BYTES = 12  # bytes per parameter: weight and Adam's two moments in float32
 _LOOKS_S = 1.0
-_AGAIN_S = 3.0  # between attempts, each of which may fill the disk for a moment
-_LONGEST_S = 60.0  # a quota may have grown, which the file system does not tell
+_AGAIN_S = 3.0  # interval between attempts, each of which may fill the disk for a moment
+_LONGEST_S = 60.0  # longest wait: a quota may have grown, which the file system does not report
 
 
 class Limits(NamedTuple):
-    """GB that there are for a worker: of its device, of its node's host memory, and of the machine's; None where nobody says.
+    """Memory available to a worker; a value is None if it is unknown.
 
-    A CPU is its own device.
+    Attributes:
+        device_gb: Memory of its device, in GB. A CPU node's device is its host memory.
+        node_gb: Host memory of its node, in GB.
+        machine_gb: Host memory of the run's nodes on its machine, in GB.
     """
 
     device_gb: float | None
@@ -58,11 +62,17 @@ class Limits(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """What one job will take.
+    """Forecast for one job.
 
     Attributes:
-        ranks: that train it. on_node: workers of each pool on a node: ranks, and engines that sample together.
-        engines: that are built on a rollout node, of all sizes.
+        spec: The job.
+        size: Sizes of its model.
+        ranks: Number of training ranks.
+        on_node: Workers on a node, by pool: training ranks, and engines that sample at the same time.
+        engines: Number of engines, of all sizes, on a rollout node.
+        on_gpu: Whether the nodes have GPUs, by pool.
+        training: Peak memory of a rank.
+        sampling: Memory of an engine.
     """
 
     spec: TaskJob
@@ -76,20 +86,24 @@ class Forecast(NamedTuple):
 
     @property
     def waiting(self) -> int:
-        """Bytes of its training state in the host memory of a node, between phases or in them."""
+        """Bytes of the job's training state in a node's host memory, between or during phases."""
         return self.on_node["training"] * max(self.training.waiting, self.training.host)
 
     @property
     def written(self) -> int:
-        """Bytes beside them, as long as a checkpoint is written and the state has gone on."""
+        """Additional bytes for the copy from which a checkpoint is written while training continues."""
         return self.on_node["training"] * self.training.written if self.spec.checkpoint.is_wanted else 0
 
 
 def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]:
-    """Of jobs of the built-in kind, on as many nodes as they ask for.
+    """Return the forecasts of all built-in jobs, on the numbers of nodes that they ask for.
+
+    Args:
+        specs: Jobs, of which only built-in ones are forecast.
+        nodes: Nodes of the run.
 
     Raises:
-        InputError: a rollout node cannot be cut into a job's engines; one line.
+        InputError: If a rollout node cannot be divided into a job's engines; one line.
     """
     expected = []
     for spec in specs:
@@ -113,10 +127,11 @@ def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]
 
 
 def limits(nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, Limits]:
-    """What there is on the smallest node of each pool.
+    """Return the memory of the smallest node of each pool.
 
     Args:
-        gpu_gb: of a GPU; None where it is not known.
+        nodes: Nodes of the run.
+        gpu_gb: Memory of a GPU in GB, or None if unknown.
     """
     there: dict[Pool, Limits] = {}
     for pool in POOLS:
@@ -127,15 +142,20 @@ def limits(nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, Limits]:
 
 
 def nodes_of(pool: Pool, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that run the phases of a pool: with one device, those of the other."""
+    """Return the nodes that run the phases of a pool: with one device, all nodes."""
     return [node for node in nodes if node.pool == pool] or [*nodes]
 
 
 def check_memory(expected: Sequence[Forecast], there: dict[Pool, Limits], say: Callable[[str], None]) -> None:
-    """Say where memory may not do.
+    """Check that jobs fit into memory, and print a line about each job that may not.
+
+    Args:
+        expected: Forecasts of the jobs.
+        there: Available memory, by pool.
+        say: Callback for a line.
 
     Raises:
-        InputError: it cannot, whatever is trained on; one line.
+        InputError: If a job cannot fit, whatever the lengths of its sequences; one line.
     """
     for one in expected:
         for check in _checks(one, there):
@@ -148,7 +168,16 @@ def check_memory(expected: Sequence[Forecast], there: dict[Pool, Limits], say: C
 
 
 class _Check(NamedTuple):
-    """One memory: bytes that a job needs at least and at most, and GB that are there for it, and with those of other nodes."""
+    """Comparison of one kind of memory.
+
+    Attributes:
+        what: Use of the memory, for messages.
+        least: Fewest bytes that the job needs.
+        most: Most bytes that the job needs.
+        there_gb: Available memory in GB, or None if unknown.
+        all_gb: Available memory with that of other nodes in GB, or None if unknown.
+        advice: Advice for messages.
+    """
 
     what: str
     least: int
@@ -188,10 +217,10 @@ def _size(spec: TaskJob) -> ModelSize:
 
 
 def checkpoint_bytes(spec: JobSpec) -> int:
-    """Bytes of a checkpoint; 0 of a job without any, and of a class, of which nobody knows.
+    """Return the bytes of a checkpoint, or 0 for a job without any and for one whose checkpoints have unknown size.
 
     Raises:
-        InputError: the model is not there; one line.
+        InputError: If the model is missing; one line.
     """
     if not isinstance(spec, TaskJob) or not spec.checkpoint.is_wanted:
         return 0
@@ -199,9 +228,13 @@ def checkpoint_bytes(spec: JobSpec) -> int:
 
 
 def missing_bytes(spec: JobSpec, folder: Path) -> int:
-    """Bytes that a job's checkpoints will yet take in the folder of its run: those that are kept, and one that is being written.
+    """Return the additional bytes that a job's checkpoints will take in its run's folder: those to keep, and one being written.
 
-    A model that is not there counts as none: whoever loads it says so.
+    A missing model counts as 0 bytes: it is reported when it is loaded.
+
+    Args:
+        spec: The job.
+        folder: Folder of the run.
     """
     try:
         size = checkpoint_bytes(spec)
@@ -213,7 +246,7 @@ def missing_bytes(spec: JobSpec, folder: Path) -> int:
 
 
 def _bytes_below(folder: Path) -> int:
-    """Bytes of the files in a folder that its job may be changing."""
+    """Return the bytes of the files in a folder, which may change meanwhile."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -223,13 +256,15 @@ def _bytes_below(folder: Path) -> int:
 
 
 def check_space(specs: Iterable[JobSpec], folder: Path, where: str) -> None:
-    """Make sure that there is room for the checkpoints of jobs.
+    """Check that there is disk space for the checkpoints of jobs.
 
     Args:
-        folder: of their run. where: what error messages begin with.
+        specs: The jobs.
+        folder: Folder of their run.
+        where: Beginning of error messages.
 
     Raises:
-        InputError: there is less; one line.
+        InputError: If there is too little; one line.
     """
     needed = sum(missing_bytes(spec, folder) for spec in specs)
     free = shutil.disk_usage(folder).free
@@ -241,22 +276,24 @@ def check_space(specs: Iterable[JobSpec], folder: Path, where: str) -> None:
 
 
 async def wait_for_room(folder: Path, least: int, over: Callable[[], bool]) -> None:
-    """Wait until the file system of a folder has more free bytes than it has had since there was no room, or for a minute.
+    """Wait until a folder's file system has more free bytes than at any time since it was full, or for a minute.
 
     Args:
-        least: free bytes when there was none. over: nobody waits any more.
+        folder: The folder.
+        least: Free bytes when it was full.
+        over: Function that returns whether to stop waiting.
     """
     began_s = monotonic()
     while not over():
         await asyncio.sleep(_LOOKS_S)
         passed_s, free = monotonic() - began_s, free_bytes(folder)
-        least = min(least, free)  # others write there too: what is made free need not be more than there was
+        least = min(least, free)  # other programs write there too, and may take what was freed
         if passed_s > _LONGEST_S or (passed_s > _AGAIN_S and free > least):
             return
 
 
 def free_bytes(folder: Path) -> int:
-    """Of the file system of a folder; 0 where nobody says."""
+    """Return the free bytes of a folder's file system, or 0 if unknown."""
     try:
         return shutil.disk_usage(folder).free
     except OSError:
@@ -264,15 +301,18 @@ def free_bytes(folder: Path) -> int:
 
 
 def with_shapes(spec: JobSpec, profiled: Job, cluster: Cluster, nodes: Sequence[Node]) -> Job:
-    """A profiled job with its shapes, each with worst cases and memory.
+    """Return a profiled job with its shapes, each with worst cases and memory.
 
-    Seconds are the profile's, times what the timing model (docs/reference/timing.md) says of these numbers of nodes against the
-    job's own. Where it does not know the GPU of a pool, which has to be named in the cluster, or there is none, the work is taken
-    to be divided evenly. Host memory of a training node is the profile's, more or less by what the forecast of memory differs;
-    that of a rollout node, and GPU memory between phases, are the profile's.
+    Seconds are those of the profile, scaled by the timing model (docs/reference/timing.md) from the job's own number of nodes to
+    the shape's. If the model does not know the GPU of a pool (which the cluster names), or there is none, the work is assumed to be
+    divided evenly. Host memory of a training node is the profile's, changed by the difference between memory forecasts. Host memory
+    of a rollout node and GPU memory between phases are the profile's.
 
     Args:
-        nodes: of the run, of both pools.
+        spec: The job.
+        profiled: The job with its profile.
+        cluster: Cluster with its pools.
+        nodes: Nodes of the run, of both pools.
     """
     forecast = next(iter(forecasts([spec], nodes)), None) if spec.shapes else None
     shapes = []
@@ -292,7 +332,7 @@ def with_shapes(spec: JobSpec, profiled: Job, cluster: Cluster, nodes: Sequence[
 
 
 def shape_lines(former: Job, job: Job) -> Iterator[str]:
-    """What is known anew of a job's shapes, a line for each of them."""
+    """Yield a line for each of a job's shapes whose planned seconds have changed."""
     for number, pair in enumerate(zip(former.shapes, job.shapes, strict=True), 1):
         if pair[0] != pair[1]:
             seconds = [phase.worst_case_s for phase in job.phases(number)]
@@ -300,7 +340,7 @@ def shape_lines(former: Job, job: Job) -> Iterator[str]:
 
 
 class _Estimate:
-    """Of a phase of a job with a task, on other numbers of nodes."""
+    """Estimate of a phase of a built-in job on other numbers of nodes."""
 
     def __init__(self, forecast: Forecast, cluster: Cluster, nodes: Sequence[Node], side: Side) -> None:
         self._forecast, self._spec, self._side = forecast, forecast.spec, side
@@ -308,14 +348,14 @@ class _Estimate:
         self._gpus = len(nodes_of(side, nodes)[0].gpus)
 
     def times(self, own: int, wanted: int) -> float:
-        """How many times as long the phase takes on `wanted` nodes as on `own`."""
+        """Return the ratio of the phase's duration on `wanted` nodes to that on `own` nodes."""
         try:
             return self._seconds(wanted) / self._seconds(own)
-        except InputError:  # a GPU that nobody has measured, none at all, or a model that it is too small for
+        except InputError:  # the GPU is not in the catalogue, too small for the model, or there is none
             return self._share(wanted) / self._share(own)
 
     def more_gb(self, own: int, wanted: int) -> float:
-        """Host memory on a node beside what it takes on `own` nodes, GB."""
+        """Return the additional host memory per node on `wanted` nodes, compared with `own` nodes, in GB."""
         if self._side == "rollout":
             return 0.0
         return (self._waiting(wanted) - self._waiting(own)) / 1e9
@@ -326,14 +366,14 @@ class _Estimate:
         return workers * training_peak(self._forecast.size, self._spec.algorithm, number * workers, on_gpu, offloads).waiting
 
     def _share(self, number: int) -> int:
-        """Responses of the worker that has most of them."""
+        """Return the largest number of responses of a worker."""
         return ceil(self._batch / (number * self._forecast.on_node[self._side]))
 
     def _seconds(self, number: int) -> float:
-        """As the timing model has it.
+        """Return the phase's duration by the timing model, in seconds.
 
         Raises:
-            InputError: it does not know the GPU, or how fast that trains.
+            InputError: If the model does not know the GPU or its training rate.
         """
         if not self._gpus:
             raise InputError("a CPU is not in the catalogue")

@@ -1,11 +1,11 @@
-"""Nodes without Ray: this machine carved up, or hosts that a file names.
+"""Nodes without Ray: this machine divided into nodes, or hosts that a file names.
 
     hosts:
       rollout: [gpu-1, gpu-2]
       training: [gpu-3, gpu-3]
 
-Each entry is a node of that pool, with the pool's `gpus_per_node` GPUs of the host; a host that is named several times has its GPUs
-handed out in the order of the entries. Of this machine, what it has is shared out among its entries.
+Each entry is a node of that pool, with `gpus_per_node` GPUs of the host. If a host is named several times, its GPUs are assigned in
+the order of the entries. The devices of this machine are divided among its entries.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")]
 
 
 class Hosts(FileModel):
-    """The hosts of a service's nodes, an entry a node."""
+    """Names of the hosts of a service's nodes, one entry per node."""
 
     rollout: Annotated[tuple[_Host, ...], Field(strict=False)] = ()
-    """Of the rollout nodes; none with one_device."""
+    """Hosts of the rollout nodes; none with `one_device`."""
     training: Annotated[tuple[_Host, ...], Field(strict=False, min_length=1)]
-    """Of the training nodes."""
+    """Hosts of the training nodes."""
 
     def entries(self) -> list[tuple[Pool, str]]:
-        """Pool and host of each node, rollout nodes first."""
+        """Return pool and host of each node, rollout nodes first."""
         return [(pool, host) for pool in POOLS for host in getattr(self, pool)]
 
 
 def load_hosts(path: Path) -> Hosts | None:
-    """The `hosts` of a file; None where it has none.
+    """Return the `hosts` of a file, or None if it has none.
 
     Raises:
-        InputError: it cannot be read, or they are no such; one line.
+        InputError: If the file cannot be read, or `hosts` is malformed; one line.
     """
     data = read_mapping(path)
     if "hosts" not in data:
@@ -60,20 +60,27 @@ def load_hosts(path: Path) -> Hosts | None:
 
 
 def nodes_here(wanted: Mapping[Pool, int]) -> tuple[Node, ...]:
-    """So many nodes of each pool, of this machine.
+    """Return nodes of this machine.
+
+    Args:
+        wanted: Number of nodes in each pool.
 
     Raises:
-        InputError: it cannot be cut into so many; one line.
+        InputError: If it has too few devices for these numbers; one line.
     """
     here = os.uname().nodename
     return find_nodes([_machine(here)], wanted, here)
 
 
 def nodes_of_hosts(hosts: Hosts, cluster: Cluster) -> tuple[Node, ...]:
-    """A node for each entry, named by pool and number.
+    """Return a node for each entry, named by pool and number.
+
+    Args:
+        hosts: Entries of the file.
+        cluster: Cluster with its pools.
 
     Raises:
-        InputError: this machine has less than is named of it; one line.
+        InputError: If this machine has fewer devices than its entries need; one line.
     """
     here = os.uname().nodename
     entries = hosts.entries()
@@ -98,14 +105,15 @@ def nodes_of_hosts(hosts: Hosts, cluster: Cluster) -> tuple[Node, ...]:
 
 
 def more_nodes(hosts: Hosts, cluster: Cluster, known: Collection[Node]) -> tuple[Node, ...]:
-    """The nodes of hosts that have been added at the ends of the lists.
+    """Return the nodes of hosts that were added at the ends of the lists.
 
     Args:
-        known: all nodes that the service ever had. They stay, whatever the file says: nodes are taken out of use by draining them.
+        hosts: Entries of the file.
+        cluster: Cluster with its pools.
+        known: All nodes that the service ever had. They stay, whatever the file says: nodes are removed by draining them.
 
     Raises:
-        InputError: an entry is not what it was, or a new one is of a host that has nodes already, whose GPUs and cores are handed
-            out; one line.
+        InputError: If an entry has changed, or a new one names a host that has nodes already, whose devices are assigned; one line.
     """
     by_name, used = {node.name: node for node in known}, {node.host for node in known}
     new = []
@@ -121,6 +129,6 @@ def more_nodes(hosts: Hosts, cluster: Cluster, known: Collection[Node]) -> tuple
 
 
 def _machine(here: str) -> dict[str, Any]:
-    """This machine, as Ray lists one."""
+    """Return this machine in the form in which Ray lists machines."""
     resources = {"CPU": os.cpu_count() or 1, "GPU": device_count()}
     return {"NodeID": here, "Alive": True, "NodeManagerHostname": here, "Resources": resources}

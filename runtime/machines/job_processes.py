@@ -1,7 +1,7 @@
-"""The processes that jobs start beside their own: they end with their job, also those that have left its session or its tree.
+"""Processes that jobs start besides their own. They end with their job, even if they have left its session or process tree.
 
-They are known by a mark in the environment that they were started with, or, where they were forked, by what they inherit: they
-print to a log of the job's. Whoever reads a log is left alone.
+They are recognised by a mark in the environment with which they were started, or, if they were forked, by an inherited file: they
+write to a log of the job. A process that reads a log is not one of them.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-_MARK = "ROLLMUX_LOGS"  # in the environment: the folder of the job's logs, with a slash at its end
-_STARTED = 19  # place of the time of start in /proc/PID/stat, behind the name
-_LOOKS = 4  # in a row that find nobody: a process that has just been forked has the environment of its parent until it begins
-_MOST_S = 60.0  # then a process is in nobody's reach
-_GRACE_S = 2.0  # for those that end by themselves
+_MARK = "ROLLMUX_LOGS"  # environment variable: the folder of the job's logs, with a slash at its end
+_STARTED = 19  # index of the start time in /proc/PID/stat, after the name
+_LOOKS = 4  # consecutive searches without result: a process that was just forked may be missed by one
+_MOST_S = 60.0  # time after which a process counts as one that cannot be ended
+_GRACE_S = 2.0  # time for processes to end without a signal
 
 
 def mark_process(logs: str) -> None:
-    """Let what this process starts from now on be known as a job's.
+    """Mark the further children of this process as a job's.
 
     Args:
-        logs: folder of the job's logs.
+        logs: Folder of the job's logs.
     """
     os.environ |= mark_of(logs)
 
 
 def mark_of(logs: str) -> dict[str, str]:
-    """What makes a process known as a job's, in its environment.
+    """Return the environment variables that mark a process as a job's.
 
     Args:
-        logs: folder of the job's logs.
+        logs: Folder of the job's logs.
     """
     return {_MARK: f"{logs}/"}
 
 
 def end_job_processes(logs: str, known: Collection[tuple[int, int]] = ()) -> None:
-    """End what is left of a job on this machine; or of all jobs of a run, whose logs are below one folder.
+    """End the processes of a job on this machine, or of all jobs of a run, whose logs are below one folder.
 
     Args:
         logs: Folder of the job's logs.
-        known: Processes that it had here: id, and when it was started. One that the kernel takes apart has no environment and no
-            files any more, but may still have memory of a GPU.
+        known: Process id and start time of known processes of the job. A process that the kernel is removing has no environment or
+            files any more, but may still occupy GPU memory.
     """
 
     def find() -> list[int]:
@@ -55,10 +55,12 @@ def end_job_processes(logs: str, known: Collection[tuple[int, int]] = ()) -> Non
 
 
 def marked_processes(mark: str, folder: str, modes: Collection[int]) -> list[int]:
-    """This user's living processes that were started with a mark in their environment, or keep a file open below a folder.
+    """Return this user's living processes that have a mark in their environment, or an open file below a folder.
 
     Args:
-        modes: in which they keep it open.
+        mark: Text in the environment.
+        folder: The folder.
+        modes: Access modes of open files that count.
     """
     pids = []
     for entry in Path("/proc").iterdir():
@@ -71,14 +73,14 @@ def marked_processes(mark: str, folder: str, modes: Collection[int]) -> list[int
 
 
 def end_all(find: Callable[[], list[int]], grace_s: float) -> list[int]:
-    """Wait until no processes are found, this one aside, and end those that do not end in time.
+    """Wait until no processes but this one are found, and kill those that do not end in time.
 
     Args:
-        find: Returns the ids of the processes.
-        grace_s: Time that they have to end by themselves, seconds.
+        find: Function that returns the ids of the processes.
+        grace_s: Time for processes to end without a signal, in seconds.
 
     Returns:
-        The ids of those that cannot be ended.
+        Ids of processes that cannot be ended.
     """
     until_s = time.monotonic() + grace_s
     quiet, pids = 0, list[int]()
@@ -94,7 +96,7 @@ def end_all(find: Callable[[], list[int]], grace_s: float) -> list[int]:
 
 
 def _holds(entry: Path, folder: str, modes: Collection[int]) -> bool:
-    """Whether a process has a file open below a folder."""
+    """Return whether a process has a file open below a folder."""
     for descriptor in (entry / "fd").iterdir():
         with contextlib.suppress(OSError):
             if os.readlink(descriptor).startswith(f"{folder}/"):
@@ -105,7 +107,7 @@ def _holds(entry: Path, folder: str, modes: Collection[int]) -> bool:
 
 
 def user_of(pid: int) -> int | None:
-    """The user whose a process is; None: there is none."""
+    """Return the user id of a process, or None if there is no such process."""
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -113,9 +115,9 @@ def user_of(pid: int) -> int | None:
 
 
 def started(pid: int) -> int:
-    """When this machine started a living process, in clock ticks since it was booted; 0: there is none.
+    """Return the start time of a living process in clock ticks since boot, or 0 if there is none.
 
-    A process lives as long as one of its threads does, also after its first one has ended.
+    A process lives as long as one of its threads does, even if its main thread has ended.
     """
     entry = Path(f"/proc/{pid}")
     try:

@@ -1,8 +1,8 @@
-"""Which nodes there are, and how a process is pinned to one.
+"""The nodes of a run, and the binding of processes to them.
 
-A Ray node with the custom resource `rollout_node` or `training_node` is so many nodes of that pool: its GPUs, or its cores where it
-has none, are shared out among them. Where no Ray node has either, this machine is carved up. Where there are no rollout nodes, all
-phases run on training nodes (`cluster.one_device`).
+A Ray node with the custom resource `rollout_node` or `training_node` provides that number of nodes of the pool: its GPUs, or its
+cores if it has none, are divided among them. If no Ray node has such a resource, this machine is divided. If there are no rollout
+nodes, all phases run on training nodes (`cluster.one_device`).
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from runtime.memory import memory
 
 POOLS: tuple[Pool, Pool] = ("rollout", "training")
 _Device = TypeVar("_Device", int, int | str)
-_Machines = Sequence[tuple[Mapping[str, Any], Mapping[Pool, int]]]  # as Ray lists them, and nodes of each pool
+_Machines = Sequence[
+    tuple[Mapping[str, Any], Mapping[Pool, int]]
+]  # machines as Ray lists them, each with its number of nodes in each pool
 RESOURCE = {"rollout": "rollout_node", "training": "training_node"}
 
 
 def find_nodes(machines: Sequence[Mapping[str, Any]], nodes_wanted: Mapping[Pool, int], here: str) -> tuple[Node, ...]:
-    """The nodes of a run.
+    """Return the nodes of a run.
 
     Args:
-        machines: as `ray.nodes()` lists them.
-        nodes_wanted: nodes of each pool, where this machine is carved up; no rollout node: there is one pool. With a single GPU
-            that is so where one node of each is wanted.
-        here: id of the Ray node that is this machine.
+        machines: Machines as `ray.nodes()` lists them.
+        nodes_wanted: Number of nodes in each pool if this machine is divided. Without rollout nodes, or with a single GPU and one
+            node wanted in each pool, there is one pool.
+        here: Id of the Ray node on this machine.
 
     Raises:
-        InputError: one pool has no node, or this machine cannot be cut into so many; one line.
+        InputError: If a pool has no node, or this machine has too few devices; one line.
     """
     used = [pool for pool in POOLS if nodes_wanted.get(pool, 1)]
     alive = _alive(machines, used)
@@ -54,11 +56,12 @@ def find_nodes(machines: Sequence[Mapping[str, Any]], nodes_wanted: Mapping[Pool
 
 
 def new_nodes(machines: Sequence[Mapping[str, Any]], pools: Collection[Pool], known: Collection[Node]) -> tuple[Node, ...]:
-    """The nodes of machines that have joined since.
+    """Return the nodes of machines that have joined since the run began.
 
     Args:
-        machines: as `ray.nodes()` lists them. pools: that are used.
-        known: all nodes that the run ever had; the new ones get other names.
+        machines: Machines as `ray.nodes()` lists them.
+        pools: Pools that are used.
+        known: All nodes that the run ever had, whose names are not reused.
     """
     old = {node.machine for node in known}
     new = [
@@ -68,11 +71,11 @@ def new_nodes(machines: Sequence[Mapping[str, Any]], pools: Collection[Pool], kn
 
 
 def keep_names(nodes: Sequence[Node], known: Collection[Node]) -> tuple[Node, ...]:
-    """The nodes of a run that goes on: those on machines that it knows are called as they were, so that what is said of them by
-    name (drained, a group's) is still said of them.
+    """Return the nodes of a run that continues. Nodes on known machines have their old names, to which drains and groups refer.
 
     Args:
-        nodes: as they are found now, named by their order. known: all that the run ever had.
+        nodes: Present nodes, named by their order.
+        known: All nodes that the run ever had.
     """
     names: dict[tuple[str, Pool], list[str]] = {}
     for node in known:
@@ -86,14 +89,14 @@ def keep_names(nodes: Sequence[Node], known: Collection[Node]) -> tuple[Node, ..
 
 
 def _alive(machines: Sequence[Mapping[str, Any]], pools: Collection[Pool]) -> _Machines:
-    """Machines that are there, by id, and how many nodes of each of these pools each is."""
+    """Return the machines that are alive, by id, each with its number of nodes in each of the pools."""
     alive = sorted((machine for machine in machines if machine["Alive"]), key=lambda machine: str(machine["NodeID"]))
     counts = [{pool: int(machine["Resources"].get(RESOURCE[pool], 0)) for pool in POOLS if pool in pools} for machine in alive]
     return [*zip(alive, counts, strict=True)]
 
 
 def _named(nodes: Sequence[Node], taken: Collection[str]) -> tuple[Node, ...]:
-    """Nodes under names that are not taken."""
+    """Return nodes with names that are not taken."""
     names = set(taken)
     named = []
     for node in nodes:
@@ -104,7 +107,12 @@ def _named(nodes: Sequence[Node], taken: Collection[str]) -> tuple[Node, ...]:
 
 
 def _carve(machines: _Machines, here: bool = False) -> tuple[Node, ...]:
-    """Cut machines into so many nodes of each pool; `here`: it is this machine alone, which a run may start as it likes."""
+    """Divide machines into nodes of each pool.
+
+    Args:
+        machines: Machines with the number of nodes in each pool.
+        here: Whether it is this machine alone, which a run may divide as it likes.
+    """
     nodes: list[Node] = []
     numbers = dict.fromkeys(POOLS, 0)
     for machine, counts in machines:
@@ -137,7 +145,7 @@ def _carve(machines: _Machines, here: bool = False) -> tuple[Node, ...]:
 
 
 def _share(devices: Sequence[_Device], place: int, total: int) -> tuple[_Device, ...]:
-    """The part of some devices that is the `place`-th of `total`."""
+    """Return part number `place` of devices that are divided into `total` parts."""
     return tuple(devices[len(devices) * place // total : len(devices) * (place + 1) // total])
 
 
@@ -154,10 +162,7 @@ def _cpu_model() -> str:
 
 
 def dead_machines(machines: Collection[str]) -> set[str]:
-    """Those of some Ray nodes that are no longer there: nobody answers at the address of their raylet.
-
-    Ray itself may take half a minute to notice.
-    """
+    """Return the Ray nodes, of those named, that are gone: their raylet does not answer. Ray may take half a minute to notice."""
     import ray
 
     by_id = {str(machine["NodeID"]): machine for machine in ray.nodes()}  # type: ignore[no-untyped-call]
@@ -169,13 +174,13 @@ def _is_there(machine: Mapping[str, Any]) -> bool:
 
 
 def prepare_process(nodes: Sequence[Node]) -> None:
-    """Give this process what it owns, before a library counts cores: GPUs, thread counts, and the cores themselves."""
+    """Bind this process to nodes before a library counts cores: set its GPUs, thread counts and cores."""
     threads = str(threads_of(*(node.cores for node in nodes)))
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = threads
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    gpus = [gpu for node in nodes for gpu in node.gpus]  # numbers are places among what Ray counts
+    gpus = [gpu for node in nodes for gpu in node.gpus]  # a number is an index among the visible GPUs
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
         visible[gpu] if isinstance(gpu, int) and visible != [""] else str(gpu) for gpu in gpus
     )
@@ -183,12 +188,12 @@ def prepare_process(nodes: Sequence[Node]) -> None:
 
 
 def move_process(nodes: Sequence[Node]) -> None:
-    """Let all threads of this process run on these nodes' cores alone; where they have GPUs, nothing is gained by it."""
+    """Bind all threads of this process to the cores of nodes. Nothing is done for nodes with GPUs."""
     cores = {core for node in nodes for core in node.cores}
     if not cores or any(node.gpus for node in nodes):
         return
     for thread in os.listdir("/proc/self/task"):
         try:
             os.sched_setaffinity(int(thread), cores)
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             continue

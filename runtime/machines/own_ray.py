@@ -1,4 +1,4 @@
-"""What a Ray that RollMux starts is like, how all of its processes are ended, and whether a Ray listens where one is said to be."""
+"""The environment of a Ray that RollMux starts, the end of all of its processes, and whether a Ray answers at an address."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from rollmux_env.validation_errors import one_line
 from runtime.machines.job_processes import end_all, marked_processes
 from runtime.own_folder import OwnFolder
 
-_ANSWERS_S = 5.0  # who is there takes a connection within this time
+_ANSWERS_S = 5.0  # time within which a listening process accepts a connection
 
 OBJECTS = 512 << 20  # bytes of Ray's object store: responses and small models
-MARK = "ROLLMUX_RAY"  # in the environment of all processes of a Ray of ours: its folder
+MARK = "ROLLMUX_RAY"  # environment variable of all processes of RollMux's own Ray: its folder
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # actors of ours choose their GPUs themselves
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # RollMux's actors choose their GPUs themselves
     "RAY_DEDUP_LOGS": "0",
-    "RAY_memory_monitor_refresh_ms": "0",  # it ends whom it likes; a job's own processes watch their memory
+    "RAY_memory_monitor_refresh_ms": "0",  # it would kill arbitrary processes; a job's processes watch their own memory
     "OMP_NUM_THREADS": "1",
-    "RAY_worker_niceness": "0",  # Ray's default, 15, lets whatever else runs on the machine slow phases down
+    "RAY_worker_niceness": "0",  # with Ray's default, 15, other programs on the machine would slow phases down
 }
-_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "", "RAY_AUTH_TOKEN": ""}  # the last would come before a file
+_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "", "RAY_AUTH_TOKEN": ""}  # the last would take precedence over a file
 
 
 def stay_on_loopback() -> None:
-    """Let a Ray that is started by this process listen on loopback alone. Ray must not be imported yet: it would not notice."""
+    """Let a Ray that this process starts listen on loopback alone. It has no effect once Ray has been imported."""
     if "ray" not in sys.modules:
-        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # else it takes 127.0.0.1 for the address of a network
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # otherwise Ray replaces 127.0.0.1 by an address of the network
 
 
 def write_token(path: Path) -> None:
-    """Write a new token that only this user can read; one that is there goes."""
+    """Write a new token that only this user can read; an existing one is replaced."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(secrets.token_hex(32))
 
 
 def ask_for_token(path: Path) -> None:
-    """Let a Ray that is imported, joined or started from now on ask for the token in a file."""
+    """Let a Ray that is imported, joined or started from now on require the token in a file."""
     os.environ.update(_TOKEN | {"RAY_AUTH_TOKEN_PATH": str(path)})
 
 
 @contextlib.contextmanager
 def asking_for_token(folder: OwnFolder) -> Iterator[None]:
-    """Let a Ray of ours ask for a token that lies in its folder; Ray's own lies in the user's home, for others to read."""
+    """Let RollMux's own Ray require a token in its folder. Ray's default token is in the user's home, where others may read it."""
     before = {name: os.environ.get(name) for name in _TOKEN}
     path = Path(folder.path) / "token"
     write_token(path)
@@ -68,7 +68,7 @@ def asking_for_token(folder: OwnFolder) -> Iterator[None]:
 
 
 def _look_again() -> None:
-    """Let Ray, which has been imported, see the mode and the token that the environment has now, as its own `init` does."""
+    """Let an imported Ray read the authentication mode and token of the environment again, as its `init` does."""
     from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
     Config.initialize("")
@@ -76,9 +76,10 @@ def _look_again() -> None:
 
 
 def started_processes(folder: OwnFolder) -> list[int]:
-    """The living processes of a Ray of ours: this user's that were started with its folder in their environment, or keep a file in
-    it open; none where the folder is not known to be ours. One that has given itself a title may have written it over its
-    environment.
+    """Return the living processes of RollMux's own Ray, or none if the folder is not certainly RollMux's.
+
+    They are this user's processes that have its folder in their environment, or a file in it open. A process that sets its title
+    may have overwritten its environment.
     """
     if folder.doubt() is not None:
         return []
@@ -86,12 +87,17 @@ def started_processes(folder: OwnFolder) -> list[int]:
 
 
 def end_processes(folder: OwnFolder, grace_s: float) -> None:
-    """Wait for the processes of a Ray of ours, this one aside, and end those that do not end in time."""
+    """Wait for the processes of RollMux's own Ray, except this one, and kill those that do not end in time.
+
+    Args:
+        folder: Folder of the Ray.
+        grace_s: Time for processes to end without a signal, in seconds.
+    """
     end_all(lambda: started_processes(folder), grace_s)
 
 
 def answers(address: str) -> bool:
-    """Whether somebody listens at HOST:PORT."""
+    """Return whether a process listens at HOST:PORT."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWERS_S).close()
@@ -101,10 +107,10 @@ def answers(address: str) -> bool:
 
 
 def check_address(address: str) -> None:
-    """Make sure that somebody listens where `--address` says; `auto` is the Ray that was started on this machine, if it is known.
+    """Check that a process listens at the address of `--address`; `auto` is the Ray that was started on this machine.
 
     Raises:
-        InputError: nobody does; one line.
+        InputError: If none does; one line.
     """
     name = one_line(address, 300)
     where = _running() if address == "auto" else address
@@ -114,7 +120,7 @@ def check_address(address: str) -> None:
 
 
 def _running() -> str | None:
-    """The address of the Ray that a `ray start` on this machine has noted."""
+    """Return the address that `ray start` has recorded on this machine, or None."""
     if own := os.environ.get("RAY_ADDRESS"):
         return own
     note = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"

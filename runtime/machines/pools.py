@@ -1,4 +1,4 @@
-"""The pools of a run: how many nodes of each, what the policy sees of them, and whether a job can be there."""
+"""The pools of a run: their numbers of nodes, their limits as policies see them, and whether a job fits into them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from runtime.machine import Node, Pool
 from runtime.machines.nodes import POOLS
 
 _GIB = 1 << 30
-_USABLE = 0.9  # of a node's memory; the rest is for Ray and the system
+_USABLE = 0.9  # share of a node's memory for jobs; the rest is for Ray and the system
 _NO_SHAPES = "shapes: do not go with one device, where a job has all nodes of its group"
-_MIGRATION_S = 30.0  # pause of a moved job that a policy reckons with, where the file says nothing
+_MIGRATION_S = 30.0  # default of the pause that a policy assumes for a move
 
 
 def nodes_wanted(cluster: Cluster | None, jobs: Sequence[JobSpec]) -> dict[Pool, int]:
-    """Nodes that this machine is carved into: what the file says, else as many as the largest job asks for."""
+    """Return the number of nodes of each pool into which this machine is divided: as in the file, else as the largest job asks."""
     counts: dict[Pool, int] = {"rollout": 0, "training": 0}
     pools: Collection[Pool] = cluster.sides if cluster else POOLS
     for pool in pools:
@@ -39,15 +39,19 @@ def cluster_of(
     say: Callable[[str], None] = lambda _: None,
     gpu_gb: float | None = None,
 ) -> Cluster:
-    """What the policy sees: the given prices and limits, with as many nodes and as much memory as there is.
+    """Return the cluster as the policy sees it: stated prices and limits, with the nodes and memory that are present.
 
-    Without any a node costs 1 $/h, so that dollars are node-hours.
+    Without stated prices, a node costs 1 $/h, so that dollars are node-hours.
 
     Args:
-        say: takes a line where there is one pool, and nobody has asked for that. gpu_gb: of the smallest GPU, where it is known.
+        cluster: Cluster of the file, or None.
+        jobs: Jobs of the run.
+        nodes: Nodes that are present.
+        say: Callback for a line if there is one pool and the file does not ask for that.
+        gpu_gb: Memory of the smallest GPU in GB, or None if unknown.
 
     Raises:
-        InputError: a job asks for more nodes than there are; one line.
+        InputError: If a job asks for more nodes than there are; one line.
     """
     plain = PoolSpec(gpus_per_node=1, usd_per_gpu_hour=1.0)
     cluster = cluster or Cluster(rollout=plain, training=plain, migration_s=_MIGRATION_S)
@@ -74,16 +78,18 @@ def cluster_of(
 
 
 def _node_memory_gb(pool: Pool, nodes: Sequence[Node], stated_gb: float | None) -> float | None:
-    """What the smallest node of a pool has for jobs; None where nobody knows."""
+    """Return the memory for jobs on the smallest node of a pool in GB, or None if unknown."""
     known_gb = [_USABLE * node.memory_gb for node in nodes if node.pool == pool and node.memory_gb]
     return min(known_gb if stated_gb is None else [*known_gb, stated_gb], default=None)
 
 
 def too_few_nodes(spec: JobSpec, there: Mapping[str, int], left: str = "") -> str | None:
-    """Which phase of a job, or shape of one, asks for more nodes than there are of its pool, if any does.
+    """Return which phase or shape of a job asks for more nodes than its pool has, as a line, or None.
 
     Args:
-        there: nodes by pool; pools that are not named are not looked at. left: says that there may have been more.
+        spec: The job.
+        there: Number of nodes by pool; other pools are not checked.
+        left: Suffix of the line, if there were more nodes before.
     """
     for where, pool, asks in spec.nodes_of_shapes():
         if asks > there.get(pool, asks):
@@ -92,10 +98,13 @@ def too_few_nodes(spec: JobSpec, there: Mapping[str, int], left: str = "") -> st
 
 
 def beyond(spec: JobSpec, cluster: Cluster, policy: str, left: Mapping[str, int]) -> str | None:
-    """Why there can be no place for a job, if there can be none.
+    """Return the reason why a job can never be placed, as a line, or None.
 
     Args:
-        left: nodes, by pool, that have not gone.
+        spec: The job.
+        cluster: Cluster with its limits.
+        policy: Name of the placement policy.
+        left: Number of nodes, by pool, that are not lost.
     """
     if spec.staleness and cluster.one_device:
         return f"staleness: does not go with one device: {ONE_DEVICE}"
@@ -111,7 +120,7 @@ def beyond(spec: JobSpec, cluster: Cluster, policy: str, left: Mapping[str, int]
 
 
 def too_large(job: Job, cluster: Cluster) -> str | None:
-    """Why no node can hold a job, if none can."""
+    """Return the reason why a job does not fit on any node, as a line, or None."""
     demand = demand_of(job, cluster)
     for pool, limits in cluster.pools.items():
         need_gb, limit_gb = getattr(demand, f"{pool}_gb"), limits.node_memory_gb
@@ -124,10 +133,10 @@ def too_large(job: Job, cluster: Cluster) -> str | None:
 
 
 def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:
-    """Check that a run can go on with the nodes that there are now.
+    """Check that a run can continue with the present nodes.
 
     Raises:
-        InputError: it was begun with two pools, and there is one GPU.
+        InputError: If it began with two pools, and this machine has one GPU.
     """
     for pool in cluster.sides:
         if not any(node.pool == pool for node in nodes):
@@ -135,13 +144,15 @@ def check_pools(cluster: Cluster, nodes: Sequence[Node]) -> None:
 
 
 def device_room(specs: Sequence[JobSpec], nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, float]:
-    """GB of each GPU for what jobs keep there between their phases, by pool; nothing of CPU nodes, or where nobody knows.
+    """Return the memory of each GPU for the state of jobs between their phases, by pool, in GB. CPU nodes have no entry.
 
-    Of rollout nodes it is what an awake engine leaves (`rollout.engine_options.gpu_memory`); of training nodes all of a GPU, since
-    what an update takes is not known before.
+    On rollout nodes it is what an awake engine leaves (`rollout.engine_options.gpu_memory`). On training nodes it is the whole GPU,
+    since the memory of an update is not known in advance.
 
     Args:
-        gpu_gb: of the smallest GPU; None where it is not known.
+        specs: Jobs of the run.
+        nodes: Nodes of the run.
+        gpu_gb: Memory of the smallest GPU in GB, or None if unknown.
     """
     if gpu_gb is None:
         return {}
@@ -154,6 +165,6 @@ def device_room(specs: Sequence[JobSpec], nodes: Sequence[Node], gpu_gb: float |
 
 
 def gpu_memory_gb(nodes: Sequence[Node], here: bool) -> float | None:
-    """GB of the smallest GPU; None where there is none, or the nodes are on other machines."""
+    """Return the memory of the smallest GPU in GB, or None if there is none or the nodes are on other machines."""
     gpus = find_gpus() if here and any(node.gpus for node in nodes) else []
     return min((gpu.memory_gb * _GIB / 1e9 for gpu in gpus), default=None)

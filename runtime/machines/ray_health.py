@@ -1,6 +1,6 @@
-"""Which of Ray's own processes has died, of those that everything depends on: its GCS, and the raylet of this machine.
+"""Health of the Ray processes on which everything depends: the GCS, and the raylet of this machine.
 
-Ray says that an actor has died, or ends this process after a minute.
+When one of them dies, Ray reports only that an actor has died, or ends this process after a minute.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.machines.own_ray import answers
 
-has_died = False  # this process has been a part of a Ray that has died
+has_died = False  # whether the Ray that this process had joined has died
 _LOOKS_S = 2.0
-_FAILURES = 3  # in a row, since a network may have its moments
-_ENDS_S = 60.0  # a process that was killed
+_FAILURES = 3  # consecutive failures that count as death, since a network may fail for a moment
+_ENDS_S = 60.0  # longest wait for a killed process to end
 
 
 class RayDied(InputError):
-    """A process of Ray's has died. One line."""
+    """Error: a process of Ray has died; one line."""
 
 
 class RayHealth:
-    """Looks at them from a process that has joined Ray."""
+    """Checks of these processes from a process that has joined Ray."""
 
     def __init__(self) -> None:
         context = ray.get_runtime_context()
@@ -43,10 +43,10 @@ class RayHealth:
         self._looked_s, self._failures = monotonic(), 0
 
     def check(self) -> None:
-        """Look from time to time.
+        """Check the processes every few seconds.
 
         Raises:
-            RayDied: one has.
+            RayDied: If one has died.
         """
         if monotonic() - self._looked_s < _LOOKS_S:
             return
@@ -56,7 +56,7 @@ class RayHealth:
             raise RayDied(dead)
 
     def dead(self) -> str | None:
-        """What is wrong with them, on one line; None where all answer, and can be found."""
+        """Return a line about the process that does not answer or whose socket is gone, or None."""
         if not answers(self._gcs):
             return f"Ray's GCS at {self._gcs} has died"
         if not answers(self._raylet):
@@ -66,16 +66,12 @@ class RayHealth:
 
 
 def quieten_ray() -> None:
-    """Let Ray print nothing on our standard output: when a process dies it prints the raylet's log there."""
+    """Stop Ray from printing to standard output: when a process dies, Ray prints the raylet's log there."""
     worker.print_to_stdstream = lambda data, ignore_prefix: None
 
 
 def shut_down() -> list[Popen[bytes]]:
-    """Leave Ray; one that has died is left alone (`has_died`), since its own way would take a minute and may end in a crash.
-
-    Returns:
-        The processes that are still to be ended, of a Ray that has died.
-    """
+    """Leave Ray. A Ray that has died is left alone (`has_died`): its shutdown would take a minute and might crash."""
     global has_died
     started = _processes_of(worker._global_node)  # noqa: SLF001
     if ray.is_initialized() and not answers(ray.get_runtime_context().gcs_address):
@@ -83,12 +79,12 @@ def shut_down() -> list[Popen[bytes]]:
         atexit.unregister(ray.shutdown)
         return started
     ray.shutdown()
-    wait_for_ends(started)  # on a busy machine Ray leaves those that it has killed before they have ended
+    wait_for_ends(started)  # on a busy machine, Ray returns before the processes that it has killed have ended
     return []
 
 
 def started_in_vain(error: BaseException) -> list[Popen[bytes]]:
-    """Return the processes of a Ray whose start has failed: nobody else knows them any more.
+    """Return the processes of a Ray whose start has failed, which no other object refers to.
 
     Args:
         error: Error of `ray.init`.

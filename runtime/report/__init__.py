@@ -1,1 +1,1 @@
-"""What a run leaves to be read: figures, a summary, pictures, TensorBoard."""
+"""The report of a run: figures, a summary, pictures and TensorBoard events."""

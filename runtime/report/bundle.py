@@ -1,4 +1,4 @@
-"""One file for a bug report: what is needed to look into a run or a service elsewhere, without its secrets."""
+"""The file of `rollmux bundle` for a bug report: what is needed to examine a run or a service elsewhere, without its secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runtime.journal.read import JOURNAL, check_there, connect
 from runtime.own_folder import spare_folder
 
 MACHINE = "machine.json"
-_JOURNAL = (JOURNAL, f"{JOURNAL}-wal")  # the second of a damaged one
+_JOURNAL = (JOURNAL, f"{JOURNAL}-wal")  # the second only if the journal is damaged
 _LIBRARIES = (
     "rollmux",
     "rollmux-client",
@@ -36,7 +36,7 @@ _LIBRARIES = (
     "pydantic",
     "starlette",
 )
-_LINES, _LONGEST = 200, 2000  # of the end of a log, and characters of a line
+_LINES, _LONGEST = 200, 2000  # last lines of a log, and characters of a line
 _LOGS = ("logs/*/*.log", "operations.jsonl")
 _HIDDEN = "***"
 _SECRET = re.compile(
@@ -47,21 +47,25 @@ _NAMED_SECRET = re.compile(r"(?i)((?:token|secrets?|password|passwd|api[_-]?key|
 
 
 def without_secrets(line: str) -> str:
-    """A line in which what is a token or a password by its form or its name is hidden."""
+    """Return a line in which everything that looks like a token or a password, or is named so, is hidden."""
     return _NAMED_SECRET.sub(rf"\1{_HIDDEN}", _SECRET.sub(_HIDDEN, line))
 
 
 def write_bundle(folder: Path, to: Path) -> list[str]:
-    """Write a zip file of a run's or a service's journal, versions, machine and last lines of logs.
+    """Write a zip file with a run's or a service's journal, versions, machine and last lines of logs.
 
-    A service may be at work meanwhile. Files of tokens, models, checkpoints and samples are left out. The journal is there as it
-    is: it has names of files, and what job files say.
+    A service may be running. Files of tokens, models, checkpoints and samples are left out. The journal is unchanged: it contains
+    names of files, and the entries of job files.
+
+    Args:
+        folder: Folder of the run or the service.
+        to: New zip file.
 
     Returns:
-        Names of what is in it.
+        Names of the files in it.
 
     Raises:
-        InputError: there is no journal, or the file is there already or cannot be written; one line.
+        InputError: If there is no journal, or the file exists already or cannot be written; one line.
     """
     if to.exists() or to.is_symlink():
         raise InputError(f"--out {one_line(str(to), 4096)}: is there already")
@@ -81,10 +85,13 @@ def write_bundle(folder: Path, to: Path) -> list[str]:
 
 @contextlib.contextmanager
 def folder_of_bundle(target: Path) -> Iterator[Path]:
-    """The folder of a run: the one that is given, or for as long as it is needed one with the journal of a bundle.
+    """Yield the folder of a run, or a temporary folder with the journal of a bundle.
+
+    Args:
+        target: Folder, or file of `rollmux bundle`.
 
     Raises:
-        InputError: a file that is no bundle; one line.
+        InputError: If the file is not a bundle; one line.
     """
     if not target.is_file():
         yield target
@@ -98,12 +105,12 @@ def folder_of_bundle(target: Path) -> Iterator[Path]:
             raise InputError(f"{one_line(str(target), 4096)}: is no folder, and no file of `rollmux bundle`") from None
         try:
             yield spare
-        except InputError as error:  # the user knows nothing of the copy
+        except InputError as error:  # the user does not know the copy's name
             raise InputError(str(error).replace(str(spare), one_line(str(target), 4096))) from None
 
 
 def _copy_journal(path: Path, to: Path) -> None:
-    """Copy a journal, what is not in its main file yet included; one that SQLite cannot read as it is."""
+    """Copy a journal, including entries that are not in its main file yet. If SQLite cannot read it, copy its files as they are."""
     check_there(path)
     check_regular(path)
     with contextlib.suppress(sqlite3.Error):

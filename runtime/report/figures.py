@@ -1,4 +1,4 @@
-"""The figures of a run, from its record alone."""
+"""The figures of a run, computed from its record alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runtime.stays import stays_of
 
 
 def figures(record: RunRecord) -> dict[str, Any]:
-    """All figures of a run, as `results.json` has them; docs/reference/runs.md defines them. None: not measured."""
+    """Return all figures of a run, as `results.json` has them. docs/reference/runs.md defines them. None means not measured."""
     lanes, _ = follow(record.started.cluster, record.log)
     span_s = _span(record)
     charged = charged_usd_per_hour(record.log, state_of(record))
@@ -47,14 +47,14 @@ def figures(record: RunRecord) -> dict[str, Any]:
 
 
 def _span(record: RunRecord) -> tuple[float, float]:
-    """From the first admission to the last thing that happened, seconds."""
+    """Return the times of the first admission and of the last fact, in seconds."""
     admitted = [event.at_s for event in record.log if isinstance(event, Admitted)]
     last = [record.ended.at_s] if record.ended else [part.end_s for part in record.phases]
     return min(admitted, default=0.0), max([*last, *(event.at_s for event in record.log[-1:])], default=0.0)
 
 
 def _pool(record: RunRecord, lanes: Sequence[Lane], pool: str, span_s: tuple[float, float]) -> dict[str, float] | None:
-    """Shares of the pool's provisioned node-seconds."""
+    """Return the shares of the pool's provisioned node-seconds."""
     split = shares(record.phase_runs(), [lane for lane in lanes if lane.pool == pool], *span_s)
     return split._asdict() if split else None
 
@@ -69,13 +69,13 @@ def _syncs(record: RunRecord) -> dict[str, Any]:
 
 
 def _permits_ms(record: RunRecord) -> dict[str, float] | None:
-    """How long permits took to reach their phases, milliseconds."""
+    """Return percentiles of the time that permits took to reach their phases, in milliseconds."""
     values = [1e3 * part.permit_s for part in record.phases if part.permit_s > 0]
     return {f"p{q}": float(np.percentile(values, q)) for q in (50, 99)} if values else None
 
 
 def _charged_by(record: RunRecord) -> dict[str, Any]:
-    """Dollars by user and by priority, if the run's files say anything of them."""
+    """Return the dollars charged by user and by priority, if the run's files use either."""
     specs = [fact.spec for fact in record.submitted]
     if queue_key(record.started.cluster, specs) is None:
         return {}
@@ -90,19 +90,19 @@ def _charged_by(record: RunRecord) -> dict[str, Any]:
 
 
 def _dollars_of(record: RunRecord, job_id: str, charged: Mapping[str, float]) -> dict[str, float | None]:
-    """What a job was charged an hour while it had a place, and what nodes of its own would have cost."""
+    """Return the mean price at which a job was charged while it was placed, and the price of its solo nodes, in $/h."""
     job = record.jobs.get(job_id)
     solo = solo_usd_per_hour(job, record.started.cluster) if job else None
     return {"usd_per_hour": charged.get(job_id), "usd_per_hour_solo": solo}
 
 
 def _lane_usd(record: RunRecord, lane: Lane) -> float:
-    """The price of a node for as long as it was provisioned."""
+    """Return the price of a node for the time in which it was provisioned, in $."""
     return (lane.until_s - lane.from_s) / 3600 * record.started.cluster.pools[lane.owner].usd_per_node_hour
 
 
 def _solo_usd(record: RunRecord) -> float:
-    """What all iterations would have cost on nodes of their jobs' own: as they were alone, else by the profiles."""
+    """Return the price of all iterations on nodes of each job's own, in $: by times measured alone, else by the profiles."""
     usd = 0.0
     for job_id, job in record.jobs.items():
         alone_s = mean(solo_seconds(record, job_id)) or job.solo_s

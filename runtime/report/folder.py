@@ -1,4 +1,4 @@
-"""The folder of a run: `results.json`, `trace.json` for Perfetto, a Gantt, and TensorBoard events."""
+"""The files of a run's report: `results.json`, `trace.json` for Perfetto, a Gantt chart, and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from runtime.report.figures import figures
 from runtime.report.shared_time import shared_times
 
 RESULTS, TRACE, GANTT, TENSORBOARD = "results.json", "trace.json", "gantt.png", "tensorboard"
-_SHOWN = 6  # iterations in the Gantt
+_SHOWN = 6  # iterations in the Gantt chart
 
 
 def write_report(folder: Path, record: RunRecord) -> dict[str, Any]:
-    """Write everything that is to be read of a run; what an earlier report left is replaced.
+    """Write all files of a run's report; they replace those of an earlier report.
 
     Args:
-        folder: the run's own, which exists.
+        folder: Folder of the run, which exists.
+        record: Record of the run.
 
     Returns:
         The figures, as in `results.json`.
 
     Raises:
-        InputError: a file cannot be written; one line.
+        InputError: If a file cannot be written; one line.
     """
     report = figures(record)
     write_whole(folder / RESULTS, to_json(report), private=True)
@@ -44,7 +45,7 @@ def write_report(folder: Path, record: RunRecord) -> dict[str, Any]:
 
 
 def trace_of(record: RunRecord) -> str:
-    """All that nodes did, profiling included, and syncs beside it."""
+    """Return a Perfetto trace of all phases on nodes, profiling included, and of syncs."""
     cluster = record.started.cluster
     lanes = [*follow(cluster, record.log)[0], *leased(record)]
     job_slices = [JobSlice(sync.job_id, "sync", sync.iteration, sync.start_s, sync.end_s) for sync in record.syncs]
@@ -52,7 +53,7 @@ def trace_of(record: RunRecord) -> str:
 
 
 def gantt_of(record: RunRecord) -> bytes | None:
-    """The first iterations of the shared time of the group that has most members in it; None where none is known to have any."""
+    """Return a Gantt chart (PNG) of the first iterations of the shared time of the largest group, or None if no group has any."""
     best = max(shared_times(record), key=lambda shared: (len(shared.jobs), shared.until_s - shared.from_s), default=None)
     if best is None:
         return None
@@ -60,14 +61,14 @@ def gantt_of(record: RunRecord) -> bytes | None:
     until_s = min(best.until_s, own[min(_SHOWN, len(own)) - 1].end_s)
     lanes = [lane for lane in follow(record.started.cluster, record.log)[0] if lane.group == best.group]
     if not any(lane.from_s < until_s and lane.until_s > best.from_s for lane in lanes):
-        return None  # the events end before it begins, as those of a run that was killed may
+        return None  # the events of a run that was killed may end before the shared time begins
     phases = [phase for phase in record.phase_runs() if phase.group == best.group]
     title = f"group {best.group}, {record.started.policy}, {record.started.dispatch}, from {best.from_s:.1f} s"
     return gantt_png(phases, lanes, best.from_s, until_s, title)
 
 
 def leased(record: RunRecord) -> list[Lane]:
-    """The nodes that were lent to jobs for their profiles."""
+    """Return the lanes of nodes that were lent to jobs for their profiles."""
     open_leases: dict[str, tuple[str, int, float]] = {}
     lanes: list[Lane] = []
     last_s = max([record.ended.at_s if record.ended else 0.0, *(part.end_s for part in record.phases)])
@@ -81,7 +82,12 @@ def leased(record: RunRecord) -> list[Lane]:
 
 
 def write_events(folder: Path, record: RunRecord) -> None:
-    """TensorBoard events, a run a job: its metrics by iteration, and the seconds of iterations and phases."""
+    """Write TensorBoard events, one TensorBoard run per job: metrics by iteration, and seconds of iterations and phases.
+
+    Args:
+        folder: Folder of the events, which is replaced.
+        record: Record of the run.
+    """
     from torch.utils.tensorboard import SummaryWriter
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -94,7 +100,7 @@ def write_events(folder: Path, record: RunRecord) -> None:
 
 
 def scalars(record: RunRecord, job_id: str) -> Sequence[tuple[str, float, int, float]]:
-    """(tag, value, iteration, seconds since the run began) of a job."""
+    """Return a job's TensorBoard points as (tag, value, iteration, seconds since the run began)."""
     points = []
     for iteration in record.iterations:
         if iteration.job_id == job_id:

@@ -1,6 +1,6 @@
-"""The figures of a job of a run, from the run's record alone.
+"""The figures of a job of a run, computed from the run's record alone.
 
-Warm iterations are all but a job's first in a run, which starts cold; where a job did only one, that one.
+Warm iterations are all but the first one, which starts cold. If a job completed only one iteration, that one counts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ Kind = TypeVar("Kind")
 
 
 def job_figures(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> dict[str, Any]:
-    """What `results.json` has of a job, but for dollars and switches.
+    """Return the figures of a job in `results.json`, except dollars and switches.
 
     Args:
-        stays: of the job, as `runtime.stays.stays_of` tells them; none where no job of the run has shapes.
+        record: Record of the run.
+        job_id: Id of the job.
+        stays: Stays of the job in its shapes, as in `runtime.stays.stays_of`; empty if no job of the run has shapes.
     """
     job, iterations = record.jobs.get(job_id), record.iterations_of(job_id)
     phases = _phases(record, job_id)
@@ -55,10 +57,10 @@ def job_figures(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> dict[s
 
 
 def remarks(jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What is to be said of jobs beside a table.
+    """Return lines about jobs, to be printed below a table.
 
     Args:
-        jobs: their figures, by id.
+        jobs: Figures of the jobs, by id.
     """
     budgets = [
         f"{job_id}: its budget was spent after {job['iterations']} iterations"
@@ -79,17 +81,22 @@ def remarks(jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def switches(record: RunRecord, job_id: str) -> dict[str, Any]:
-    """Cold and warm switches of both phases, seconds: the whole, and parts by name. A cold one may be that of the profile."""
+    """Return the cold and warm switches of both phases, in seconds: the total, and its stages by name.
+
+    A cold switch may be that of the job's profile.
+    """
     every = [part for part in record.phases if part.job_id == job_id and part.ok]
     warm = {name: _warm(parts) for name, parts in _phases(record, job_id).items()}
     return {phase: _switch(phase, [part for part in every if part.pool == phase], warm[phase]) for phase in PHASES}
 
 
 def _switch(phase: str, every: Sequence[PhaseSlice], warm: Sequence[PhaseSlice]) -> dict[str, Any]:
-    """Those of a phase.
+    """Return the switches of one phase.
 
     Args:
-        every: what ran on its nodes, also before the job was known. warm: its warm phases.
+        phase: Name of the phase.
+        every: All phases and inits on its nodes, including those of the profile.
+        warm: Warm phases.
     """
     inits = [part for part in every if part.phase == "init"]
     cold = [part for part in every if part.cold and part.phase == phase]
@@ -108,7 +115,7 @@ def _switch(phase: str, every: Sequence[PhaseSlice], warm: Sequence[PhaseSlice])
 
 
 def _stages(parts: Sequence[PhaseSlice]) -> dict[str, float]:
-    """Mean seconds of every stage that these phases name."""
+    """Return the mean seconds of every stage that the phases name."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for part in parts:
         for name, value in part.stages.items():
@@ -117,7 +124,7 @@ def _stages(parts: Sequence[PhaseSlice]) -> dict[str, float]:
 
 
 def _checkpoints(record: RunRecord, job_id: str) -> dict[str, float | None]:
-    """How often a job was made anew, and what its checkpoints took."""
+    """Return how often a job was restarted, how many iterations were repeated, and what its checkpoints took."""
     written = [fact for fact in record.checkpointed if fact.job_id == job_id]
     return {
         "restarts": sum(fact.job_id == job_id for fact in record.restarted),
@@ -128,7 +135,7 @@ def _checkpoints(record: RunRecord, job_id: str) -> dict[str, float | None]:
 
 
 def _rewards(iterations: Sequence[Iteration]) -> dict[str, float | None]:
-    """Rewards of the first tenth of the iterations and of the last; those that are held out of the first and the last."""
+    """Return the mean rewards of the first and the last tenth of the iterations, and the first and the last evaluation."""
     rewards, evaluations = (
         [done.metrics[name] for done in iterations if name in done.metrics] for name in ("reward", "eval_reward")
     )
@@ -142,7 +149,7 @@ def _rewards(iterations: Sequence[Iteration]) -> dict[str, float | None]:
 
 
 def _warnings(record: RunRecord, job_id: str, iterations: Sequence[Iteration]) -> dict[str, list[dict[str, Any]]]:
-    """Return what was to be said of a job's training: `iteration` (from 0) and `text` of each warning; nothing if there is none."""
+    """Return the warnings about a job's training: `iteration` (from 0) and `text` of each; no key if there are none."""
     top_p = next((fact.spec.top_p for fact in record.submitted if fact.spec.id == job_id), 1.0)
     lines = [
         {"iteration": done.number, "text": text}
@@ -153,7 +160,7 @@ def _warnings(record: RunRecord, job_id: str, iterations: Sequence[Iteration]) -
 
 
 def _paces(job: Job | None, iterations: Sequence[Iteration], alone: Sequence[float]) -> dict[str, float | None]:
-    """Seconds of an iteration: mean, from the end of one warm iteration to the end of the next; alone; and by the profile."""
+    """Return the seconds of an iteration: in the run (mean over warm iterations), alone, and by the profile."""
     warm, alone_s = iterations[1:] or iterations, mean(alone)
     own_s = (warm[-1].end_s - warm[0].start_s) / len(warm) if warm else None
     return {
@@ -168,7 +175,7 @@ def _paces(job: Job | None, iterations: Sequence[Iteration], alone: Sequence[flo
 
 
 def _ages(job: Job | None, iterations: Sequence[Iteration]) -> dict[str, float | None]:
-    """By how many versions the oldest sample was behind when it was trained; None where the job does not say."""
+    """Return the largest difference in versions between training and sampling weights; None if the job does not report it."""
     if job is None or not job.staleness:
         return {}
     both = [done.metrics for done in iterations if {"trained_version", "sampled_version"} <= done.metrics.keys()]
@@ -177,12 +184,12 @@ def _ages(job: Job | None, iterations: Sequence[Iteration]) -> dict[str, float |
 
 
 def _shapes(record: RunRecord, job: Job, stays: Sequence[Stay], phases: Mapping[str, Sequence[PhaseSlice]]) -> list[dict[str, Any]]:
-    """The shapes that a job has been in, in order, each on so many nodes once.
+    """Return the shapes that a job has had, in order, once per number of training nodes.
 
     Returns:
-        Of each `shape` (its number), `nodes` by phase, `iterations`, `iteration_s` (mean; without the first one in a place, which
-        begins with a cold start), `phase_s` (means of warm phases), and by which figures it is planned there, as they were known
-        last: `worst_case_s` by phase and `alone_s` of an iteration.
+        For each, `shape` (its number), `nodes` by phase, `iterations`, `iteration_s` (mean; without the first one in a place, which
+        starts cold), `phase_s` (means of warm phases), and the figures by which it is planned, in their last version:
+        `worst_case_s` by phase and `alone_s` of an iteration.
     """
     job = next((event.job for event in reversed(_events(record, Reprofiled)) if event.job.id == job.id), job)
     seconds: dict[Stay, list[float]] = defaultdict(list)
@@ -208,18 +215,18 @@ def _shapes(record: RunRecord, job: Job, stays: Sequence[Stay], phases: Mapping[
 
 
 def job_ids(record: RunRecord) -> list[str]:
-    """Ids of the jobs that were profiled or have failed, in that order."""
+    """Return the ids of the jobs that were profiled or have failed, in that order."""
     return list(dict.fromkeys([*record.jobs, *(failure.job_id for failure in record.failed)]))
 
 
 def solo_seconds(record: RunRecord, job_id: str) -> list[float]:
-    """Seconds of a job's iterations alone, from the end of one to the end of the next: of all but the first."""
+    """Return the seconds of a job's iterations alone, from the end of one to the end of the next, without the first one."""
     ends_s = [done.end_s for done in record.solo if done.job_id == job_id]
     return [end_s - before_s for before_s, end_s in pairwise(ends_s)]
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """None of nothing."""
+    """Return the mean, or None for no values."""
     items = list(values)
     return fmean(items) if items else None
 
@@ -233,12 +240,11 @@ def _by_phase(
     value: Callable[[PhaseSlice], float],
     of: Callable[[Iterable[float]], float | None] = mean,
 ) -> dict[str, float | None]:
-    """A figure of each phase."""
     return {name: of(value(part) for part in parts) for name, parts in phases.items()}
 
 
 def _phases(record: RunRecord, job_id: str) -> dict[str, list[PhaseSlice]]:
-    """The phases of a job that went to their end, by name, without those of its profile."""
+    """Return the completed phases of a job by name, without those of its profile."""
     parts = [part for part in record.phases if part.job_id == job_id and not part.profile and part.ok]
     return {name: [part for part in parts if part.phase == name] for name in PHASES}
 
@@ -252,5 +258,5 @@ def _events(record: RunRecord, kind: type[Kind]) -> list[Kind]:
 
 
 def _finite(value: float | None) -> float | None:
-    """None in place of NaN and infinity, which a job may report and JSON does not have."""
+    """Return None in place of NaN and infinity, which a job may report and JSON cannot express."""
     return value if value is not None and isfinite(value) else None

@@ -1,7 +1,7 @@
-"""The shared time of groups in a run, and what the jobs did in it of what their nodes were provisioned for.
+"""The shared time of groups in a run, and the work of jobs in it per provisioned node-second.
 
-The shared time of a group is the time in which every job that was ever its member has its first iteration behind and its last one
-ahead: there the group is as full as it gets, and nothing starts cold.
+The shared time of a group is the time in which every job that was ever its member has completed its first iteration and not its
+last one. In it the group is as full as it gets, and nothing starts cold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,14 @@ from runtime.report.jobs import job_ids, mean, solo_seconds
 
 
 class Shared(NamedTuple):
-    """The shared time of a group: its jobs, and from when to when, seconds."""
+    """The shared time of a group.
+
+    Attributes:
+        group: Number of the group.
+        jobs: Ids of its jobs.
+        from_s: Beginning, in seconds.
+        until_s: End, in seconds.
+    """
 
     group: int
     jobs: tuple[str, ...]
@@ -26,7 +33,7 @@ class Shared(NamedTuple):
 
 
 def shared_times(record: RunRecord) -> list[Shared]:
-    """The shared time of every group that has one: some are over before their last member begins."""
+    """Return the shared time of every group that has one. A group has none if a member ends before another one begins."""
     times = []
     for group, jobs in _members(record).items():
         own = {job_id: record.iterations_of(job_id) for job_id in jobs}
@@ -40,12 +47,16 @@ def shared_times(record: RunRecord) -> list[Shared]:
 
 
 def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | None] | None:
-    """Work per provisioned node-hour against solo disaggregation; None unless every job that ran was measured alone.
+    """Return the work per provisioned node-hour against solo disaggregation, or None unless every job that ran was measured alone.
 
-    An iteration of a job is worth the node-seconds that it costs alone on nodes of its own. `gain` is what the shared times of all
-    groups were worth over their provisioned node-seconds; `gain_whole_run` is that of all iterations (`solo_node_hours`) over all
-    node-seconds from the first admission to the end, starts and tails included. `bound` is what two phases on two nodes at once
-    gain over one after the other, as measured in the same run.
+    An iteration of a job is worth the node-seconds that it costs alone on its own nodes. `gain` is the worth of the shared times of
+    all groups over their provisioned node-seconds. `gain_whole_run` is the worth of all iterations (`solo_node_hours`) over all
+    node-seconds from the first admission to the end, starts and tails included. `bound` is the gain of two phases on two nodes at
+    once over the same phases one after the other, measured in the same run.
+
+    Args:
+        record: Record of the run.
+        lanes: Provisioned nodes of groups.
     """
     worth = _worth(record)
     if worth is None:
@@ -71,7 +82,7 @@ def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | No
 
 
 def _worth(record: RunRecord) -> dict[str, float] | None:
-    """Node-seconds that an iteration of each job costs alone; None unless every job that ran was measured so."""
+    """Return the node-seconds that an iteration of each job costs alone, or None unless every job that ran was measured so."""
     worth: dict[str, float] = {}
     for job_id in dict.fromkeys(iteration.job_id for iteration in record.iterations):
         alone_s, demand = mean(solo_seconds(record, job_id)), demand_of(record.jobs[job_id], record.started.cluster)
@@ -82,7 +93,13 @@ def _worth(record: RunRecord) -> dict[str, float] | None:
 
 
 def group_figures(record: RunRecord, lanes: Sequence[Lane], shared: Shared) -> dict[str, Any]:
-    """A group in its shared time: the period, and shares of its node-seconds."""
+    """Return the figures of a group in its shared time: seconds of an iteration by job, and shares of its node-seconds by pool.
+
+    Args:
+        record: Record of the run.
+        lanes: Provisioned nodes of groups.
+        shared: Shared time of the group.
+    """
     own = [lane for lane in lanes if lane.group == shared.group]
     phases = record.phase_runs()
     by_pool = {pool: shares(phases, [lane for lane in own if lane.pool == pool], shared.from_s, shared.until_s) for pool in POOLS}
@@ -101,7 +118,7 @@ def group_figures(record: RunRecord, lanes: Sequence[Lane], shared: Shared) -> d
 
 
 def _members(record: RunRecord) -> dict[int, list[str]]:
-    """Ids of the jobs that were ever in each group."""
+    """Return the ids of the jobs that were ever in each group."""
     members: dict[int, dict[str, None]] = defaultdict(dict)
     for part in record.phases:
         if part.group >= 0 and not part.profile:
@@ -110,7 +127,7 @@ def _members(record: RunRecord) -> dict[int, list[str]]:
 
 
 def _progress(record: RunRecord, job_id: str, from_s: float, until_s: float) -> float:
-    """Iterations that a job did between two times, with fractions."""
+    """Return the iterations of a job between two times, with fractions."""
     done = 0.0
     for iteration in record.iterations_of(job_id):
         inside = min(iteration.end_s, until_s) - max(iteration.start_s, from_s)
@@ -122,7 +139,7 @@ def _progress(record: RunRecord, job_id: str, from_s: float, until_s: float) -> 
 def _provisioned(
     lanes: Iterable[Lane], group: int | None = None, from_s: float = float("-inf"), until_s: float = float("inf")
 ) -> float:
-    """Node-seconds that lanes have between two times."""
+    """Return the node-seconds of lanes between two times."""
     return sum(
         max(0.0, min(lane.until_s, until_s) - max(lane.from_s, from_s)) for lane in lanes if group is None or lane.group == group
     )

@@ -1,4 +1,4 @@
-"""What `rollmux run` prints when it is over."""
+"""The tables that `rollmux run` prints at its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runtime.report.jobs import remarks
 
 
 def summary(figures: Mapping[str, Any]) -> RenderableType:
-    """Tables of the figures of `runtime.report.figures.figures`; what was not measured is left empty."""
+    """Return tables of the figures of `runtime.report.figures.figures`; a figure that was not measured is an empty cell."""
     parts: list[RenderableType] = [heading(f"Jobs, placed by {figures['policy']}"), _jobs(figures)]
     parts += [
         Text(f"{job_id} failed: {job['failed']}", style="bold red") for job_id, job in figures["jobs"].items() if job["failed"]
@@ -40,7 +40,7 @@ def _jobs(figures: Mapping[str, Any]) -> RenderableType:
 
 
 def _shapes(figures: Mapping[str, Any]) -> list[RenderableType]:
-    """The shapes that jobs were in, with what their phases took and may take there; nothing where no job has any."""
+    """Return a table of the shapes that jobs had, with measured and planned seconds; nothing if no job has shapes."""
     table = make_table(
         "job", "shape", "nodes", "iterations", "rollout (planned)", "training (planned)", "iteration", "alone, planned"
     )
@@ -55,7 +55,7 @@ def _shapes(figures: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def _sharing(figures: Mapping[str, Any]) -> list[RenderableType]:
-    """Shared against alone: as the jobs were alone at the end of the run, or, where none was, as their profiles have it."""
+    """Return a table of shared against alone, with the times measured at the end of the run, or else those of the profiles."""
     compared = any(job["solo_iteration_s"] for job in figures["jobs"].values())
     rows = []
     for job_id, job in figures["jobs"].items():
@@ -94,7 +94,7 @@ def _switches(figures: Mapping[str, Any]) -> RenderableType:
     for job_id, phases in figures["switches"].items():
         for phase, switches in phases.items():
             if switches["cold_s"] is None and switches["warm_s"] is None:
-                continue  # it failed before
+                continue  # the job failed before its first switch
             stages = "; ".join(filter(None, (_stages(switches["cold_stages_s"]), _stages(switches["warm_stages_s"]))))
             seconds = _short(switches["cold_s"]), _short(switches["warm_s"])
             shares = figure(switches["times_faster"], "x", ".0f"), figure(switches["stays"], form=".0%")
@@ -125,7 +125,7 @@ def _lines(figures: Mapping[str, Any]) -> list[str]:
 
 
 def _short(value: float | None) -> str:
-    """Seconds, or milliseconds below one."""
+    """Return a time in seconds, or in milliseconds if it is shorter than one second."""
     return figure(value, " s") if value is None or value >= 1 else f"{1e3 * value:.1f} ms"
 
 

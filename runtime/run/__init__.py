@@ -1,1 +1,1 @@
-"""Carries out a run from its start, or from where it was killed: the driver, its Ray, and who makes the processes of each kind."""
+"""A run, from its start or from where it was interrupted: the driver, its Ray, and the backends of each kind of job."""

@@ -1,6 +1,6 @@
-"""The files that the jobs of a run depend on, by their digests, so that a run that is resumed says which of them have changed.
+"""The files that the jobs of a run depend on, by their digests, so that a resumed run reports which of them have changed.
 
-They are the job file, files of data, the modules of tasks, rewards, verifiers and job classes, and the folders of models.
+They are the job file, data files, the modules of tasks, rewards, verifiers and job classes, and the folders of models.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from runtime.jobs.named import located, source_files
 from runtime.jobs.spec import ClassJob, JobSpec, TaskJob
 
 FILE = "dependencies.json"
-_WHOLE = 64 << 20  # bytes of a file that is read whole
-_ENDS = 1 << 20  # bytes at either end of a larger one, as of weights, that are read beside its size
+_WHOLE = 64 << 20  # bytes of the largest file that is read in full
+_ENDS = 1 << 20  # bytes that are read at either end of a larger file, such as weights; its size counts too
 
 
 def remember(folder: Path, specs: Iterable[JobSpec], file: Path | None = None) -> None:
-    """Write down what jobs depend on, as it is now.
+    """Record the present digests of the files that jobs depend on.
 
     Args:
         folder: Folder of the run.
         specs: Jobs of the run.
-        file: Job file, or None to keep the one that is written down already.
+        file: Job file, or None to keep the one that is recorded already.
     """
     job_file = str(file.resolve()) if file is not None else _remembered(folder).get("job_file")
     paths = {str(path) for spec in specs for path in _paths(spec)} | ({job_file} if job_file else set())
@@ -38,21 +38,21 @@ def remember(folder: Path, specs: Iterable[JobSpec], file: Path | None = None) -
 
 
 def changed(folder: Path) -> tuple[str, ...]:
-    """Return the files and folders that a run depends on and that are other ones by now; of an older run none is known."""
+    """Return the files and folders that a run depends on and that have changed. A run of an older RollMux has no record of them."""
     digests: dict[str, str] = _remembered(folder).get("digests", {})
     return tuple(path for path, digest in digests.items() if _digest(Path(path)) != digest)
 
 
 def check_unchanged(folder: Path, specs: Iterable[JobSpec], accepts: bool) -> None:
-    """Check that what a run depends on has not changed, or that the user accepts the changes.
+    """Check that the files that a run depends on have not changed, or that the user accepts the changes.
 
     Args:
         folder: Folder of the run.
         specs: Jobs of the run.
-        accepts: Whether the run goes on with what has changed.
+        accepts: Whether the run continues with changed files.
 
     Raises:
-        InputError: Something has changed, and is not accepted; one line.
+        InputError: If a file has changed and `accepts` is false; one line.
     """
     others = changed(folder)
     if others and not accepts:
@@ -84,7 +84,7 @@ def _paths(spec: JobSpec) -> Iterator[Path]:
 
 
 def _digest(path: Path) -> str:
-    """Return the digest of a file, or of all files of a folder with their names; empty where there is none."""
+    """Return the digest of a file, or of all files of a folder with their names, or "" if there is none."""
     digest = hashlib.sha256()
     try:
         if not path.is_dir():

@@ -1,4 +1,4 @@
-"""The driver of a run: it composes a scheduler, a journal and the processes of jobs, and goes on with a run that was ended."""
+"""The driver of a run: it composes a scheduler, a journal and the processes of jobs, and continues a run that was interrupted."""
 
 from __future__ import annotations
 
@@ -39,25 +39,31 @@ from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
 from runtime.owners.http.recall import RecalledLeases, continue_leases, recall_leases
 from runtime.owners.ray.calls import JobCalls
 
-_TRIMS_S = 0.5  # between looks at what jobs print
+_TRIMS_S = 0.5  # interval at which logs of jobs are trimmed
 
 
 class RunDriver:
-    """One run. What it does is done in the loop in which it was made.
+    """A run. All its work happens in the event loop in which it was made.
 
     Args:
-        plan: what is to be done.
-        processes: of jobs with a task or a class; None where there is no Ray. The driver has those of other kinds itself.
-        stays: it does not end with its jobs: more may come, they are watched, and those that break their SLO moved.
-        observer: watches it.
+        plan: Plan of the run.
+        processes: Backend of the processes of jobs with a task or a class, or None without Ray. The driver has the other backends.
+        stays: Whether the run continues when its jobs have ended: more may be submitted, and jobs that break their SLO are moved.
+        observer: Observer of facts and commands, or None.
 
     Attributes:
-        run: its state. end, lifecycle, profiling, calls, leases, commands: its parts.
-        record: of a run that goes on: what it was before.
+        run: State of the run.
+        end: Decision whether the run is over.
+        lifecycle: Starts, moves and ends of jobs.
+        profiling: Profiling of jobs.
+        calls: Calls of jobs' controllers.
+        leases: Leases of attached jobs.
+        commands: Processes of jobs with a command.
+        record: Record of the run that continues, or None for a new one.
 
     Raises:
-        InputError: a policy or the folder cannot be used; one line.
-        PlanError: the policy breaks an invariant.
+        InputError: If a policy or the folder cannot be used; one line.
+        PlanError: If the policy breaks an invariant.
     """
 
     def __init__(self, plan: RunPlan, processes: Processes | None, stays: bool = False, observer: Observer | None = None) -> None:
@@ -90,11 +96,11 @@ class RunDriver:
         run, log, plan = self.run, self._log, self.run.plan
         if self.record is not None and self._recalled is not None:
             last_s = self.record.last_s
-            log.zero_s = monotonic() - last_s  # the clock goes on from the last time that the journal knows
+            log.zero_s = monotonic() - last_s  # the clock continues from the last time in the journal
             log.write(Relaunched(last_s, time(), plan.nodes, versions()))
             recall_leases(self._ledger, self._recalled.last)
             go_on(run, self.lifecycle.node_changes, self.record, self._recalled)
-            self.lifecycle.carry_out_now()  # jobs have their places, before anything is said of the leases there
+            self.lifecycle.carry_out_now()  # leases refer to places, which jobs must have first
             continue_leases(self._ledger, {fact.job_id for fact in (*self.record.failed, *self.record.cancelled)})
             self._recalled = None
             if self._stays and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
@@ -121,10 +127,12 @@ class RunDriver:
         """Run until the end.
 
         Returns:
-            `done` or `stopped`.
+            Outcome: `done` or `stopped`.
 
         Raises:
-            InputError, PlanError, InvariantError: the run cannot go on.
+            InputError: If the run cannot continue; one line.
+            PlanError: If the policy broke an invariant.
+            InvariantError: If the scheduler broke an invariant.
         """
         run, log = self.run, self._log
         try:
@@ -136,7 +144,7 @@ class RunDriver:
             await run.written()
             await log.end()
             if log.problem is not None:
-                log.say("it ends all the same: what is not in the journal is done again when the run goes on")
+                log.say("the run ends anyway: work that is not in the journal is repeated when the run continues")
             return "stopped" if log.problem is not None else outcome
         finally:
             for task in run.tasks:
@@ -145,7 +153,7 @@ class RunDriver:
             await log.close()
 
     async def _keep_logs(self) -> None:
-        """Keep what jobs print in bounds; owners that have attached print elsewhere."""
+        """Limit the size of jobs' logs; owners that have attached print elsewhere."""
         logs = Path(self.run.plan.folder) / LOGS
         while True:
             print_here = [logs / handle.id for handle in self.run.handles.values() if not isinstance(handle.spec, OwnersJob)]
@@ -154,7 +162,7 @@ class RunDriver:
             await asyncio.sleep(_TRIMS_S)
 
     async def _tick(self) -> None:
-        """Wake a policy that asks for it."""
+        """Wake a policy that asks for ticks."""
         while getattr(self.run.scheduler.planner.policy, "wakes_every_s", None):
             wait_s = self.run.scheduler.planner.ticks.next_s - self.run.log.now()
             await asyncio.sleep(min(max(wait_s, 0.0), 1.0))
@@ -163,23 +171,27 @@ class RunDriver:
                 self.run.tell()
 
     def lacks(self, spec: JobSpec) -> str | None:
-        """What a job needs that this run has not; None: nothing."""
+        """Return what a job needs and this run does not have, or None.
+
+        Args:
+            spec: The job.
+        """
         if not spec.is_attached and not self._processes.has_own:
             return "needs Ray, and this service was started with --no-ray"
         return problem_of_names(self.run, spec)
 
     def stop(self) -> None:
-        """Give no more permits: every job ends at its next phase boundary."""
+        """Give no more permits: every job stops at its next phase boundary."""
         self.run.stop()
         self.leases.stop()
         self.end.check()
 
 
 def _rehearse(policy: Policy) -> None:
-    """Let a policy of the same kind decide about a few jobs, so that nobody waits for its code to be compiled later.
+    """Let a policy decide about a few jobs, so that its code is compiled before a real job waits for it.
 
     Raises:
-        PlanError: it breaks an invariant.
+        PlanError: If the policy breaks an invariant.
     """
     pool = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
     phase, training = Phase(worst_case_s=1.0), Training(worst_case_s=1.0)
@@ -188,7 +200,14 @@ def _rehearse(policy: Policy) -> None:
 
 
 def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord, leases: RecalledLeases) -> None:
-    """Groups and placements are as they were; every job that was placed begins there with its last checkpoint."""
+    """Restore groups and placements; every placed job begins there with its last checkpoint.
+
+    Args:
+        run: State of the run, from its record.
+        node_changes: Nodes that have been added or lost.
+        record: Record of the run that continues.
+        leases: Leases in the journal.
+    """
     notes: list[Fact] = []
     run.cold_starts = cold_starts_of(record)
     node_changes.known = record.nodes | node_changes.known
@@ -206,7 +225,7 @@ def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord, leases: R
     run.tell()
     for job_id in again:
         handle = run.handles[job_id]
-        if _is_over(handle, _own(record, handle)):  # only somebody may still have used its nodes
+        if _is_over(handle, _own(record, handle)):  # it was restored only because its nodes may still be in use
             handle.close()
         else:
             enlist(run, handle)
@@ -217,12 +236,12 @@ def _own(record: RunRecord, handle: JobHandle) -> RunRecord:
 
 
 def _recall(run: RunState, handle: JobHandle, record: RunRecord, leases: RecalledLeases, notes: list[Fact]) -> None:
-    """What the journal and the checkpoints know of a job."""
+    """Restore a job from the journal and its checkpoints."""
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
     handle.learn(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
     handle.residency.learn(next((fact.waits for fact in record.profiled if fact.job.id == job_id), {}))
     ever = (done.number + 1 for done in (*record.iterations, *record.repeated) if done.job_id == job_id)
-    handle.counts.recall(max(ever, default=0))  # also where it went back before: what was told of it stays true
+    handle.counts.recall(max(ever, default=0))  # repeated iterations count: reports of them have been sent
     if handle.spec.is_attached:
         _recall_attached(run, handle, record, leases)
         return
@@ -240,13 +259,13 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, leases: Recalle
 
 
 def _is_over(handle: JobHandle, record: RunRecord) -> bool:
-    """Whether a job has ended, or has nothing left to do. The owner of an attached job says when it is over."""
+    """Return whether a job has ended, or has no iterations left. The owner of an attached job decides when it is complete."""
     ended = {fact.job_id for fact in (*record.failed, *record.cancelled)} | record.over_budget
     return handle.id in ended or handle.spec.has_done(handle.counts.done)
 
 
 def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, leases: RecalledLeases) -> None:
-    """Of a job that runs elsewhere nothing is lost; one that has ended keeps its place while somebody may be using that."""
+    """Restore an attached job, which loses no work. One that has ended keeps its place while a process may be using it."""
     job_id, state = handle.id, run.scheduler.state
     handle.counts.resume(len(record.iterations))
     done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)

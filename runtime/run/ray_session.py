@@ -1,4 +1,4 @@
-"""A run from the outside: Ray is started or joined, the coordinator works, and whatever happens nothing is left behind."""
+"""The process outside a run: it starts or joins Ray, waits for the coordinator, and cleans up however the run ends."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from runtime.own_folder import OwnFolder, left_folders, make_own_folder
 from runtime.run.driver import RunDriver
 from runtime.signals import allowing, check_signals, masked, result_of, shielded
 
-RAY = "ray"  # note in a run's folder of the Ray of its own that it has on this machine
+RAY = "ray"  # file in a run's folder that names the run's own Ray on this machine
 _WATCH_S = 0.2
-_ANSWERS_S = 10.0  # a coordinator that does not answer in time is asked again
+_ANSWERS_S = 10.0  # time after which a coordinator is asked again
 _GRACE_S = 5.0
 
 
 @contextlib.contextmanager
 def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | None = None) -> Iterator[tuple[Node, ...]]:
-    """Ray for the time of a run: one of our own on this machine, or a cluster that is there.
+    """Yield the nodes of a Ray for the time of a run: one started on this machine, or a cluster that is joined.
 
     Args:
-        address: of a cluster to join; None starts one here and ends it afterwards, with all of its processes.
-        counts: nodes of each pool, where this machine is carved up.
-        note: a file that says which Ray of ours is running, for whoever has to end it should this process be killed (`end_left`).
+        address: Address of a cluster to join, or None to start Ray here and end it afterwards with all of its processes.
+        counts: Number of nodes in each pool, if this machine is divided into nodes.
+        note: File that names the running Ray, so that `end_left` can end it if this process is killed, or None.
 
-    Returns:
+    Yields:
         The nodes.
 
     Raises:
-        InputError: there is no such cluster, or it has not the nodes; one line.
+        InputError: If there is no such cluster, or it has too few nodes; one line.
     """
     if address is not None:
         check_address(address)
@@ -71,9 +71,14 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
             with masked():
                 ray.init(**options)
             check_signals()
+<<<<<<< HEAD
         except Exception as error:  # which is what Ray raises when a process of its own does not come
             left = started_in_vain(error)
             check_signals()  # one that SIGTERM has ended too
+=======
+        except Exception as error:  # Ray raises this when one of its processes does not start
+            check_signals()  # SIGTERM may have ended that process too
+>>>>>>> a48a271d (The texts of the commands, reports, comparison and driver of runs say what each value is)
             raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         yield find_nodes(machines, counts, ray.get_runtime_context().get_node_id())
@@ -90,17 +95,18 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
 
 
 def end_left(note: Path, say: Callable[[str], None]) -> None:
-    """End what a run that was killed has left on this machine: the processes of a Ray of its own, and that one's folder.
+    """End the processes of the Ray that a killed run has left on this machine, and remove Ray's folder.
 
     Args:
-        say: takes a line, where the note does not prove that a folder is ours, and it is left alone.
+        note: File that names the Ray.
+        say: Callback for a line about a folder that is not certainly RollMux's, and is left alone.
     """
     if not note.is_file() or note.is_symlink():
         return
     text = read_file(note).decode(errors="replace").strip()
     try:
         folder = TypeAdapter(OwnFolder).validate_json(text, strict=True)
-    except ValidationError:  # an older RollMux wrote the path alone
+    except ValidationError:  # an older RollMux wrote only the path
         folder = OwnFolder(text)
     end_processes(folder, 0.0)
     if line := folder.leftover():
@@ -110,10 +116,11 @@ def end_left(note: Path, say: Callable[[str], None]) -> None:
 
 
 def end_all_left(folder: Path, say: Callable[[str], None]) -> None:
-    """End what runs that were killed have left on this machine: one in a folder, and those that were to keep nothing.
+    """End the processes that killed runs have left on this machine: the run of a folder, and runs without a folder.
 
     Args:
-        folder: of a run, locked. say: as for `end_left`.
+        folder: Folder of the run, which is locked.
+        say: Callback as in `end_left`.
     """
     end_left(folder / RAY, say)
     for left in left_folders():
@@ -122,17 +129,20 @@ def end_all_left(folder: Path, say: Callable[[str], None]) -> None:
 
 
 def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
-    """Carry out a run, and stop it when the user asks: at the next phase boundary, and at once when asked again.
+    """Carry out a run. The first Ctrl-C stops it at the next phase boundary, the second at once.
 
     Args:
-        say: takes a line about what happens.
+        plan: Plan of the run.
+        say: Callback for a line about an event.
 
     Returns:
-        `done` or `stopped`.
+        Outcome: `done` or `stopped`.
 
     Raises:
-        InputError, PlanError, InvariantError: it cannot be carried out.
-        KeyboardInterrupt: the user asked twice.
+        InputError: If it cannot be carried out; one line.
+        PlanError: If the policy broke an invariant.
+        InvariantError: If the scheduler broke an invariant.
+        KeyboardInterrupt: If the user asked twice to stop.
     """
     try:
         coordinator: Any = ray.remote(Coordinator).options(**coordinator_options()).remote(plan)
@@ -150,18 +160,23 @@ def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
 
 
 def coordinator_options() -> dict[str, Any]:
-    """How the actor of a coordinator is made: where the run's folder is."""
+    """Return the options of a coordinator's actor: it runs on this machine, where the run's folder is."""
     return {**on_machine(ray.get_runtime_context().get_node_id()), "max_concurrency": 1000}
 
 
 def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said: int = 0) -> str:
-    """Wait for the end of what a coordinator does, and stop it when the user asks, by Ctrl-C or SIGTERM.
+    """Wait for the end of a coordinator's call, and stop the coordinator when the user asks by Ctrl-C or SIGTERM.
 
     Args:
-        outcome: the call that ends with it. lines_said: lines that were said before.
+        coordinator: Handle of the coordinator's actor.
+        outcome: Reference of the call that ends with the run.
+        say: Callback for a line about an event.
+        lines_said: Number of lines that were printed before.
 
     Raises:
-        As `execute`; RayDied: a process of Ray's has died; RayActorError: the coordinator has.
+        InputError: As in `execute`, likewise PlanError, InvariantError and KeyboardInterrupt.
+        RayDied: If a process of Ray has died.
+        RayActorError: If the coordinator has died.
     """
     stopping = False
     health = RayHealth()
@@ -194,10 +209,10 @@ def _tell(coordinator: Any, lines_said: int, say: Callable[[str], None]) -> int:
 
 
 class Coordinator:
-    """One run. A Ray actor whose methods are asynchronous.
+    """A run as a Ray actor with asynchronous methods.
 
     Args:
-        plan: what is to be done.
+        plan: Plan of the run.
     """
 
     def __init__(self, plan: RunPlan) -> None:
@@ -211,15 +226,20 @@ class Coordinator:
         return await self._driver.carry_out()
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """A job calls a method of `JobCalls`."""
+        """Call a method of `JobCalls` for a job's controller.
+
+        Args:
+            method: Name of the method.
+            *arguments: Arguments of the method.
+        """
         assert self._driver is not None
         return await self._driver.calls.ask(method, *arguments)
 
     async def stop(self) -> None:
-        """Give no more permits: every job ends at its next phase boundary."""
+        """Give no more permits: every job stops at its next phase boundary."""
         if self._driver is not None:
             self._driver.stop()
 
     async def news(self, behind: int) -> list[str]:
-        """Lines about what has happened, those after the first `behind`."""
+        """Return the lines about events after the first `behind` ones."""
         return self._driver.run.log.lines(behind) if self._driver is not None else []
