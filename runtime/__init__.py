@@ -1,1 +1,1 @@
-"""Executes a schedule for real. Floor 3: imports `policies` and `rollmux_env`, never `trainers`."""
+"""Execution of a schedule on real nodes. Floor 3: it imports `policies` and `rollmux_env`, never `trainers`."""

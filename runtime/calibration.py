@@ -1,8 +1,8 @@
-"""What a real engine costs, measured on this machine, and the numbers of the phase-time model that fit it (`rollmux profile`).
+"""Measurement of a real engine on this machine, and the fit of the phase-time model to it (`rollmux profile`).
 
-Seconds are those of this process: on a CPU its computing time, so that neighbours on the machine do not count, on a GPU the
-clock's. Everything is measured in rounds, so that slow changes of the machine meet all figures alike, and the median over rounds
-is taken.
+Times are those of this process: computing time on a CPU, so that neighbours on the machine do not count, and wall-clock time on a
+GPU. Everything is measured in rounds, so that slow changes of the machine affect all figures alike, and the median over rounds is
+used.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from runtime.engines.interface import Engine, Progress, Sampling
 
 Prompts = Sequence[Sequence[int]]
 Point = TypeVar("Point", "Step", "Prefill")
-_STEPS = 8  # decode steps that are measured at a batch size and a context
-_READ_AT_ONCE = 2048  # tokens of prompts that every engine reads in a step, or more
-_LEAST = 1e-12  # seconds: of a part that the fit finds to cost nothing
+_STEPS = 8  # decode steps measured for each batch size and context
+_READ_AT_ONCE = 2048  # prompt tokens that every engine reads in a step, at least
+_LEAST = 1e-12  # seconds of a part to which the fit assigns no cost
 
 
 def clock() -> Callable[[], float]:
-    """The clock of this process' work."""
+    """Return a function that reads the clock of this process's work, in seconds."""
     import torch
 
     if not torch.cuda.is_available():
@@ -49,7 +49,13 @@ def clock() -> Callable[[], float]:
 
 @dataclass(frozen=True)
 class Step:
-    """A decode step: sequences, tokens of their contexts in all, and seconds."""
+    """A measured decode step.
+
+    Attributes:
+        batch: Number of sequences.
+        context: Tokens of all contexts together.
+        seconds: Duration, in seconds.
+    """
 
     batch: int
     context: int
@@ -58,7 +64,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Prefill:
-    """Reading so many prompts of so many tokens each, and the first token of each response."""
+    """A measured prefill, including the first token of each response.
+
+    Attributes:
+        batch: Number of prompts.
+        tokens: Tokens of each prompt.
+        seconds: Duration, in seconds.
+    """
 
     batch: int
     tokens: int
@@ -67,22 +79,31 @@ class Prefill:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A rollout with responses that end by themselves: (n,) tokens of prompts and of responses, and seconds."""
+    """A measured rollout whose responses end freely.
+
+    Attributes:
+        prompts: Tokens of each prompt (n,).
+        lengths: Tokens of each response (n,).
+        seconds: Duration, in seconds.
+    """
 
     prompts: tuple[int, ...]
     lengths: tuple[int, ...]
     seconds: float
 
     def predicted_s(self, timing: ReplicaTiming) -> float:
-        """What the model says of it. A response's first token comes with its prompt, not in a step of its own."""
+        """Return the model's duration in seconds. A response's first token comes with its prompt, not in a separate step."""
         return batch_s(timing, np.array(self.prompts), np.array(self.lengths) - 1)
 
 
 class Measurer:
-    """Measures one engine.
+    """Measurements of one engine.
 
     Args:
-        vocabulary: random prompts are drawn from its tokens. seed: of them and of all sampling. now: what it reads seconds from.
+        engine: The engine.
+        vocabulary: Size of the vocabulary from which random prompts are drawn.
+        seed: Seed of the prompts and of all sampling.
+        now: Function that returns the time, in seconds.
     """
 
     def __init__(self, engine: Engine, vocabulary: int, seed: int, now: Callable[[], float]) -> None:
@@ -92,9 +113,13 @@ class Measurer:
         self._now = now
 
     def decode(self, batch: int, prompt: int) -> Step:
-        """The mean step of so many sequences behind prompts of that length."""
+        """Return the mean decode step of `batch` sequences after prompts of `prompt` tokens.
+
+        Raises:
+            InputError: If the engine does not run all sequences at once; one line.
+        """
         marks: list[tuple[float, int]] = []
-        tokens = _STEPS + 2 + batch * prompt // _READ_AT_ONCE  # the first sequences begin before the last are read
+        tokens = _STEPS + 2 + batch * prompt // _READ_AT_ONCE  # the first sequences decode before the last prompts are read
         self._generate(self._random(batch, prompt), tokens, lambda progress: marks.append((self._now(), progress.tokens)))
         steps = [after[0] - before[0] for before, after in itertools.pairwise(marks) if after[1] - before[1] == batch]
         if not steps:
@@ -102,19 +127,19 @@ class Measurer:
         return Step(batch, batch * (prompt + tokens // 2), fmean(steps))
 
     def prefill(self, batch: int, tokens: int) -> Prefill:
-        """Prompts are read, and one token of each is sampled."""
+        """Return the time to read `batch` prompts of `tokens` tokens each and to sample one token of each."""
         prompts = self._random(batch, tokens)
         return Prefill(batch, tokens, self.seconds(lambda: self._generate(prompts, 1)))
 
     def rollout(self, prompts: Prompts, max_tokens: int) -> Rollout:
-        """Responses that end by themselves, or at `max_tokens`."""
+        """Return a rollout whose responses end freely, or at `max_tokens`."""
         begin = self._now()
         responses = self._engine.generate(prompts, Sampling(max_tokens=max_tokens, seed=self._seed()))
         seconds = self._now() - begin
         return Rollout(tuple(map(len, prompts)), tuple(len(response.token_ids) for response in responses), seconds)
 
     def seconds(self, call: Callable[[], object]) -> float:
-        """How long a call takes."""
+        """Return the duration of a call, in seconds."""
         begin = self._now()
         call()
         return self._now() - begin
@@ -132,7 +157,13 @@ class Measurer:
 
 @dataclass(frozen=True)
 class Grid:
-    """What is measured: batch sizes; tokens of the contexts that decode steps begin with, and of the prompts that are read."""
+    """The points to measure.
+
+    Attributes:
+        batches: Batch sizes.
+        contexts: Tokens of the prompts before decode steps.
+        prompts: Tokens of the prompts of prefills.
+    """
 
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
@@ -140,7 +171,13 @@ class Grid:
 
     @classmethod
     def up_to(cls, batch: int, prompt: int, length: int) -> Grid:
-        """Batch sizes from 1 up, contexts from a few tokens to a prompt with its longest response, prompts from one token up."""
+        """Return a grid with batch sizes from 1, contexts up to a prompt with its longest response, and prompts from one token.
+
+        Args:
+            batch: Largest batch size.
+            prompt: Longest prompt, in tokens.
+            length: Longest response, in tokens.
+        """
         longest = max(2, prompt + length - _STEPS - 2 - batch * (prompt + length) // _READ_AT_ONCE)
         batches = {max(1, round(batch / 4**power)) for power in range(4)} | {1}
         contexts = {min(8, prompt, longest), max(1, longest // 3), longest}
@@ -149,7 +186,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Measured:
-    """Medians over rounds: of each point of the grid; and the rollouts of all rounds."""
+    """The results of all rounds.
+
+    Attributes:
+        steps: Decode steps of the grid, with median times.
+        prefills: Prefills of the grid, with median times.
+        rollouts: Rollouts of all rounds.
+    """
 
     steps: tuple[Step, ...]
     prefills: tuple[Prefill, ...]
@@ -157,10 +200,13 @@ class Measured:
 
 
 def measure(measurer: Measurer, grid: Grid, rounds: int, checks: Sequence[tuple[Prompts, int]]) -> Measured:
-    """Measure the grid and, between its points, rollouts that the fit never sees.
+    """Measure the grid, and in each round also rollouts that the fit does not use.
 
     Args:
-        checks: prompts and longest response of a rollout; one of each in every round.
+        measurer: Measurements of the engine.
+        grid: Points to measure.
+        rounds: Number of rounds.
+        checks: Prompts and longest response of each rollout; one of each is measured per round.
     """
     for check in checks:  # first calls take longer than those after them
         measurer.rollout(*check)
@@ -178,15 +224,16 @@ def measure(measurer: Measurer, grid: Grid, rounds: int, checks: Sequence[tuple[
 
 
 def _medians(points: Iterable[Sequence[Point]]) -> tuple[Point, ...]:
-    """Of each point, what was measured first, with the median of the seconds."""
+    """Return the first measurement of each point, with the median of its times."""
     return tuple(replace(repeats[0], seconds=median(one.seconds for one in repeats)) for repeats in points)
 
 
 def fit(figures: Measured, kv_tokens: int) -> ReplicaTiming:
-    """The replica's numbers that make the squared relative errors of steps and prefills least.
+    """Return the replica timing that minimises the squared relative errors of decode steps and prefills.
 
     Args:
-        kv_tokens: room in the KV cache; it is not measured.
+        figures: Measurements.
+        kv_tokens: Capacity of the KV cache in tokens, which is not measured.
     """
     steps, prefills = figures.steps, figures.prefills
     batch, context, seconds = (np.array([getattr(one, name) for one in steps]) for name in ("batch", "context", "seconds"))
@@ -212,7 +259,7 @@ def fit(figures: Measured, kv_tokens: int) -> ReplicaTiming:
 
 
 def _decode_starts(batch: Floats, context: Floats, seconds: Floats) -> list[Floats]:
-    """Where the fit begins: with the cache, or with arithmetic, as the reason why the slowest step is slow."""
+    """Return initial values that explain the slowest step by the cache, by arithmetic, or by both."""
     low, high = float(seconds.min()), float(seconds.max())
     return [
         np.array([low / 2, low / 2, share * high / context.max(), (1 - share) * high / batch.max()]) for share in (0.05, 0.5, 0.95)
@@ -220,7 +267,7 @@ def _decode_starts(batch: Floats, context: Floats, seconds: Floats) -> list[Floa
 
 
 def _least(ratio: Callable[[Floats], Floats], starts: Sequence[Floats]) -> list[float]:
-    """Numbers of at least `_LEAST` that bring all ratios of predicted to measured near 1: the best of several beginnings."""
+    """Return the numbers, at least `_LEAST`, whose ratios of predicted to measured are closest to 1, over several starts."""
     from scipy.optimize import least_squares
 
     def errors(logs: Floats) -> Floats:
@@ -234,10 +281,15 @@ def _least(ratio: Callable[[Floats], Floats], starts: Sequence[Floats]) -> list[
 def as_hardware(
     name: str, shape: ModelShape, timing: ReplicaTiming, number_bytes: float, memory_gb: float, update_s: float
 ) -> Hardware:
-    """The rates of the device that the replica's numbers stand for, with this model; training's is not known.
+    """Return the device rates that correspond to a replica timing with this model. The rate of training is unknown.
 
     Args:
-        update_s: of new weights, from host memory into the engine.
+        name: Name of the hardware.
+        shape: Shape of the model.
+        timing: Fitted timing.
+        number_bytes: Bytes of a number of the weights.
+        memory_gb: Memory for weights and KV cache, in GB.
+        update_s: Seconds to load new weights from host memory into the engine.
     """
     weights_gb = shape.parameters * number_bytes / 1e9
     product = 2 * shape.matrix_parameters / 1e12

@@ -1,8 +1,8 @@
-"""Checkpoints of a job: a folder for each, named by the number of iterations that the job had done.
+"""Checkpoints of a job: a folder for each, named by the number of completed iterations.
 
-A checkpoint is written beside its place and then renamed, with everything on the disk by then, so that a kill or a power cut at any
-moment leaves it whole or not there. Its manifest, `checkpoint.json`, lists every file with its size and SHA-256, taken while it is
-written where the writer says it (`write_hashed`); what is read is checked against it, and nothing is unpickled.
+A checkpoint is written next to its final place and then renamed, after everything is on disk: a kill or a power failure at any
+moment leaves it complete or absent. Its manifest, `checkpoint.json`, lists every file with its size and SHA-256, which the writer
+may have computed while writing (`write_hashed`). A checkpoint is checked against it before it is used, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, make_private, private_folder, read_json
 from rollmux_env.validation_errors import one_line
 
-CHECKPOINTS = "checkpoints"  # folder of a run's, with one of each job
+CHECKPOINTS = "checkpoints"  # folder in a run's folder, with a folder for each job
 MANIFEST = "checkpoint.json"
 _FORMAT = 1
 _UNFINISHED = ".unfinished"
 
 Rest = Callable[[], Mapping[str, tuple[int, str]] | None]
-"""Writes what is left of a checkpoint; returns bytes and SHA-256 of the files that it has brought to the disk itself, by name."""
+"""Function that writes the rest of a checkpoint; returns the size and SHA-256 of the files that it has synced itself, by name."""
 
 
 class ResumePoint(NamedTuple):
-    """The checkpoint to go on from.
+    """The checkpoint to continue from.
 
     Attributes:
-        iterations: how many it has done; 0 without a checkpoint. folder: of its files, None without one.
-        problems: a line for each newer one that is damaged.
+        iterations: Number of completed iterations; 0 without a checkpoint.
+        folder: Folder of its files, or None without a checkpoint.
+        problems: Line for each newer checkpoint that is damaged.
     """
 
     iterations: int
@@ -43,17 +44,20 @@ class ResumePoint(NamedTuple):
 
 
 def begin_checkpoint(folder: Path, iterations: int, fill: Callable[[Path], Rest | None]) -> Callable[[], int]:
-    """Begin a checkpoint. One is written at a time in a folder: what is left of another one is removed.
+    """Begin a checkpoint. Only one is written at a time in a folder: remains of another one are removed.
 
     Args:
-        folder: of the job's checkpoints; made if need be.
-        fill: writes files into a new folder, below it too; what it returns is called to write the rest.
+        folder: Folder of the job's checkpoints, which is made if it is missing.
+        iterations: Number of completed iterations.
+        fill: Function that writes files into a new folder; it may return a function that writes the rest.
 
     Returns:
-        What finishes it, in any thread: when that returns, the checkpoint is on the disk. Its result: bytes of the files.
+        Function that finishes the checkpoint, in any thread. When it returns, the checkpoint is on disk. It returns the bytes of
+        the files.
 
     Raises:
-        OSError: the disk is full, or the folder cannot be written, now or when it is finished; what was there before is as it was.
+        OSError: If the disk is full or the folder cannot be written, now or when it is finished. Earlier checkpoints are not
+            affected.
     """
     private_folder(folder)
     for left in folder.glob(f"{_UNFINISHED}-*"):
@@ -83,7 +87,7 @@ def _finish(unfinished: Path, folder: Path, iterations: int, rest: Rest | None) 
         _settled(manifest)
         for below in (unfinished, *(path for path in unfinished.rglob("*") if path.is_dir())):
             _sync_folder(below)
-        shutil.rmtree(place, ignore_errors=True)  # written before, and never recorded
+        shutil.rmtree(place, ignore_errors=True)  # an earlier one that was never recorded
         unfinished.rename(place)
         _sync_folder(folder)
     finally:
@@ -92,16 +96,17 @@ def _finish(unfinished: Path, folder: Path, iterations: int, rest: Rest | None) 
 
 
 def write_hashed(path: Path, pieces: Iterable[Any]) -> tuple[int, str]:
-    """Write a new file; when this returns it is on the disk.
+    """Write a new file and sync it to disk.
 
     Args:
-        pieces: of its content, one after the other; whatever has bytes as its memory.
+        path: Path of the file.
+        pieces: Consecutive pieces of the content, as bytes-like objects.
 
     Returns:
-        Its bytes and their SHA-256, taken while they were written.
+        Size in bytes and SHA-256, computed while writing.
 
     Raises:
-        OSError: the disk is full, or there is such a file.
+        OSError: If the disk is full, or the file exists.
     """
     size, digest = 0, hashlib.sha256()
     with path.open("xb") as file:
@@ -114,10 +119,12 @@ def write_hashed(path: Path, pieces: Iterable[Any]) -> tuple[int, str]:
 
 
 def newest(folder: Path, most: int, recorded: Collection[int] | None = None) -> ResumePoint:
-    """The newest checkpoint that is whole, of so many iterations at most.
+    """Return the newest intact checkpoint.
 
     Args:
-        recorded: iterations of those that the journal knows; others are passed over. None: all count.
+        folder: Folder of the job's checkpoints.
+        most: Largest number of completed iterations.
+        recorded: Numbers of iterations of the checkpoints in the journal; others are skipped. None means all.
     """
     problems: list[str] = []
     for iterations in reversed(numbers(folder)):
@@ -131,12 +138,12 @@ def newest(folder: Path, most: int, recorded: Collection[int] | None = None) -> 
 
 
 def drop(folder: Path, keep: int) -> None:
-    """Remove all but the last `keep`; nothing behind a link."""
+    """Remove all but the last `keep` checkpoints; symbolic links are not followed."""
     _remove(folder, numbers(folder)[:-keep])
 
 
 def drop_above(folder: Path, iterations: int) -> None:
-    """Remove those of more iterations; nothing behind a link."""
+    """Remove the checkpoints of more than `iterations` iterations; symbolic links are not followed."""
     _remove(folder, [number for number in numbers(folder) if number > iterations])
 
 
@@ -147,7 +154,7 @@ def _remove(folder: Path, iterations: Iterable[int]) -> None:
 
 
 def numbers(folder: Path) -> list[int]:
-    """Iterations of the checkpoints in a folder, ascending; links are none."""
+    """Return the numbers of iterations of a folder's checkpoints, ascending; symbolic links are ignored."""
     if not folder.is_dir():
         return []
     folders = [path for path in folder.glob("*") if path.name.isdigit() and path.is_dir() and not path.is_symlink()]
@@ -155,12 +162,12 @@ def numbers(folder: Path) -> list[int]:
 
 
 def place_of(folder: Path, iterations: int) -> Path:
-    """Where a checkpoint is."""
+    """Return the folder of a checkpoint."""
     return folder / f"{iterations:06d}"
 
 
 def damage(place: Path) -> str | None:
-    """What is wrong with a checkpoint; None where it is whole. One line."""
+    """Return a line about the damage of a checkpoint, or None if it is intact."""
     name = one_line(str(place), 4096)
     try:
         manifest = read_json(place / MANIFEST)
@@ -181,7 +188,7 @@ def damage(place: Path) -> str | None:
 
 
 def _settled(path: Path) -> tuple[int, str]:
-    """Bring a file to the disk; its size and digest."""
+    """Sync a file to disk, and return its size and SHA-256."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
     return path.stat().st_size, _digest(path)

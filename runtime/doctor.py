@@ -1,4 +1,4 @@
-"""What this machine has for running jobs, what a run would use of it, and what to install."""
+"""The checks of `rollmux doctor`: what this machine has for running jobs, what a run would use, and what to install."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from runtime.gpus import Gpu, find_gpus
 from runtime.memory import memory
 
 Verdict = Literal["ok", "note", "missing"]
-_NODES = 2  # one of each pool at least, where there are two
+_NODES = 2  # devices needed for one node of each pool
 _NO_GPUS = "none"
 _WITHOUT_GPUS = "CUDA_VISIBLE_DEVICES='' runs on CPU cores"
 _NEEDED_GB = 4.0  # host memory of two tiny jobs on vLLM
-_SHARED_GB = 1.0  # shared memory that Ray sends weights and responses through
+_SHARED_GB = 1.0  # shared memory through which Ray sends weights and responses
 _PACKAGES = {"ray": "jobs run on it", "transformers": "models are read by it", "tensorboard": "a run's curves are written for it"}
 _INSTALL = "pip install 'rollmux[run]'"
-_COMPILERS = ("gcc", "clang", "cc")  # one of them is what Triton and torch.compile look for
-_DRIVERS = {"12": 525, "13": 580}  # the first driver for each CUDA on Linux (CUDA Toolkit release notes)
+_COMPILERS = ("gcc", "clang", "cc")  # Triton and torch.compile look for one of these
+_DRIVERS = {"12": 525, "13": 580}  # oldest driver for each CUDA version on Linux (CUDA Toolkit release notes)
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        found: what is there. verdict: `missing` where `rollmux run` cannot work without it. advice: what to do, or nothing.
+        what: Subject of the check.
+        found: Present state.
+        verdict: `ok`, `note`, or `missing` if `rollmux run` cannot work without it.
+        advice: Advice to the user, or "".
     """
 
     what: str
@@ -45,7 +48,7 @@ class Finding(NamedTuple):
 
 
 def examine() -> list[Finding]:
-    """Look at everything; imports torch, no vLLM and no Ray, and starts nothing but nvidia-smi."""
+    """Run all checks. This imports torch but neither vLLM nor Ray, and starts no process but nvidia-smi."""
     gpus = find_gpus()
     torch = _torch(gpus)
     ray, transformers, tensorboard = (_package(name, why) for name, why in _PACKAGES.items())
@@ -56,7 +59,7 @@ def examine() -> list[Finding]:
 
 
 def use_of(findings: Sequence[Finding]) -> str:
-    """What a run on this machine would use, in a sentence."""
+    """Return a sentence about what a run on this machine would use."""
     by_name = {finding.what: finding for finding in findings}
     if any(finding.verdict == "missing" for finding in findings):
         return "rollmux run does not work here yet"
@@ -69,13 +72,13 @@ def use_of(findings: Sequence[Finding]) -> str:
 
 
 def as_report(findings: Sequence[Finding]) -> dict[str, Any]:
-    """What `rollmux doctor --format json` prints."""
+    """Return the report of `rollmux doctor --format json`."""
     works = not any(finding.verdict == "missing" for finding in findings)
     return {"works": works, "use": use_of(findings), "findings": [finding._asdict() for finding in findings]}
 
 
 def findings_table(findings: Sequence[Finding]) -> RenderableType:
-    """What `rollmux doctor` prints."""
+    """Return the tables of `rollmux doctor`."""
     table = make_table("", "found", "", "to do", left=4)
     styles: dict[Verdict, str] = {"ok": "green", "note": "yellow", "missing": "bold red"}
     for finding in findings:
@@ -133,7 +136,7 @@ def _torch(gpus: Sequence[Gpu]) -> Finding:
 
 
 def _old_driver(cuda: str, driver: str) -> str:
-    """That a driver is too old for a version of CUDA; nothing where it is not, or nobody knows."""
+    """Return a sentence if a driver is too old for a CUDA version, else ""."""
     needed = _DRIVERS.get(cuda.partition(".")[0], 0)
     major = driver.partition(".")[0]
     if not major.isdigit() or int(major) >= needed:
@@ -169,7 +172,7 @@ def _package(name: str, why: str) -> Finding:
 
 
 def _noted(what: str, found: str, advice: str) -> Finding:
-    """What a run works without; nothing is to be done where there is no advice."""
+    """Return a finding about something optional; it is ok if there is no advice."""
     return Finding(what, found, "note" if advice else "ok", advice)
 
 

@@ -1,4 +1,4 @@
-"""A trained model on its way out: the weights of a checkpoint of a built-in job, as a Hugging Face folder."""
+"""Export of a trained model: the weights of a built-in job's checkpoint, as a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ if TYPE_CHECKING:
     from runtime.engines.model_files import ModelFiles
 
 MODELS = "models"
-"""Folder of a run or a service with the models of the jobs that are done, a folder each."""
+"""Folder in a run's or a service's folder, with a folder for the model of each completed job."""
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf")
-_SHARD = "5GB"  # of a file of weights
+_SHARD = "5GB"  # largest size of a file of weights
 _INDEX = "model.safetensors.index.json"
 
 
 def export_model(folder: Path, job_id: str, to: Path) -> int:
-    """Write the model of a job of a run or a service as it is after its last whole checkpoint.
+    """Write the model of a job after its last intact checkpoint.
 
     Args:
-        folder: of the run or service. to: a new folder.
+        folder: Folder of the run or service.
+        job_id: Id of the job.
+        to: New folder for the model.
 
     Returns:
-        The iterations that the model has been trained for.
+        Number of iterations for which the model has been trained.
 
     Raises:
-        InputError: there is no such job, model or checkpoint, or the folder cannot be written; one line.
+        InputError: If there is no such job, model or checkpoint, or the folder cannot be written; one line.
     """
-    from runtime.journal.write import read_run  # the process of a job, which writes its model with what follows, needs none
+    from runtime.journal.write import read_run  # not at the top: a job's process, which uses `keep_model`, does without the journal
 
     record = read_run(folder)
     specs = {fact.spec.id: fact.spec for fact in record.submitted}
@@ -56,19 +58,22 @@ def export_model(folder: Path, job_id: str, to: Path) -> int:
 
 
 def export_checkpoint(checkpoints: Path, done: int, spec: TaskJob, to: Path) -> int:
-    """Write the model of a built-in job: weights, config and tokenizer, for transformers and vLLM.
+    """Write the model of a built-in job with weights, config and tokenizer, for transformers and vLLM.
 
-    The weights have the type of numbers of the model that the job began with. All else in its folder is copied. A file of weights
-    at a time is in memory.
+    The weights have the number types of the job's initial model. All other files of its folder are copied. One file of weights at a
+    time is in memory.
 
     Args:
-        checkpoints: of the job. done: its iterations; a newer checkpoint does not count. to: a folder that is not there.
+        checkpoints: Folder of the job's checkpoints.
+        done: Number of completed iterations; a newer checkpoint is ignored.
+        spec: The job.
+        to: Folder that does not exist yet.
 
     Returns:
-        The iterations that the model has been trained for.
+        Number of iterations for which the model has been trained.
 
     Raises:
-        InputError: there is no whole checkpoint, the model that it began with has gone, or `to` cannot be written; one line.
+        InputError: If there is no intact checkpoint, the initial model is gone, or `to` cannot be written; one line.
     """
     point = newest(checkpoints, done)
     if point.folder is None:
@@ -97,14 +102,19 @@ def export_checkpoint(checkpoints: Path, done: int, spec: TaskJob, to: Path) -> 
 
 
 def keep_model(folder: Path, checkpoints: Path, spec: TaskJob) -> str:
-    """Write the model of a job that is done into the folder of its run or service; a line that says where it is, or why not.
+    """Write the model of a completed job into the folder of its run or service.
 
     Args:
-        folder: of the run. checkpoints: of the job.
+        folder: Folder of the run or service.
+        checkpoints: Folder of the job's checkpoints.
+        spec: The job.
+
+    Returns:
+        Line that says where the model is, or why it is missing.
     """
     to = folder / MODELS / spec.id
     try:
-        shutil.rmtree(to, ignore_errors=True)  # of an earlier job of this name
+        shutil.rmtree(to, ignore_errors=True)  # remains of an earlier job of this name
         iterations = export_checkpoint(checkpoints, spec.iterations, spec, to)
         make_private(to.parent)
     except (InputError, OSError) as error:
@@ -113,7 +123,7 @@ def keep_model(folder: Path, checkpoints: Path, spec: TaskJob) -> str:
 
 
 def _write_weights(folder: Path, weights: dict[str, Tensor], files: ModelFiles) -> None:
-    """Write weights in the types that they have in the files, a file after the other."""
+    """Write weights in the number types of the initial model's files, one file after the other."""
     import torch
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors import SafetensorError

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and what CUDA takes of one for a process beside what its allocators know of."""
+"""The GPUs of this machine, and the memory that CUDA itself takes on them for a process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from rollmux_segment import Footprint
 
-_SLOW_S = 20.0  # for nvidia-smi
+_SLOW_S = 20.0  # longest wait for nvidia-smi
 _MIB = 1 << 20
-_LISTED = Path("/proc/driver/nvidia/gpus")  # a folder each; missing in some containers
+_LISTED = Path("/proc/driver/nvidia/gpus")  # a folder for each GPU; missing in some containers
 _DEVICES = Path("/dev")
 _ASKED = "index,uuid,name,memory.total,driver_version,memory.free"
 
@@ -23,7 +23,10 @@ class Gpu(NamedTuple):
     """A GPU as nvidia-smi lists it.
 
     Attributes:
-        memory_gb: in GiB, as the makers of GPUs count. free_bytes: that no process has; 0 where nobody says.
+        name: Model of the GPU.
+        memory_gb: Memory in GiB, as makers of GPUs count.
+        driver: Version of the driver.
+        free_bytes: Free memory in bytes; 0 if unknown.
     """
 
     name: str
@@ -33,7 +36,7 @@ class Gpu(NamedTuple):
 
 
 def find_gpus() -> list[Gpu]:
-    """The GPUs that the driver knows, but for hidden ones; none where there is no driver, or it does not answer."""
+    """Return the GPUs that the driver lists and CUDA_VISIBLE_DEVICES shows; none if there is no driver or it does not answer."""
     command = shutil.which("nvidia-smi")
     if command is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return []
@@ -68,7 +71,7 @@ def device_count() -> int:
 
 
 def _visible(rows: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """The GPUs, by index and UUID, that CUDA shows: those of CUDA_VISIBLE_DEVICES up to the first that is none."""
+    """Return the rows of GPUs that CUDA shows: those of CUDA_VISIBLE_DEVICES up to the first unknown one."""
     wanted = named_devices()
     if wanted is None:
         return [*rows]
@@ -85,29 +88,33 @@ def is_out_of_memory(message: str) -> bool:
     """Return whether an error says that a GPU had too little memory, in the words of torch, vLLM, NCCL or this project.
 
     Args:
-        message: Text of the error; errors that come from another process may have lost their class.
+        message: Text of the error. An error from another process may have lost its class.
     """
     words = message.lower()
     return ("out of memory" in words and ("cuda" in words or "gpu" in words)) or "cublas_status_alloc_failed" in words
 
 
 class OwnOfCuda:
-    """What CUDA takes of GPUs for a process: contexts, kernels that are loaded, communicators; 0.5 to 4 GB of each.
+    """The memory that CUDA itself takes on GPUs for a process: contexts, loaded kernels and communicators, 0.5 to 4 GB per GPU.
 
-    It is the memory that is free before the process uses CUDA and no longer afterwards, without what its allocators have. In
-    between nobody else's changes, since the process has its permit. It stays as long as the process does.
+    It is measured as the memory that was free before the process used CUDA and is not free afterwards, less what the allocators
+    hold. No other process changes its memory in between, because this process has its permit. The memory remains until the process
+    ends.
 
     Args:
-        gpus: of the process, whose first one is measured; none on a CPU.
+        gpus: Number of GPUs of the process, the first of which is measured; 0 on a CPU.
     """
 
     def __init__(self, gpus: int) -> None:
         there = find_gpus() if gpus else []
         self._before, self._gpus = (there[0].free_bytes if there else 0), gpus
-        self._bytes: int | None = None  # of all GPUs, once it is measured
+        self._bytes: int | None = None  # bytes on all GPUs, or None before the measurement
 
     def added(self, footprint: Footprint) -> Footprint:
-        """A footprint with it; measured at the first time, when all that the process does has been done once."""
+        """Return a footprint with CUDA's own memory added.
+
+        That is measured at the first call, when the process has used all of its kernels once.
+        """
         if self._bytes is None:
             self._bytes = self._measured(footprint) if self._before else 0
         return footprint._replace(device=footprint.device + self._bytes, peak=footprint.peak and footprint.peak + self._bytes)

@@ -1,4 +1,4 @@
-"""The nodes of a run, and which machine a process is on, as far as clocks and memory are shared, and what that takes from it."""
+"""The nodes of a run, and facts about the machine of a process: its clock, its process ids, its cores."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from rollmux_env.scheduler.nodes import PoolName
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NAMESPACE = Path("/proc/self/ns/pid")
 _SCHEDULER = Path("/proc/thread-self/schedstat")  # nanoseconds on a core, nanoseconds ready without one, times on one
-_MUCH = 0.1  # of a phase's seconds
-_LEAST_WAIT_S = 0.1  # less is what any process waits now and then
-_MOST_THREADS = 16  # of a CPU node's processes; more do not help the models that run on CPUs
+_MUCH = 0.1  # share of a phase's seconds without a core that counts as much
+_LEAST_WAIT_S = 0.1  # shorter waits are usual for any process
+_MOST_THREADS = 16  # threads of a CPU node's process; more do not speed up the models that run on CPUs
 
 Pool = PoolName
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node as the runtime pins to it.
+    """A node as the runtime pins processes to it.
 
     Attributes:
-        name: `rollout-0`, `training-1`, ...: unique, by pool.
-        pool: which of the two it belongs to.
-        machine: id of the Ray node that it is, or is a part of.
-        cores: CPU cores that it owns. gpus: its GPUs on that machine, none on a CPU: indices, or the names in the
-            CUDA_VISIBLE_DEVICES of the coordinator, where that restricts it.
-        memory_gb: its share of the machine's host memory, GB.
-        device: what it computes on, as a profile is cached by it: the GPU's or the CPU's model and the number of them.
-        host: name of that machine.
+        name: Unique name, such as `rollout-0` or `training-1`.
+        pool: Pool of the node.
+        machine: Id of the Ray node that it is, or is a part of.
+        cores: CPU cores of the node.
+        gpus: GPUs of the node on that machine, empty on a CPU: indices, or names in the coordinator's CUDA_VISIBLE_DEVICES if that
+            is set.
+        memory_gb: Share of the machine's host memory, in GB.
+        device: Device type by which profiles are cached: model of the GPU or CPU, and their number.
+        host: Name of the machine.
     """
 
     name: str
@@ -48,17 +49,17 @@ class Node:
 
     @property
     def devices(self) -> tuple[int | str, ...]:
-        """What of it a process computes on: its GPUs, or its cores where it has none."""
+        """The devices on which a process computes: the GPUs, or the cores if there are none."""
         return self.gpus or self.cores
 
 
 def boot_id() -> str:
-    """What says that two processes share a clock: an id of this machine's uptime."""
+    """Return an id of this machine's uptime: processes with the same id share a clock."""
     return _BOOT.read_text() if _BOOT.exists() else os.uname().nodename
 
 
 def core_wait_s() -> float:
-    """Seconds in which this thread was ready to run and had no core, since it began; 0 where nobody counts them."""
+    """Return the seconds in which this thread was ready to run and had no core since it began, or 0 if unknown."""
     try:
         return int(_SCHEDULER.read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -66,19 +67,21 @@ def core_wait_s() -> float:
 
 
 def lacked_core(waited_s: float, seconds: float) -> bool:
-    """Whether a phase was without a core for so long that its seconds say little about it.
+    """Return whether a phase waited for cores so long that its duration says little about it.
 
     Args:
-        waited_s: seconds that it was ready to run and had none. seconds: that it took.
+        waited_s: Seconds in which it was ready to run and had no core.
+        seconds: Duration of the phase, in seconds.
     """
     return waited_s > max(_LEAST_WAIT_S, _MUCH * seconds)
 
 
 @cache
 def memory_id() -> bytes:
-    """What says that two processes see each other in /proc by the same numbers: 16 bytes; empty where there is no telling.
+    """Return 16 bytes that identify a boot and a process-id namespace, or empty bytes if unknown.
 
-    Containers of one machine have a boot id in common, and each its own process ids.
+    Processes with the same value see each other in /proc under the same ids. Containers of one machine share a boot id, and each
+    has its own process ids.
     """
     try:
         return hashlib.sha256(f"{_BOOT.read_text()} {os.readlink(_NAMESPACE)}".encode()).digest()[:16]
@@ -87,5 +90,5 @@ def memory_id() -> bytes:
 
 
 def threads_of(*cores: Sequence[int]) -> int:
-    """Threads of a process that owns the cores of some nodes: one a core."""
+    """Return the number of threads of a process that owns the cores of some nodes: one per core, up to a limit."""
     return max(1, min(_MOST_THREADS, len({*chain(*cores)})))

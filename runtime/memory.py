@@ -1,6 +1,6 @@
-"""The memory that processes of this machine may use, and what they have.
+"""The memory that processes of this machine may use, and what they use.
 
-It is what the machine has, or what a container is limited to (cgroups, version 1 or 2).
+The limit is the machine's memory, or that of a container (cgroups, version 1 or 2).
 """
 
 from __future__ import annotations
@@ -16,7 +16,13 @@ _SEGMENT = "/memfd:rollmux"
 
 
 class Memory(NamedTuple):
-    """GB: all, what is free, and whether a limit of a container says so."""
+    """Memory of this machine or container.
+
+    Attributes:
+        total_gb: Total memory, in GB.
+        free_gb: Free memory, in GB.
+        limited: Whether a container's limit determines the total.
+    """
 
     total_gb: float
     free_gb: float
@@ -24,10 +30,10 @@ class Memory(NamedTuple):
 
 
 def memory(root: Path = _ROOT) -> Memory:
-    """What there is here; 0 where the system does not say.
+    """Return the memory of this machine or container; 0 if the system does not report it.
 
     Args:
-        root: of the file system.
+        root: Root of the file system.
     """
     sizes = _sizes(root / "proc/meminfo")
     total_gb, free_gb = (sizes.get(name, 0) / 1e9 for name in ("MemTotal", "MemAvailable"))
@@ -40,20 +46,21 @@ def memory(root: Path = _ROOT) -> Memory:
 
 
 def resident_gb() -> float:
-    """Memory that this process has for itself, GB."""
+    """Return the memory of this process, in GB, without that of files."""
     sizes = _sizes(_ROOT / "proc/self/status")
     return (sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0)) / 1e9
 
 
 def tree_gb(pid: int) -> float:
-    """Memory that a process and its descendants have for themselves, GB; the largest of what each shares counts once.
+    """Return the memory of a process and its descendants, in GB, without that of files.
 
-    So does state that waits in segments, whose pages the process may have given up (`rollmux_segment`).
+    Shared memory counts once, by the process with most of it. State in segments counts too, even if the process has unmapped its
+    pages (`rollmux_segment`).
     """
     own, shared, pids, segments = 0, 0, [pid], dict[int, int]()
     while pids:
         entry = Path(f"/proc/{pids.pop()}")
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             sizes = _sizes(entry / "status")
             own += sizes.get("RssAnon", 0)
             shared = max(shared, sizes.get("RssShmem", 0))
@@ -69,7 +76,7 @@ def tree_gb(pid: int) -> float:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """Bytes by name, as a file of /proc says them in kB; none where it cannot be read."""
+    """Return the bytes by name that a file of /proc reports in kB; empty if it cannot be read."""
     try:
         rows = [line.split() for line in path.read_text().splitlines()]
     except OSError:
@@ -78,7 +85,7 @@ def _sizes(path: Path) -> dict[str, int]:
 
 
 def _limits(root: Path) -> Iterator[tuple[int, int]]:
-    """(limit, used) in bytes, of the groups of this process and all those around them. Page cache counts as used."""
+    """Yield limit and use in bytes of this process's cgroup and all cgroups around it. Page cache counts as used."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

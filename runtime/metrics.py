@@ -1,4 +1,4 @@
-"""Figures of a service, as Prometheus reads them; docs/guides/monitoring.md lists them."""
+"""Metrics of a service for Prometheus; docs/guides/monitoring.md lists them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ if TYPE_CHECKING:
 Kind = Literal["gauge", "counter", "histogram"]
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BOUNDARIES_S = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-"""Upper ends of a histogram's buckets; one without an end follows."""
+"""Upper bounds of a histogram's buckets, in seconds; an unbounded bucket follows."""
 KEEPS_ENDED_S = 300.0
-"""How long figures of a job stay after its end: a few scrapes."""
+"""Seconds for which metrics of a job remain after its end: a few scrapes."""
 
 
 class Definition(NamedTuple):
-    """A figure: what it is, and by what it is told apart."""
+    """Definition of a metric.
+
+    Attributes:
+        kind: Kind of the metric.
+        description: Help text.
+        tags: Names of its labels.
+    """
 
     kind: Kind
     description: str
@@ -49,19 +55,28 @@ _WRITE: dict[Kind, str] = {"gauge": "set", "counter": "inc", "histogram": "obser
 
 
 class Metrics:
-    """Takes figures, by the names of `DEFINITIONS`."""
+    """Registry of the metrics in `DEFINITIONS`."""
 
     def __init__(self) -> None:
-        from prometheus_client import CollectorRegistry, disable_created_metrics  # here: who reads a folder does without
+        from prometheus_client import (
+            CollectorRegistry,
+            disable_created_metrics,
+        )  # not at the top: reports of a folder do without it
 
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         self._figures = {name: _figure(name, definition, self._registry) for name, definition in DEFINITIONS.items()}
-        self._tagged: dict[tuple[str, ...], Any] = {}  # those with tags, by name and the values of these
-        self._written_s: dict[tuple[str, str], float] = {}  # figures of jobs, by name and job
+        self._tagged: dict[tuple[str, ...], Any] = {}  # metrics by name and values of the labels
+        self._written_s: dict[tuple[str, str], float] = {}  # time of the last change, by name and job
 
     def write(self, name: str, value: float, **tags: str) -> None:
-        """Set a gauge, add to a counter, or note a value of a histogram."""
+        """Set a gauge, increase a counter, or observe a value of a histogram.
+
+        Args:
+            name: Name of the metric.
+            value: Value or increase.
+            **tags: Values of its labels.
+        """
         figure = self._tagged.get(known := (name, *tags.values()))
         if figure is None:
             figure = self._tagged[known] = self._figures[name].labels(**tags) if tags else self._figures[name]
@@ -70,9 +85,11 @@ class Metrics:
             self._written_s[name, tags["job_id"]] = monotonic()
 
     def keep_jobs(self, job_ids: set[str], ended_s: float = KEEPS_ENDED_S) -> None:
-        """Forget figures of other jobs, which have ended, when they were last written so many seconds ago.
+        """Remove metrics of jobs that have ended, so that their number does not grow without bound.
 
-        Else a service that stays would have more of them every day.
+        Args:
+            job_ids: Ids of the jobs that have not ended.
+            ended_s: Seconds since the last change after which metrics of other jobs are removed.
         """
         before_s = monotonic() - ended_s
         for (name, job_id), written_s in [*self._written_s.items()]:
@@ -82,7 +99,7 @@ class Metrics:
                 del self._written_s[name, job_id]
 
     def text(self) -> str:
-        """All figures as they are now, in the text format of Prometheus, version 0.0.4."""
+        """Return all metrics in Prometheus's text format, version 0.0.4."""
         from prometheus_client import generate_latest
 
         return generate_latest(self._registry).decode()

@@ -1,6 +1,6 @@
-"""What the processes of jobs print: a file of each process in the job's folder, bounded, and read back by `rollmux logs`.
+"""The output of jobs' processes: a bounded file for each process in the job's folder, which `rollmux logs` reads.
 
-Other files of a run's folder that grow with its iterations are bounded likewise (`append_bounded`).
+Other files of a run's folder that grow with its iterations are bounded in the same way (`append_bounded`).
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from typing import IO, Any, NamedTuple
 from rollmux_env.errors import InputError
 from rollmux_env.files import private_folder, private_opener, write_whole
 
-LOGS = "logs"  # folder of a run's or a service's, with one of each job
-SERVICE_LOG = "service"  # name of the file in which a service tells of a job that it has not started
-LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half to the file before it, and that one what it held
+LOGS = "logs"  # folder in a run's or a service's folder, with a folder for each job
+SERVICE_LOG = "service"  # name of the log that a service writes about a job whose processes it does not start
+LARGEST = 8 << 20  # bytes of a file; the newer half of a larger one replaces the older file
 _OLDER = ".1"
 _LOOKS_S = 0.3
-_MOST_AT_ONCE = 1 << 20  # bytes that are read of a file
+_MOST_AT_ONCE = 1 << 20  # bytes of a file that are read at once
 
 
 class Part(NamedTuple):
-    """A part of what a process of a job has printed, the offset of what follows, and all processes that have printed."""
+    """A part of the output of a process.
+
+    Attributes:
+        data: The bytes.
+        next_offset: Offset of the bytes that follow.
+        processes: Names of all processes of the job with output.
+    """
 
     data: bytes
     next_offset: int
@@ -34,7 +40,7 @@ class Part(NamedTuple):
 
 
 class _Log(io.FileIO):
-    """A file to print to: what finds no room on the disk is lost, and nobody's work with it."""
+    """A file for output that drops what does not fit on the disk instead of failing."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -44,11 +50,16 @@ class _Log(io.FileIO):
 
 
 def capture(folder: str, name: str) -> None:
-    """Let what this process prints from now on, C++ included, be appended to a file, if there can be one."""
+    """Append all further output of this process, including that of C++, to a file, if it can be written.
+
+    Args:
+        folder: Folder of the job's logs.
+        name: Name of the process.
+    """
     try:
         private_folder(Path(folder))
         file = os.open(Path(folder) / f"{name}.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    except OSError:  # no log is worth a job
+    except OSError:  # a job runs even without a log
         return
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -62,21 +73,26 @@ def capture(folder: str, name: str) -> None:
 
 
 def open_log(folder: Path, name: str) -> IO[bytes]:
-    """The log of a process, to be appended to; for its owner alone.
+    """Open the log of a process for appending; only its owner may read it.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: If it cannot be written.
     """
     private_folder(folder)
     return open(folder / f"{name}.log", "ab", opener=private_opener)
 
 
 def trim(folders: Iterable[Path], largest: int = LARGEST) -> None:
-    """Keep the files of jobs in bounds. What is printed in the instant between copying and cutting is lost, and where there is no
-    room for a copy all of the file.
+    """Reduce log files that are too large to their newer half, which replaces the older file.
+
+    Output written between copying and truncating is lost. If there is no room for the copy, the whole file is lost.
+
+    Args:
+        folders: Folders of jobs' logs.
+        largest: Largest size of a file, in bytes.
     """
     for path in (path for folder in folders for path in folder.glob("*.log")):
-        with contextlib.suppress(OSError):  # it has gone meanwhile
+        with contextlib.suppress(OSError):  # the file may be gone
             if path.stat().st_size > largest:
                 with contextlib.suppress(OSError), open(path.with_name(path.name + _OLDER), "wb", opener=private_opener) as older:
                     older.write(_newer_half(path, largest))
@@ -84,10 +100,12 @@ def trim(folders: Iterable[Path], largest: int = LARGEST) -> None:
 
 
 def append_bounded(path: Path, lines: str, largest: int) -> None:
-    """Append lines, if there is room on the disk: nothing here is worth a job.
+    """Append lines to a file; errors of the disk are ignored, since a job must not fail because of them.
 
     Args:
-        lines: whole ones. largest: bytes of the file; a larger one loses its older half.
+        path: Path of the file.
+        lines: Whole lines.
+        largest: Largest size in bytes; a larger file loses its older half.
     """
     with contextlib.suppress(OSError, InputError):
         if not path.exists():
@@ -101,22 +119,23 @@ def append_bounded(path: Path, lines: str, largest: int) -> None:
 
 
 def _newer_half(path: Path, largest: int) -> bytes:
-    """The whole lines among the last bytes of a file that has more than so many."""
+    """Return the whole lines within the last `largest / 2` bytes of a file."""
     with path.open("rb") as file:
         file.seek(-largest // 2, os.SEEK_END)
         return file.read(largest // 2).partition(b"\n")[2]
 
 
 def log_files(folder: Path, ending: str = ".log") -> dict[str, Path]:
-    """The files of a job's processes, by their names; what is no regular file is none."""
+    """Return the log files of a job's processes by name; only regular files count."""
     return {path.name.removesuffix(ending): path for path in sorted(folder.glob(f"*{ending}")) if path.is_file()}
 
 
 def lines(folder: Path, older: bool = False) -> Iterator[str]:
-    """What a job's processes have printed, process by process, every line after the name of its process.
+    """Yield the output of a job's processes, one process after the other. Each line begins with the process's name.
 
     Args:
-        older: alone what the files have lost to those before them.
+        folder: Folder of the job's logs.
+        older: Whether to yield only the older files.
     """
     for process, path in log_files(folder, f".log{_OLDER}" if older else ".log").items():
         for part in (path,) if older else (path.with_name(path.name + _OLDER), path):
@@ -127,11 +146,12 @@ def lines(folder: Path, older: bool = False) -> Iterator[str]:
 
 
 def read_log(folder: Path, process: str | None, offset: int = 0) -> Part:
-    """A part of what a process of a job has printed: whole lines, where there are any.
+    """Return a part of the output of a process, as whole lines if possible.
 
     Args:
-        process: None: it is asked for the names alone. offset: bytes of what was read before; a file that has fewer was cut since,
-            and is read from its beginning.
+        folder: Folder of the job's logs.
+        process: Name of the process, or None for the names of processes only.
+        offset: Bytes that were read before. A file that is shorter was truncated, and is read from its beginning.
     """
     files = log_files(folder)
     if process not in files:
@@ -148,10 +168,12 @@ def read_log(folder: Path, process: str | None, offset: int = 0) -> Part:
 def follow_lines(
     read: Callable[[str | None, int], Part], ended: Callable[[], bool], pause: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
-    """What a job's processes print, every line after the name of its process, until the job has ended.
+    """Yield the output of a job's processes until the job has ended. Each line begins with the process's name.
 
     Args:
-        read: as `read_log` does. pause: waits so many seconds between looks.
+        read: Function of process and offset that returns a part, as `read_log` does.
+        ended: Function that returns whether the job has ended.
+        pause: Function that waits for a number of seconds.
     """
     offsets, rests, last = dict[str, int](), dict[str, bytes](), False
     while True:

@@ -1,6 +1,6 @@
-"""Folders that RollMux makes outside of a user's own, and how it knows them again before it ends or removes anything there.
+"""Folders that RollMux makes outside of a user's own, and the proof that a folder is one of them before anything in it is removed.
 
-What a file says is there is no proof: a folder is ours where its name, parent, owner and inode are those of one that we made.
+A file's content is no proof: a folder is RollMux's if its name, parent, owner and inode are those of one that RollMux made.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import private_opener, read_file
 from rollmux_env.validation_errors import one_line
 
-PREFIX = "rollmux-ray-"  # of the names of Ray's folders
-SPARE = "rollmux-run-"  # of the names of folders of runs that are to keep nothing
-_NOTE = "folder.json"  # in a spare folder
-SHORT = Path("/tmp")  # paths of Ray's sockets must stay below 108 characters, which a user's TMPDIR may use up
+PREFIX = "rollmux-ray-"  # prefix of the names of Ray's folders
+SPARE = "rollmux-run-"  # prefix of the names of temporary folders of runs
+_NOTE = "folder.json"  # file in a temporary folder that identifies it
+SHORT = Path("/tmp")  # paths of Ray's sockets must be shorter than 108 characters; TMPDIR may be too long
 
 
 @dataclass(frozen=True)
 class OwnFolder:
-    """A folder of ours, as it was when it was made.
+    """A folder that RollMux made.
 
     Attributes:
-        path: absolute. device, inode: which folder that was; 0 where an older RollMux did not note them.
+        path: Absolute path.
+        device: Device number of the folder, or 0 if an older RollMux did not record it.
+        inode: Inode of the folder, or 0 if an older RollMux did not record it.
     """
 
     path: str
@@ -41,11 +43,11 @@ class OwnFolder:
 
     @property
     def inside(self) -> str:
-        """A folder in it to hand to Ray, which lets everybody write to its own: nobody else gets there through ours."""
+        """Path of a folder in it for Ray, which makes that writable for every user; this folder's permissions keep them out."""
         return f"{self.path}/ray"
 
     def doubt(self) -> str | None:
-        """Why this is not known to be ours; None where it is, and what is below it may be ended and removed."""
+        """Return the reason why this folder may not be RollMux's, or None if it is and may be removed."""
         path = Path(self.path)
         if not path.is_absolute() or os.path.normpath(self.path) != self.path or not path.name.startswith((PREFIX, SPARE)):
             return f"its name is none that RollMux gives, {SHORT}/{PREFIX}..."
@@ -66,12 +68,12 @@ class OwnFolder:
         return None
 
     def remove(self) -> None:
-        """Remove it with all that is in it, if it is ours."""
+        """Remove the folder with its contents, if it is certainly RollMux's."""
         if self.doubt() is None:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def leftover(self) -> str | None:
-        """A line on what is not touched and may have to be removed by hand; None where there is nothing in doubt."""
+        """Return a line about a folder that is left alone and may have to be removed by hand, or None if there is no doubt."""
         doubt = self.doubt()
         if doubt is None or not os.path.isabs(self.path) or not os.path.lexists(self.path):
             return None
@@ -86,7 +88,7 @@ def make_own_folder() -> OwnFolder:
 
 @contextlib.contextmanager
 def spare_folder() -> Iterator[Path]:
-    """A folder for as long as it is needed. It holds a note of which folder it is, locked until then."""
+    """Yield a temporary folder. It contains a file that identifies it, which is locked as long as it is in use."""
     own = _as_made(tempfile.mkdtemp(prefix=SPARE))
     path = Path(own.path)
     with open(path / _NOTE, "xb", opener=private_opener) as note:
@@ -100,9 +102,9 @@ def spare_folder() -> Iterator[Path]:
 
 
 def left_folders() -> Iterator[OwnFolder]:
-    """Spare folders whose process has ended without removing them: the note in them says that they are ours, and nobody locks it.
+    """Yield temporary folders whose process has ended without removing them: they identify themselves, and are not locked.
 
-    Each is locked until the next is asked for.
+    Each is locked until the next one is requested.
     """
     for path in sorted({path for parent in _parents() for path in parent.glob(f"{SPARE}*")}):
         with contextlib.suppress(InputError, OSError, ValidationError):

@@ -1,4 +1,4 @@
-"""What a job of the user's own is written with: `@phase` on the methods of a class, and `runtime_hook`.
+"""The interface for jobs of users' classes: `@phase` on the methods of a class, and `runtime_hook`.
 
     class MyJob:
         def __init__(self, **options): ...          # the `options` of the job file
@@ -9,17 +9,23 @@
         @rollmux.phase("sync")
         def sync(self): ...
 
-In a run, a rollout or training waits for its permit, then the job's state is loaded, the method runs, the state is offloaded, and
-the nodes are given back. A sync waits for nothing. Outside of a run the methods are called as if they were not decorated.
-An iteration is one rollout, one training and one sync, in this order; the sync may be left out.
+In a run, a rollout or training waits for its permit; then the job's state is loaded, the method runs, the state is offloaded, and
+the nodes are given back. A sync waits for nothing. Outside of a run the methods are called as if they were not decorated. An
+iteration is one rollout, one training and one sync, in this order; the sync is optional.
 
-Optional methods: `load(phase)` and `offload(phase)` (phase is `rollout` or `train`; by default nothing moves), `step()` (one
-iteration; by default rollout, train and sync), `profile()` (one iteration at its longest that leaves the job as it was; by default
-`step()` with `runtime_hook.worst_case`, and the job is then made anew), `checkpoint(folder)` (write what the job is into an empty
-folder; called between two iterations, when it holds no nodes; a function that it returns is called in a thread, to write the rest),
-`restore(folder)` (go on from that; called on a new instance), `checkpoint_before_training` (an attribute: true where its rollouts
-leave what it is as it was, so that a stop in between may ask for a checkpoint of the iteration before),
-`parts()` (its rollout nodes cut into parts, some of which are enough for a rollout: its tail may then be migrated), and `close()`.
+Optional members of the class:
+
+- `load(phase)` and `offload(phase)`: move the job's state; `phase` is `rollout` or `train`. By default nothing moves.
+- `step()`: run one iteration; by default rollout, train and sync.
+- `profile()`: run one iteration of the longest kind that leaves the job unchanged. By default `step()` with
+  `runtime_hook.worst_case`, after which the job is made again.
+- `checkpoint(folder)`: write the job's state into an empty folder. It is called between two iterations, when the job holds no
+  nodes. A function that it returns is called in a thread, to write the rest.
+- `restore(folder)`: continue from such a folder; called on a new instance.
+- `checkpoint_before_training`: an attribute, true if rollouts do not change the job's state, so that a checkpoint of the iteration
+  before may be taken between rollout and training.
+- `parts()`: the job's rollout nodes divided into parts, some of which are enough for a rollout. Its tail may then migrate.
+- `close()`: free the job's resources.
 """
 
 from __future__ import annotations
@@ -42,23 +48,35 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class WorkerHandle(Protocol):
-    """A process of the job's own on one of its nodes; it ends with the job."""
+    """A process of the job on one of its nodes, which ends with the job."""
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """Begin a call of a method of its object; what it returns goes to `runtime_hook.wait`, or into another call."""
+        """Begin a call of a method of the worker's object. The result is passed to `runtime_hook.wait`, or to another call.
+
+        Args:
+            method: Name of the method.
+            *arguments: Arguments of the method.
+        """
         ...
 
     def beside(self, method: str, *arguments: Any) -> Any:
-        """As `call`, of a job that is asynchronous or has reward workers: it does not wait for the call that is under way."""
+        """Begin a call that does not wait for the call in progress; see `call`.
+
+        Only for a job that is asynchronous or has reward workers.
+
+        Args:
+            method: Name of the method.
+            *arguments: Arguments of the method.
+        """
         ...
 
     def close(self) -> None:
-        """End the process, after its object's `close`, if it has one."""
+        """End the process, after its object's `close` if it has one."""
         ...
 
 
 class Session(Protocol):
-    """The run, as a job's process sees it."""
+    """Interface of a job's process to its run."""
 
     iteration: int
     worst_case: bool
@@ -78,10 +96,13 @@ class Session(Protocol):
 
 
 class Reported:
-    """What a job says of an iteration.
+    """Reports of a job about an iteration.
 
     Attributes:
-        metrics: by name. stages: seconds of named parts of the load or offload in hand.
+        metrics: Metrics by name.
+        samples: Samples for people to read.
+        trajectories: Trajectories for replays.
+        stages: Seconds of the named stages of the present load or offload.
     """
 
     def __init__(self) -> None:
@@ -92,19 +113,19 @@ class Reported:
 
 
 class _Side(threading.local):
-    """A thread that runs the phases of one side of an asynchronous job has a session of its own, and what it reports apart."""
+    """Session and reports of a thread that runs one side of an asynchronous job."""
 
     session: Session | None = None
     reported: Reported | None = None
 
 
-_session: Session | None = None  # of this process; a controller sets it
+_session: Session | None = None  # session of this process, which a controller sets
 _side = _Side()
-_phases_in_use: set[tuple[int, str]] = set()  # ids of jobs, and the phases that they are in
+_phases_in_use: set[tuple[int, str]] = set()  # Python ids of job objects, with the phases that they are in
 
 
 def set_session(session: Session | None) -> None:
-    """Put this process into a run, or out of it."""
+    """Set the session of this process, or None outside of a run."""
     global _session
     _session = session
 
@@ -114,7 +135,7 @@ def _here() -> Session | None:
 
 
 def set_side(session: Session) -> None:
-    """This thread runs the phases of one side of an asynchronous job."""
+    """Set the session of this thread, which runs the phases of one side of an asynchronous job."""
     _side.session, _side.reported = session, Reported()
 
 
@@ -122,7 +143,10 @@ def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
     """Mark a method as a phase of its job.
 
     Args:
-        name: `rollout`, `train` or `sync`.
+        name: Name of the phase: `rollout`, `train` or `sync`.
+
+    Raises:
+        ValueError: If the name is another one.
     """
     if name not in ("rollout", "train", "sync"):
         raise ValueError(f"phase {name!r}: must be 'rollout', 'train' or 'sync'")
@@ -133,7 +157,7 @@ def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
             session = _here()
             if session is None:
                 return method(self, *arguments, **options)
-            if (id(self), name) in _phases_in_use:  # by the method that has called this one, of the class below
+            if (id(self), name) in _phases_in_use:  # called by the same phase of a subclass
                 return method(self, *arguments, **options)
             _phases_in_use.add((id(self), name))
             try:
@@ -149,18 +173,18 @@ def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
 
 
 class RuntimeHook:
-    """The way from a job's code to the run that it is part of; outside of a run it takes reports and forgets them."""
+    """A job's access to its run. Outside of a run, reports are accepted and not sent."""
 
     def __init__(self) -> None:
         self._reported = Reported()
 
     @property
     def reported(self) -> Reported:
-        """What has been said so far: of this side of the job, where it has two."""
+        """The reports so far, for this side of the job if it has two."""
         return _side.reported or self._reported
 
     def renew(self) -> None:
-        """An iteration begins: nothing has been said of it."""
+        """Clear the reports, at the beginning of an iteration."""
         if _side.reported is not None:
             _side.reported = Reported()
         else:
@@ -168,81 +192,99 @@ class RuntimeHook:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Reported for the iteration in hand, by name."""
+        """Metrics reported in the present iteration, by name."""
         return self.reported.metrics
 
     @property
     def worst_case(self) -> bool:
-        """The profiler measures: every response is to be as long as it may get."""
+        """Whether the profiler is measuring: every response must then have its maximal length."""
         session = _here()
         return session is not None and session.worst_case
 
     @property
     def iteration(self) -> int:
-        """Number of the iteration in hand, from 0; -1 while the profiler measures."""
+        """Number of the present iteration, from 0; -1 while the profiler measures."""
         session = _here()
         return session.iteration if session is not None else 0
 
     def progress(self, done: int, total: int, tokens: int = 0) -> None:
-        """Say how far the phase in hand is.
+        """Report the progress of the present phase.
+
+        Each worker reports its own counts, of the total of the whole phase: counts of a job's processes are added up.
 
         Args:
-            done: responses that are finished, of `total`. tokens: sampled so far. A worker says what it has done itself, of the
-                total of the whole phase: what a job's processes say is added up.
+            done: Number of finished responses.
+            total: Number of responses of the phase.
+            tokens: Number of tokens sampled so far.
 
         Raises:
-            TypeError, ValueError: one is no number.
+            TypeError: If a value is not a number.
+            ValueError: If a value is not a number.
         """
         if (session := _here()) is not None:
             session.progress(int(done), int(total), int(tokens))
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Numbers of those of the job's `parts()` that its rollout may use now; all of them, but beside a migrated tail."""
+        """Numbers of the job's `parts()` that its rollout may use now: all of them, except beside a migrated tail."""
         session = _here()
         return session.parts if session is not None else ()
 
     def stops(self) -> bool:
-        """Whether the rollout in hand is to stop at its next step, because the parts that it may use have changed; in the job's own
-        process or in a worker. To be asked after every step by a job that has `parts`; it costs microseconds."""
+        """Return whether the present rollout must stop at its next step, because the parts that it may use have changed.
+
+        A job with `parts` asks after every step, in its own process or in a worker. A call takes microseconds.
+        """
         session = _here()
         return session is not None and session.stops()
 
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
-        """Take up the parts that the rollout is to use from now on, after it has stopped; in the job's own process.
+        """Take up the parts that the rollout must use from now on, after it has stopped. Only in the job's own process.
 
         Args:
-            leave: called with the numbers of those that it has to leave: they go to another job when it returns.
+            leave: Function called with the numbers of the parts to leave; when it returns, another job gets them.
 
         Returns:
-            The numbers of those that it has then.
+            Numbers of the parts that the rollout has then.
         """
         return self._run.regroup(leave)
 
     def wake(self, responses: int | None) -> None:
-        """Let the rollout in hand stop at its next step once so many of its responses have finished, by `progress` of all of the
-        job's processes; None: not for that. In the job's own process; `stops` says it then, until the next `wake`."""
+        """Let the present rollout stop at its next step once a number of responses have finished. Only in the job's own process.
+
+        The finished responses of all of the job's processes count. `stops` returns true then, until the next `wake`.
+
+        Args:
+            responses: Number of responses, or None to cancel.
+        """
         if (session := _here()) is not None:
             session.wake(responses)
 
     def report(self, **metrics: float) -> None:
-        """Add metrics to those of the iteration in hand.
+        """Add metrics of the present iteration.
+
+        Args:
+            **metrics: Values by name.
 
         Raises:
-            TypeError, ValueError: one is no number.
+            TypeError: If a value is not a number.
+            ValueError: If a value is not a number.
         """
         self.metrics.update({name: float(value) for name, value in metrics.items()})
 
     def sample(self, prompt: str, responses: Sequence[str], rewards: Sequence[float]) -> None:
-        """Show what was sampled in the iteration in hand to who asks by `rollmux samples`; in the job's own process.
+        """Record a sample of the present iteration for `rollmux samples`. Only in the job's own process.
 
-        The first eight prompts of an iteration are kept.
+        The first eight prompts of an iteration are recorded.
 
         Args:
-            rewards: one a response.
+            prompt: Text of the prompt.
+            responses: Texts of the responses.
+            rewards: Reward of each response.
 
         Raises:
-            TypeError, ValueError: a text is none, a reward is no number, or there are not as many of them as responses.
+            TypeError: If the prompt or a response is not a text, or a reward is not a number.
+            ValueError: If there are not as many rewards as responses.
         """
         self.reported.samples.append(make_group(prompt, responses, rewards))
 
@@ -255,12 +297,15 @@ class RuntimeHook:
         seconds: float | None = None,
         switches: int = 0,
     ) -> None:
-        """Say what a response of the iteration in hand was like, for replays; in the job's own process.
+        """Record a trajectory of the present iteration for replays. Only in the job's own process.
 
         Args:
-            group: number of its prompt. prompt: tokens of it. outputs: sampled, of each turn. observations: tokens read between
-                two turns.
-            seconds: from the beginning of the rollout to its end. switches: how often it was interrupted and went on.
+            group: Number of the prompt.
+            prompt: Tokens of the prompt.
+            outputs: Tokens sampled in each turn.
+            observations: Tokens read between two turns.
+            seconds: Seconds from the beginning of the rollout to the trajectory's end, or None.
+            switches: Number of times that it was interrupted and continued.
         """
         tokens = tuple(map(int, outputs)), tuple(map(int, observations))
         iteration, number = max(self.iteration, 0), len(self.reported.trajectories)
@@ -268,12 +313,15 @@ class RuntimeHook:
         self.reported.trajectories.append(made)
 
     def warn(self, text: str) -> None:
-        """Tell the user a line, on the console of the run and in the log; in the job's own process or in a worker.
+        """Print a warning on the console of the run and in the log. In the job's own process or in a worker.
 
-        What is said again is left out, also by another process of the job, and so are all but the first 20 warnings of a job.
+        A repeated warning is left out, even of another process of the job, and so are all but the first 20 of a job.
+
+        Args:
+            text: The warning.
 
         Raises:
-            TypeError: it is no text.
+            TypeError: If it is not a text.
         """
         if not isinstance(text, str):
             raise TypeError(f"a warning must be a text, not {type(text).__name__}")
@@ -282,7 +330,7 @@ class RuntimeHook:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Name a part of loading or offloading, for the report of cold and warm switches."""
+        """Measure a named stage of loading or offloading, for the report of cold and warm switches."""
         began = monotonic()
         try:
             yield
@@ -291,31 +339,41 @@ class RuntimeHook:
             stages[name] = stages.get(name, 0.0) + monotonic() - began
 
     def nodes(self, pool: Pool) -> tuple[Node, ...]:
-        """The nodes of the job's placement; none outside of a run."""
+        """Return the nodes of the job's placement in a pool; none outside of a run."""
         session = _here()
         return session.nodes(pool) if session is not None else ()
 
     def beside(self) -> Session:
-        """A session for the other side of an asynchronous job: for `set_side`, in a thread of its own."""
+        """Return a session for the other side of an asynchronous job, for `set_side` in a separate thread."""
         return self._run.beside()
 
     def pause(self, pauses: bool) -> None:
-        """Whether an asynchronous job's rollouts are not to wait for permits: they raise; one that has its permit goes on."""
+        """Let rollouts of an asynchronous job raise instead of waiting for permits, or end that. A rollout with a permit continues.
+
+        Args:
+            pauses: Whether new rollouts raise `Paused`.
+        """
         self._run.pause(pauses)
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
-        """Start a process on a node of the job's, pinned to its cores or GPUs, that holds an object.
+        """Start a process on a node of the job, pinned to its cores or GPUs, that holds an object.
 
         Args:
-            target: `module:Class` of the object. arguments, options: of its constructor.
+            node: Node of the job's placement.
+            target: Class of the object, as `module:Class`.
+            *arguments: Arguments of its constructor.
+            **options: Keyword arguments of its constructor.
         """
         return self._run.start_worker(node, target, *arguments, **options)
 
     def wait(self, calls: Any) -> Any:
-        """The results of calls of workers: of one, or of a list of them in its order.
+        """Wait for calls of workers, and return the result of one call, or the results of a list of calls in its order.
+
+        Args:
+            calls: A call, or a list of calls.
 
         Raises:
-            WorkerError: one has failed, or its process has died; the message says which, where and why.
+            WorkerError: If a call has failed or its process has died; the message says which one, where and why.
         """
         return self._run.wait(calls)
 
@@ -328,15 +386,15 @@ class RuntimeHook:
 
 
 class Paused(Exception):
-    """A rollout of an asynchronous job is not to begin now, since the job is about to write down what it is."""
+    """Interruption of a rollout of an asynchronous job, which may not begin because a checkpoint is about to be written."""
 
 
 class WorkerError(RuntimeError):
-    """A worker of a job has failed or died: one line."""
+    """Failure or death of a worker of a job; one line."""
 
 
 class WorkerDied(WorkerError):
-    """A worker's process has ended by itself; the job is made anew and goes on from its last checkpoint."""
+    """Death of a worker's process. The job is made again and continues from its last checkpoint."""
 
 
 runtime_hook = RuntimeHook()

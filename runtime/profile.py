@@ -1,4 +1,4 @@
-"""`rollmux profile`: a job's model in its engine, measured on this machine and held against the phase-time model."""
+"""The measurement of `rollmux profile`: a job's model in its engine on this machine, compared with the phase-time model."""
 
 from __future__ import annotations
 
@@ -26,18 +26,23 @@ from runtime.jobs.spec import TaskJob
 from runtime.memory import memory
 from runtime.residency.choice import Level, cheapest
 
-MOST_SEQUENCES = 64  # of a measured batch; what a CPU's vLLM has room for at full length
-_HOST_SHARE = 0.9  # of a CPU's memory that weights and KV cache may take
+MOST_SEQUENCES = 64  # largest measured batch, for which vLLM on a CPU has room at full length
+_HOST_SHARE = 0.9  # share of a CPU's memory for weights and KV cache
 _SEED = 0
 _WAITING = {"stay": "stay resident", "keep": "keep weights in host memory", "drop": "drop weights for staged ones"}
 
 
 @dataclass(frozen=True)
 class Switches:
-    """Seconds of making the engine, of offload and restore together, and of taking new weights; bytes offloaded to the host.
+    """Measured switches of an engine.
 
     Attributes:
-        levels: ways of waiting between phases. cheapest: name of the one to take beside a job of the same size; None: none fits.
+        cold_s: Seconds to make the engine.
+        warm_s: Seconds of an offload and a restore together.
+        sync_s: Seconds to take new weights.
+        host_gb: Memory offloaded to the host, in GB.
+        levels: Ways to wait between phases, with their costs.
+        cheapest: Name of the cheapest level beside a job of the same size, or None if none fits.
     """
 
     cold_s: float
@@ -50,7 +55,15 @@ class Switches:
 
 @dataclass(frozen=True)
 class Check:
-    """Rollouts of all rounds at a batch size and a cap: medians of their figures; the fit has not seen them."""
+    """Rollouts of one batch size and cap over all rounds, which the fit does not use.
+
+    Attributes:
+        responses: Number of responses.
+        cap: Longest response, in tokens.
+        mean_tokens: Mean response, in tokens.
+        predicted_s: Median prediction, in seconds.
+        measured_s: Median measurement, in seconds.
+    """
 
     responses: int
     cap: int
@@ -60,13 +73,22 @@ class Check:
 
     @property
     def error(self) -> float:
-        """Of the prediction, as a share of what was measured."""
+        """Relative error of the prediction."""
         return self.predicted_s / self.measured_s - 1
 
 
 @dataclass(frozen=True)
 class EngineProfile:
-    """What was found."""
+    """Result of a profile.
+
+    Attributes:
+        job: Id of the job.
+        engine: Class of the engine.
+        timing: Fitted timing of a replica.
+        checks: Comparisons of prediction and rollouts.
+        switches: Measured switches.
+        hardware: Rates of the device.
+    """
 
     job: str
     engine: str
@@ -76,19 +98,20 @@ class EngineProfile:
     hardware: Hardware
 
     def as_report(self) -> dict[str, Any]:
-        """For `--format json`."""
+        """Return the profile as a JSON value, for `--format json`."""
         checks = [{**asdict(check), "error": check.error} for check in self.checks]
         return {**asdict(self), "checks": checks}
 
 
 def subject(target: str, job_id: str | None) -> TaskJob:
-    """The job of a file, or a job that samples long-tailed responses from a model.
+    """Return a job of a file, or a job that samples long-tailed responses from a model.
 
     Args:
-        target: a job file, `tiny`, or the folder of a Hugging Face model. job_id: of the file; None is its first with a task.
+        target: Job file, `tiny`, or the folder of a Hugging Face model.
+        job_id: Id of a job in the file, or None for the first one with a task.
 
     Raises:
-        InputError: neither, or no such job; one line.
+        InputError: If the target is none of these, or there is no such job; one line.
     """
     from runtime.jobs.file import load_jobs
     from runtime.jobs.grpo_spec import TINY
@@ -108,10 +131,14 @@ def subject(target: str, job_id: str | None) -> TaskJob:
 
 
 def profile(spec: TaskJob, rounds: int) -> EngineProfile:
-    """Measure a job's engine and fit the model to it.
+    """Measure a job's engine, and fit the model to it.
+
+    Args:
+        spec: The job.
+        rounds: Number of rounds of measurements.
 
     Raises:
-        InputError: model, engine or task cannot be used; one line.
+        InputError: If the model, engine or task cannot be used; one line.
     """
     import torch
 
@@ -161,14 +188,14 @@ def profile(spec: TaskJob, rounds: int) -> EngineProfile:
 
 
 def with_engine(spec: TaskJob, engine: Literal["vllm", "torch"] | None) -> TaskJob:
-    """The job with another engine; None keeps its own."""
+    """Return the job with another engine, or unchanged if `engine` is None."""
     if engine is None:
         return spec
     return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"engine": engine})})
 
 
 def _checks(spec: TaskJob, directory: Path, batch: int) -> Iterator[tuple[Prompts, int]]:
-    """Prompts of the job's own task, and caps: its batch at its cap, and half of both."""
+    """Yield prompts of the job's own task with a cap on responses: the job's batch and cap, and half of both."""
     from runtime.engines.pretrained import load_tokenizer
     from runtime.jobs.making import make_task
     from runtime.jobs.models import prompt_tokens
@@ -211,14 +238,14 @@ def _switches(
     levels = (
         Level("stay", median(stay), awake.device / 1e9),
         Level("keep", median(keep), asleep.device / 1e9, asleep.host / 1e9),
-        Level("drop", median(drop) - median(sync), asleep.device / 1e9),  # new weights come in any case
+        Level("drop", median(drop) - median(sync), asleep.device / 1e9),  # a sync follows in any case
     )
     best = cheapest(levels, device_gb, awake.device / 1e9)
     return Switches(cold_s, median(keep), median(sync), asleep.host / 1e9, levels, best.name if best else None)
 
 
 def profile_tables(profile: EngineProfile) -> RenderableType:
-    """What `rollmux profile` prints."""
+    """Return the tables of `rollmux profile`."""
     parts, timing = make_table("part of the model", "fitted"), profile.timing
     for name, value in (
         ("decode step, fixed", f"{1e3 * timing.step_s:.3f} ms"),

@@ -1,7 +1,7 @@
-"""What a run keeps of its jobs' rollouts, in a file of each job.
+"""The samples and trajectories of a run's rollouts, in a file for each job.
 
-Samples are for people to read: some prompts of every iteration, with the responses to them and their rewards, a JSON object an
-iteration: `iteration`, from 0, and `groups` of prompt, responses, rewards. What the trajectories were like is a line of each.
+Samples are for people to read: some prompts of every iteration with their responses and rewards, as a JSON object per iteration
+with `iteration`, from 0, and `groups` of prompt, responses and rewards. Each trajectory is a line of another file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ from runtime.output import append_bounded
 
 SAMPLES, TRAJECTORIES = "samples", "trajectories"
 LARGEST = 8 << 20  # bytes of a file; a larger one loses its older half
-MOST = 8  # groups of an iteration
+MOST = 8  # groups recorded per iteration
 _LARGEST_TRAJECTORIES = 64 << 20
 _LONGEST = 20_000  # characters of a text
 
 
 @dataclass(frozen=True)
 class Group:
-    """Responses to one prompt, and a reward each."""
+    """Responses to one prompt, with their rewards.
+
+    Attributes:
+        prompt: Text of the prompt.
+        responses: Texts of the responses.
+        rewards: Reward of each response.
+    """
 
     prompt: str
     responses: tuple[str, ...]
@@ -44,10 +50,11 @@ class _Iteration:
 
 
 def make_group(prompt: str, responses: Sequence[str], rewards: Sequence[float]) -> Group:
-    """A group whose texts are cut to `_LONGEST` characters.
+    """Return a group whose texts are cut to `_LONGEST` characters.
 
     Raises:
-        TypeError, ValueError: a text is none, a reward is no number, or there are not as many of them as responses.
+        TypeError: If the prompt or a response is not a text, or a reward is not a number.
+        ValueError: If there are not as many rewards as responses.
     """
     if len(responses) != len(rewards):
         raise ValueError(f"{len(responses)} responses and {len(rewards)} rewards: must be equally many")
@@ -58,7 +65,7 @@ def make_group(prompt: str, responses: Sequence[str], rewards: Sequence[float]) 
 
 
 def write_samples(path: Path, iteration: int, groups: Sequence[Group]) -> None:
-    """Append an iteration's groups to a job's file, if there is room on the disk: no sample is worth a job."""
+    """Append an iteration's groups to a job's file, if there is room on the disk."""
     append_bounded(path, json.dumps(asdict(_Iteration(iteration, tuple(groups[:MOST])))) + "\n", LARGEST)
 
 
@@ -68,13 +75,16 @@ def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
 
 
 def read_samples(folder: Path, job_id: str) -> dict[int, tuple[Group, ...]]:
-    """The samples of a job by iteration, in order. What was done again counts once; a line that was half-written is left out.
+    """Return the samples of a job by iteration, in order.
+
+    A repeated iteration replaces the earlier one. Incomplete lines are skipped.
 
     Args:
-        folder: of a run or a service.
+        folder: Folder of a run or a service.
+        job_id: Id of the job.
 
     Raises:
-        InputError: there are none; one line.
+        InputError: If there are none; one line.
     """
     path = folder / SAMPLES / f"{job_id}.jsonl"
     adapter, by_iteration = TypeAdapter(_Iteration), dict[int, tuple[Group, ...]]()

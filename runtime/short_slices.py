@@ -1,7 +1,7 @@
-"""Short slices of a core for a thread: it does not run for longer, and is run sooner when it wakes beside others that never sleep.
+"""Short scheduling slices for a thread: it runs for less time at once, and is scheduled sooner when it wakes beside busy threads.
 
-Linux 6.12 and later take a slice from whoever asks for one (sched_setattr(2), `sched_runtime` of a thread of SCHED_OTHER); it is no
-priority, and gives nobody a larger share. Elsewhere nothing changes.
+Linux 6.12 and later let a thread choose its slice (sched_setattr(2), `sched_runtime` of a SCHED_OTHER thread). The slice is no
+priority and does not change the thread's share. On other systems nothing changes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import platform
 import sys
 
 _SYSCALLS = {"x86_64": (314, 315), "aarch64": (274, 275)}  # sched_setattr, sched_getattr
-_SLICE_NS = 100_000  # the shortest that there is
+_SLICE_NS = 100_000  # the shortest slice that Linux grants
 
 
 class _Attributes(ctypes.Structure):
-    """`struct sched_attr` of its first version."""
+    """The first version of `struct sched_attr`."""
 
     _fields_ = (
         ("size", ctypes.c_uint32),
@@ -30,7 +30,7 @@ class _Attributes(ctypes.Structure):
 
 
 def ask_for_short_slices() -> bool:
-    """Ask for them for the calling thread, if it is an ordinary one. Returns whether they were granted."""
+    """Request short slices for the calling thread, if it is an ordinary one, and return whether they were granted."""
     calls = _SYSCALLS.get(platform.machine())
     if sys.platform != "linux" or calls is None:
         return False

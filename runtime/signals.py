@@ -1,9 +1,10 @@
-"""Ctrl-C and SIGTERM, from before Ray is started until all is cleaned up: no press is lost, and none raises inside a library.
+"""Ctrl-C and SIGTERM, from before Ray is started until everything is cleaned up: none is lost, and none raises inside a library.
 
-What a handler raises may end in somebody's `except`, in a callback of a fork, or in C++ code that aborts. So our handler raises
-nothing: interrupts are counted by what Python writes to a file descriptor for every signal, and KeyboardInterrupt is raised where
-this process looks at the count (`check_signals`), which is between its steps and several times a second wherever it waits. Code
-that installs handlers of its own, as Ray does when it starts and ends, runs while the signals are masked (`masked`).
+An exception from a signal handler may be swallowed by an `except` clause, by a callback of a fork, or abort C++ code. RollMux's
+handler therefore raises nothing: interrupts are counted by what Python writes to a file descriptor for every signal.
+KeyboardInterrupt is raised where this process checks the count (`check_signals`): between its steps, and several times a second
+during every wait. Code that installs its own handlers, as Ray does when it starts and ends, runs while the signals are masked
+(`masked`).
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from types import FrameType
 from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_LOOKS_S = 0.2  # between looks at the count while an actor is waited for
+_LOOKS_S = 0.2  # interval of checks during a wait for an actor
 
 
 class SignalListener:
-    """Counts interrupts while it listens.
+    """Counter of interrupts.
 
     Attributes:
-        allowed: so many interrupts end nothing at once, because somebody looks at their number.
+        allowed: Number of interrupts that do not raise, because the caller checks their number.
     """
 
     def __init__(self) -> None:
@@ -62,17 +63,19 @@ class SignalListener:
 
 
 _listener: SignalListener | None = None
-_masks = 0  # that are in force
+_masks = 0  # nested `masked` blocks
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-    """Nothing is raised here: the press has been counted already."""
+    """Do nothing: the signal has been counted already, and an exception here could be lost."""
 
 
 def _forked() -> None:
-    """A child that has not begun its own program: it must not write to our descriptor, and can be ended. SIGINT stays masked where
-    it was, as Ray wants it for its processes. It leaves our session: a signal to our group (`timeout` sends such) is for us to
-    answer, and this process is aborted where Ray's own die while it joins them.
+    """Reset signals in a forked child that has not started its own program.
+
+    The child must not write to this process's descriptor, and must be possible to end. SIGINT stays masked if it was, because Ray
+    wants that for its processes. The child leaves this session: a signal to the process group (as from `timeout`) is for this
+    process to answer, and Ray aborts this process if Ray's own die while it joins them.
     """
     if _listener is not None:
         os.setsid()
@@ -88,10 +91,10 @@ os.register_at_fork(after_in_child=_forked)
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-    """From now on interrupts are counted, and `check_signals` answers them. In the main thread; within another it adds nothing.
+    """Count interrupts, so that `check_signals` answers them. Only in the main thread; a nested call has no effect.
 
     Raises:
-        KeyboardInterrupt: at its end, the user has pressed more often than was allowed for and nobody has answered.
+        KeyboardInterrupt: At the end, if there were more interrupts than allowed and none was answered.
     """
     global _listener
     if _listener is not None:
@@ -103,7 +106,7 @@ def listening() -> Iterator[None]:
         install_handlers()
         yield
         listener.check()
-    except SystemExit:  # which a handler of somebody else may raise
+    except SystemExit:  # a handler of a library may raise this
         listener.check()
         raise
     finally:
@@ -114,17 +117,17 @@ def listening() -> Iterator[None]:
 
 
 def install_handlers() -> None:
-    """Take the signals, or take them back from whoever has taken them meanwhile."""
+    """Install RollMux's handlers, again if a library has replaced them."""
     if _listener is not None:
         for number in _SIGNALS:
             signal.signal(number, _handle)
 
 
 def check_signals() -> None:
-    """A step is over: listen on, and end here if the user has asked for it.
+    """Install RollMux's handlers again, and end here if the user has asked for it.
 
     Raises:
-        KeyboardInterrupt: there were more interrupts than are allowed for.
+        KeyboardInterrupt: If there were more interrupts than allowed.
     """
     if _listener is not None:
         install_handlers()
@@ -132,10 +135,15 @@ def check_signals() -> None:
 
 
 def result_of(call: Any, timeout_s: float = inf) -> Any:
-    """What a call of a Ray actor gives, so that the user may end the wait.
+    """Return the result of a call of a Ray actor. The user may interrupt the wait.
+
+    Args:
+        call: Reference of the call.
+        timeout_s: Longest wait, in seconds.
 
     Raises:
-        KeyboardInterrupt: there were more interrupts than are allowed for. GetTimeoutError: it takes longer. Else as `ray.get`.
+        KeyboardInterrupt: If there were more interrupts than allowed.
+        GetTimeoutError: If the call takes longer. Other errors are those of `ray.get`.
     """
     import ray
 
@@ -149,9 +157,9 @@ def result_of(call: Any, timeout_s: float = inf) -> Any:
 
 @contextlib.contextmanager
 def masked() -> Iterator[None]:
-    """Both signals wait until this is over, in this thread and in those that are started meanwhile; handlers are then as before.
+    """Block both signals in this thread and in threads that are started meanwhile; afterwards, handlers are as before.
 
-    A thread that is there already may take one. What a handler of somebody else then raises ends this, and is raised.
+    A thread that exists already may take a signal. If the handler of a library raises then, that ends the block and is raised.
     """
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     with contextlib.ExitStack() as after:
@@ -172,17 +180,20 @@ def _count_masks(more: int) -> None:
 def _restore(number: int, handler: Any) -> None:
     try:
         signal.signal(number, handler)
-    except BaseException:  # of the handler that was there: Python has run it first, and has not installed the other one
+    except BaseException:  # Python has run the present handler for a pending signal, and not installed the other one
         signal.signal(number, handler)
         raise
 
 
 @contextlib.contextmanager
 def allowing(interrupts: int) -> Iterator[Callable[[], int]]:
-    """So many interrupts end nothing at once, and are answered when it is over.
+    """Allow a number of interrupts that do not raise; they are answered at the end.
 
-    Returns:
-        Their number so far, when it is asked for.
+    Args:
+        interrupts: The number.
+
+    Yields:
+        Function that returns the number of interrupts so far.
     """
     with listening():
         assert _listener is not None
@@ -197,12 +208,12 @@ def allowing(interrupts: int) -> Iterator[Callable[[], int]]:
 
 @contextlib.contextmanager
 def hangups() -> Iterator[Callable[[], int]]:
-    """SIGHUP ends nothing meanwhile, and is counted as interrupts are.
+    """Count SIGHUP instead of ending this process.
 
-    A handler of asyncio's (`add_signal_handler`) does not do for it: its loop takes the file descriptor, and interrupts are lost.
+    asyncio's `add_signal_handler` cannot be used: its loop takes over the file descriptor, and interrupts are lost.
 
-    Returns:
-        How many have come since it was last asked.
+    Yields:
+        Function that returns the number of hangups since its last call.
     """
     with listening():
         assert _listener is not None
@@ -215,6 +226,6 @@ def hangups() -> Iterator[Callable[[], int]]:
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
-    """No press interrupts what cleans up; the next look answers it."""
+    """Protect a cleanup from interrupts; the next check answers them."""
     with listening(), masked():
         yield

@@ -1,7 +1,8 @@
-"""Whether a job's training is sound, by the metrics of its iterations; those of TRL's names count as well.
+"""Warnings about unsound training, from the metrics of a job's iterations, in RollMux's or TRL's names.
 
-A training that stands still for `PATIENCE` iterations is said once, and again when it has been over and lasts so long again. A
-sampler that computes other probabilities than the trainer is said at once, and again after `PATIENCE` iterations without it.
+A training that stagnates for `PATIENCE` iterations causes one warning, and another one if it has recovered and stagnates again. A
+sampler whose probabilities differ from the trainer's causes a warning at once, and another one after `PATIENCE` iterations without
+it.
 """
 
 from __future__ import annotations
@@ -11,21 +12,21 @@ from math import log
 from typing import NamedTuple
 
 PATIENCE = 5
-ALIKE = 0.9  # share of the groups without a spread of rewards
-COLLAPSED = 0.02  # nats a token
-CUT_OFF = 0.5  # share of the responses
-APART = 0.05  # nats a token between trainer and sampler under the same weights, of which bf16 rounding explains a third
+ALIKE = 0.9  # share of groups whose rewards are all equal
+COLLAPSED = 0.02  # entropy in nats per token
+CUT_OFF = 0.5  # share of responses that are cut off
+APART = 0.05  # nats per token between trainer and sampler with the same weights; bf16 rounding explains a third
 
 
 class _Sign(NamedTuple):
-    """A sign that training is not sound.
+    """A sign of unsound training.
 
     Attributes:
-        metrics: Names of metrics that mean the same.
-        is_bad: Function of the metric's value and all metrics of the iteration that tells whether they show the sign.
+        metrics: Names of metrics with the same meaning.
+        is_bad: Function of the metric's value and all metrics of the iteration that returns whether they show the sign.
         text: Warning, with a place for the value.
-        lasts: Number of iterations that show the sign before it is said.
-        clear: Number of iterations without it before it is said again.
+        lasts: Number of consecutive iterations with the sign before the warning.
+        clear: Number of iterations without it before the warning is repeated.
     """
 
     metrics: tuple[str, ...]
@@ -36,13 +37,13 @@ class _Sign(NamedTuple):
 
 
 def _costs_reward(share: float, metrics: Mapping[str, float]) -> bool:
-    """Whether many responses are cut off, and earn at most half of what all do, as far as that is known."""
+    """Return whether many responses are cut off and, as far as known, earn at most half of the mean reward."""
     reward, cut_off = metrics.get("reward"), metrics.get("cut_off_reward")
     return share >= CUT_OFF and (reward is None or cut_off is None or cut_off <= reward / 2)
 
 
 def _is_on_policy(metrics: Mapping[str, float]) -> bool:
-    """Return whether the weights that sampled are those that were trained; a job that says nothing of versions trains on-policy."""
+    """Return whether the weights that sampled are those that were trained. A job that reports no versions counts as on-policy."""
     return metrics.get("sampled_version") == metrics.get("trained_version")
 
 
@@ -91,11 +92,11 @@ def gap_warning(metrics: Mapping[str, float], top_p: float) -> str | None:
 
 
 def warnings(iterations: Sequence[Mapping[str, float]], top_p: float = 1.0) -> list[str]:
-    """Return what is to be said after the last of a job's iterations: a line for each sign that is new.
+    """Return the new warnings after the last of a job's iterations.
 
     Args:
-        iterations: Metrics of each iteration by name, at least of the last `PATIENCE` + 1.
-        top_p: Probability that sampling is truncated to.
+        iterations: Metrics of each iteration by name, for the last `PATIENCE` + 1 iterations at least.
+        top_p: Probability to which sampling is truncated.
     """
     lines = []
     for sign in (*_SIGNS, _gap_sign(top_p)):

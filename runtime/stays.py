@@ -1,4 +1,4 @@
-"""Where the jobs of a run were, one place after the other."""
+"""The stays of a run's jobs: consecutive placements, each from its beginning to the next."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from runtime.journal.record import RunRecord
 
 
 class Stay(NamedTuple):
-    """A job in one place.
+    """A job in one placement.
 
     Attributes:
-        from_s: since when; of a place that it was moved to, the end of the pause. What ends by then was done in the place before.
-        group: its id. pins: numbers of the job's rollout nodes there. training_nodes: of the group.
-        colocated: as of `rollmux_env.cluster.events.Placement`. shape: number of the job's shape there.
+        from_s: Beginning, in seconds; after a move, the end of the pause. An iteration that ends by then belongs to the stay
+            before.
+        group: Id of the group.
+        pins: Numbers of the job's rollout nodes in the group.
+        training_nodes: Number of training nodes of the group.
+        colocated: Whether both phases run on the training nodes, as in `rollmux_env.cluster.events.Placement`.
+        shape: Number of the job's shape.
     """
 
     from_s: float
@@ -29,10 +33,10 @@ class Stay(NamedTuple):
 
 
 def stays_of(record: RunRecord) -> dict[str, list[Stay]]:
-    """Where each job was, in order of time; of each, one at least.
+    """Return the stays of each job that was placed, in order.
 
     Raises:
-        InputError: an event cannot have happened after those before it; one line.
+        InputError: If an event is impossible after those before it; one line.
     """
     state = State(record.started.cluster, observed=True)
     stays: dict[str, list[Stay]] = {}
@@ -50,5 +54,5 @@ def stays_of(record: RunRecord) -> dict[str, list[Stay]]:
 
 
 def stay_at(stays: Sequence[Stay], end_s: float) -> Stay:
-    """The stay in which something ended."""
+    """Return the stay in which something ended at `end_s`."""
     return next((stay for stay in reversed(stays) if stay.from_s < end_s), stays[0])

@@ -1,1 +1,1 @@
-"""What a run is asked to do: job files, and the models and tasks that they name."""
+"""Job files, and the models and tasks that they name."""

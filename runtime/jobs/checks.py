@@ -1,4 +1,4 @@
-"""Whether what a job file names is there: before anything starts, and without importing what is heavy."""
+"""Checks that the files and modules named in a job file exist, before anything starts and without heavy imports."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from runtime.jobs.verifiers import check_installed
 
 
 def check_names(job: JobSpec, where: str) -> None:
-    """Look for folders, the model's directory, the task's file, and modules, and whether responses fit into the model's context.
+    """Check that folders, the model, the task's file and modules of a job exist, and that responses fit into the model's context.
 
     Args:
-        where: the file and the path of the job, which error messages begin with.
+        job: The job.
+        where: Path of the file and of the job in it, with which error messages begin.
 
     Raises:
-        InputError: one of them is missing or malformed; one line.
+        InputError: If one is missing or malformed; one line.
     """
     with _at(f"{where}.folder"):
         if not Path(job.folder).is_dir():
@@ -69,7 +70,7 @@ def _check_prompts(job: TaskJob, task: TaskSpec) -> None:
 
 
 def _context(job: TaskJob) -> int:
-    """Tokens that the job's model attends to."""
+    """Return the number of tokens of the model's context."""
     if job.model.name == TINY:
         return TINY_CONTEXT
     from runtime.engines.model_files import read_model_files

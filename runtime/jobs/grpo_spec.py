@@ -1,4 +1,4 @@
-"""Keys of job files that belong to the built-in kind of job: GRPO on a model and a task. docs/reference/jobs.md explains them."""
+"""Keys of job files for built-in jobs: GRPO on a model and a task. docs/reference/jobs.md explains them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _verifier(value: str) -> str:
 
 
 class ModelSpec(FileModel):
-    """The language model: `tiny`, made on the spot, or a Hugging Face directory. Its sizes are those of `tiny` alone."""
+    """The language model: `tiny`, which is generated, or a Hugging Face directory. Only `tiny` has sizes to choose."""
 
     name: Annotated[str, Field(min_length=1)] = TINY
     """`tiny`, or the folder of a model."""
     hidden_size: Annotated[Count, Field(ge=64, le=1024)] = 128
     """Width of `tiny`; a multiple of 32."""
     layers: Annotated[Count, Field(le=64)] = 3
-    """Layers of `tiny`."""
+    """Number of layers of `tiny`."""
 
     @model_validator(mode="after")
     def _sizes(self) -> ModelSpec:
@@ -54,24 +54,24 @@ class ModelSpec(FileModel):
 
 
 class TaskSpec(FileModel):
-    """Where prompts come from, and what a response is worth."""
+    """The source of prompts and rewards."""
 
     name: Annotated[str, Field(min_length=1)]
-    """A built-in task, `jsonl`, or module:Class of one's own."""
+    """Name of a built-in task, `jsonl`, or module:Class of the user's."""
     file: str | None = None
-    """`jsonl`: the file, an object a line."""
+    """For `jsonl`: path of the file, with an object per line."""
     prompt: Annotated[str, Field(min_length=1)] = "prompt"
-    """`jsonl`: the field of a line that holds the prompt: text, or a list of messages with `role` and `content`."""
+    """For `jsonl`: name of the field with the prompt, which is text, or a list of messages with `role` and `content`."""
     answer: Annotated[str, Field(min_length=1)] = "answer"
-    """`jsonl`: the field that holds the answer."""
+    """For `jsonl`: name of the field with the answer."""
     chat: bool = False
-    """`jsonl`: a prompt that is text is the message of a user, for the model's chat template; messages are in any case."""
+    """For `jsonl`: whether a text prompt is passed to the chat template as a user's message. Messages always are."""
     system: str | None = None
-    """`jsonl`: a system message in front of the prompt, which makes it a message too."""
+    """For `jsonl`: system message before the prompt, which then is a message too, or None."""
     reward: Annotated[str, AfterValidator(_verifier)] | None = None
-    """`jsonl`: `number`, or module:function(line, response) -> number; else a response is right that is the line's answer."""
+    """For `jsonl`: `number`, `math`, or module:function(line, response) -> number. By default only the line's answer is right."""
     options: dict[str, Any] = Field(default={})
-    """Keyword arguments of a task of one's own."""
+    """Keyword arguments of a user's class."""
 
     @model_validator(mode="after")
     def _fits(self) -> TaskSpec:
@@ -90,7 +90,7 @@ class TaskSpec(FileModel):
 
     @property
     def is_cheap(self) -> bool:
-        """Whether its rewards take microseconds of code that we know; others have processes of their own."""
+        """Whether rewards take microseconds of known code; others are computed in separate processes."""
         return self.name in BUILT_IN or (self.name == "jsonl" and (self.reward is None or self.reward in CHEAP))
 
 
@@ -98,37 +98,37 @@ class Algorithm(FileModel):
     """Settings of GRPO."""
 
     prompts_per_iteration: Count = 8
-    """Prompts of an iteration."""
+    """Number of prompts per iteration."""
     group_size: Annotated[Count, Field(ge=2)] = 8
-    """Responses to each prompt; their rewards are compared with each other."""
+    """Number of responses per prompt, whose rewards are compared with each other."""
     max_prompt_tokens: Count = 256
-    """Longest prompt; a longer one is an error."""
+    """Longest prompt, in tokens; a longer one is an error."""
     max_tokens: Count = 64
-    """Longest response, its end token included."""
+    """Longest response, in tokens, including its end token."""
     temperature: Annotated[float, Field(ge=COLDEST, le=HOTTEST)] = 1.0
-    """Of sampling."""
+    """Temperature of sampling."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The smallest set of tokens of so much probability is sampled from."""
+    """Probability of the smallest set of tokens that is sampled from."""
     learning_rate: Positive | None = None
-    """Of AdamW; else 1e-3 for the model `tiny`, and 1e-6 for others."""
+    """Learning rate of AdamW; by default 1e-3 for `tiny` and 1e-6 for other models."""
     lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
-    """How it goes down to 0 until the last iteration; `constant`: it does not."""
+    """Decay of the learning rate to 0 at the last iteration; `constant` means none."""
     warmup_steps: Index = 0
-    """Optimizer steps in which it goes up from 0."""
+    """Number of optimizer steps in which the learning rate rises from 0."""
     weight_decay: NonNegative = 0.0
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     minibatches: Count = 2
-    """Optimizer steps of an iteration, each on its share of the prompts."""
+    """Number of optimizer steps per iteration, each on an equal share of the prompts."""
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """How far from 1 the ratio of new to old probabilities counts."""
+    """Largest deviation from 1 of the ratio of new to old probabilities."""
     kl: NonNegative = 0.0
-    """Weight of the divergence from the model that the job began with; 0 keeps no copy of it."""
+    """Weight of the KL divergence from the initial model; with 0, no copy of that is stored."""
     importance_cap: AtLeastOne = 2.0
-    """Largest weight that corrects for the sampler's probabilities being others than the trainer's."""
+    """Largest weight that corrects for differences between the sampler's and the trainer's probabilities."""
     max_grad_norm: Positive = 1.0
-    """Longer gradients are cut to this."""
+    """Norm to which larger gradients are clipped."""
     micro_batch_tokens: Count = 16384
-    """Most tokens in one forward pass of a rank, prompts and padding included; gradients of several passes are accumulated."""
+    """Most tokens in a forward pass of a rank, with prompts and padding; gradients of several passes are accumulated."""
 
     @model_validator(mode="after")
     def _fits(self) -> Algorithm:
@@ -146,16 +146,16 @@ def _limit(value: Any) -> Any:
 
 
 class RewardsSpec(FileModel):
-    """How rewards are computed: in processes of their own, beside each engine or apart, unless they are built in and cheap."""
+    """Computation of rewards: in separate processes, beside each engine or in workers, unless they are built in and cheap."""
 
     timeout: Annotated[float | Literal["adaptive", "none"], BeforeValidator(_limit)] = 60.0
-    """Seconds that one may take before it is stopped and counts as 0; adaptive: RollPacker's timeout; none: as long as it likes."""
+    """Seconds after which a reward is stopped and counts as 0; `adaptive` means RollPacker's timeout, `none` no limit."""
     processes: Count = 1
-    """Rewards that are computed at once, beside each engine."""
+    """Number of rewards that are computed at once, beside each engine."""
     workers: Annotated[Count | None, Field(le=1024, exclude_if=lambda value: value is None)] = None
-    """Workers of the job that compute them for all engines, one at a time each; then no engine waits for a reward."""
+    """Number of workers that compute rewards for all engines, one at a time each, or None to compute them beside each engine."""
     correct: float = 1.0
-    """adaptive: a response is correct that earns so much; how long its reward took is what the timeout goes by."""
+    """For `adaptive`: reward of a correct response; the timeout follows the times of correct responses."""
 
     @model_validator(mode="after")
     def _goes_with_a_timeout(self) -> RewardsSpec:
@@ -167,22 +167,27 @@ class RewardsSpec(FileModel):
 
 
 class EvaluationSpec(FileModel):
-    """Greedy responses to held-out prompts, one each, now and then: their mean reward says how good the model is."""
+    """Periodic evaluation: the mean reward of one greedy response to each held-out prompt."""
 
     file: str
-    """Lines with the same fields as those of the task's file, which the same reward is for."""
+    """Path of a file with the fields of the task's file, for the same reward."""
     every: Count = 10
-    """Iterations from one evaluation to the next; the first iteration and the last one have one in any case."""
+    """Number of iterations between evaluations. The first and the last iteration always have one."""
     prompts: Count = 100
-    """The first so many lines of the file, of those that are not too long; all where it has fewer."""
+    """Number of prompts: the first ones of the file that are not too long, or all if there are fewer."""
 
     def is_due(self, iteration: int, iterations: int) -> bool:
-        """Whether an iteration, from 0, of so many has one."""
+        """Return whether an iteration has an evaluation.
+
+        Args:
+            iteration: Number of the iteration, from 0.
+            iterations: Number of iterations of the job.
+        """
         return iteration % self.every == 0 or iteration == iterations - 1
 
 
 class SyncSpec(FileModel):
-    """How new weights get from the training nodes to the rollout nodes."""
+    """The transfer of new weights from the training nodes to the rollout nodes."""
 
     topology: Topology = "aware"
-    """`aware`: one copy crosses to the rollout pool, in parallel streams; `flat`: one for every rollout node, all from rank 0."""
+    """Way of the weights: `aware` sends one copy to the rollout pool, in parallel streams, `flat` one to each node, from rank 0."""

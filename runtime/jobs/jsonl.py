@@ -1,4 +1,4 @@
-"""Prompts from a JSONL file: an object a line, with a prompt, an answer, and whatever a reward function wants.
+"""Prompts from a JSONL file: an object per line, with a prompt, an answer, and fields for a reward function.
 
 A prompt is text, or a conversation: messages with `role` and `content`, as in data sets for TRL.
 """
@@ -18,13 +18,14 @@ from runtime.jobs.verifiers import VERIFIERS, final_number
 
 
 def read_examples(spec: TaskSpec, folder: str) -> list[Example]:
-    """The examples of a task's file, in its order; empty lines do not count.
+    """Return the examples of a task's file, in its order. Empty lines are skipped.
 
     Args:
-        folder: where the file is looked for.
+        spec: The task.
+        folder: Folder in which the file is looked for.
 
     Raises:
-        InputError: unreadable, a line is no object or has no prompt, or there is none; one line.
+        InputError: If the file is unreadable or has no prompts, or a line is not an object or lacks a field; one line.
     """
     assert spec.file is not None
     path = located(folder, spec.file)
@@ -49,7 +50,7 @@ def _example(record: dict[str, Any], spec: TaskSpec, where: str) -> Example:
 
 
 def _answer(record: dict[str, Any], spec: TaskSpec, where: str) -> str:
-    """The answer of a line; a function of the user's own may do without."""
+    """Return the answer of a line. It may be missing if the reward is a user's function."""
     own = spec.reward is not None and spec.reward not in VERIFIERS
     answer = record.get(spec.answer, "") if own else _field(record, spec.answer, where)
     if isinstance(answer, int | float) and not isinstance(answer, bool):
@@ -86,17 +87,19 @@ def _text(value: Any, where: str) -> str:
 
 
 class Lines:
-    """A task: every example once, in an order drawn from the seed, then every one again in another.
+    """A task with the lines of a file: every example once, in an order drawn from the seed, then again in another order.
 
     Args:
-        examples: in the order of the file. reward: what a response to one is worth.
+        examples: Examples in the order of the file.
+        seed: Seed of the orders.
+        reward: Function that returns the reward of a response to an example.
     """
 
     def __init__(self, examples: list[Example], seed: int, reward: Reward = is_answer) -> None:
         self._examples, self._seed, self.reward = examples, seed, reward
 
     def prompts(self, count: int, position: int) -> list[Example]:
-        """Examples number `position` and on."""
+        """Return examples number `position` to `position + count - 1`."""
         examples = []
         size = len(self._examples)
         epoch, order = -1, []

@@ -1,4 +1,4 @@
-"""Making the task that a job file names: a built-in one, lines of a JSONL file, or a class of the user's own."""
+"""The task of a job: a built-in one, the lines of a JSONL file, or a class of the user."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "", reads: bool = True) -
     """Make the task of a job.
 
     Args:
-        spec: What the job file says of the task.
+        spec: Keys of the task in the job file.
         seed: Seed of the order of the data.
         folder: Folder in which its file and modules are looked for.
-        reads: Whether the task's file, if it has one, is read; without, the task is for rewards alone.
+        reads: Whether the task's file is read, if it has one. Without its file, the task can only compute rewards.
 
     Raises:
-        InputError: A file, a module or a class of the user's own cannot be used; one line.
+        InputError: If a file, a module or the user's class cannot be used; one line.
     """
     if spec.name in BUILT_IN:
         return BUILT_IN[spec.name](seed)
@@ -45,7 +45,7 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "", reads: bool = True) -
 
 
 def _reward(spec: TaskSpec, folder: str) -> Reward:
-    """What a response to a line of a JSONL file is worth."""
+    """Return the function that computes the reward of a response to a line of a JSONL file."""
     if spec.reward is None:
         return is_answer
     if spec.reward in VERIFIERS:

@@ -1,9 +1,9 @@
-"""Language models: `tiny`, a Qwen2 made on the spot, or a Hugging Face directory.
+"""Language models of jobs: `tiny`, a Qwen2 that is generated, or a Hugging Face directory.
 
-`tiny` reads and writes bytes, and is born as a table of which character follows which. After a digit or a sign every digit and
-sign is as likely as any other, and the end comes after 64 of them on the average. The small letters are of five kinds (a-e, f-j,
-k-o, p-t, u-y), each announced by a capital, A to E: a letter is followed by others of its kind, for 8, 24, 72, 216 or 648
-characters on the average. So a mixture of prompts that end in these capitals has heavy-tailed response lengths.
+`tiny` reads and writes bytes. Its initial weights are a table of which character follows which. After a digit or a sign, every
+digit and sign is equally likely, and the end comes after 64 of them on average. The small letters are of five kinds (a-e, f-j, k-o,
+p-t, u-y), each announced by a capital, A to E: a letter is followed by others of its kind, for 8, 24, 72, 216 or 648 characters on
+average. A mixture of prompts that end in these capitals therefore has heavy-tailed response lengths.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, read_json
 from rollmux_env.validation_errors import one_line
 from runtime.engines.pretrained import TOKENIZERS
-from runtime.engines.pretrained import load_tokenizer as load_tokenizer  # scripts of users name it here
+from runtime.engines.pretrained import load_tokenizer as load_tokenizer  # users' scripts import it from here
 from runtime.jobs.grpo_spec import TINY, ModelSpec
 from runtime.jobs.named import located
 from runtime.jobs.tasks import Example
@@ -29,29 +29,32 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerFast
 
-_FORMAT = 1  # of tiny models; part of their folders' names
+_FORMAT = 1  # format of tiny models; it is part of their folders' names
 _SPECIAL = ("<pad>", "<end>", "<unk>")  # the first tokens; the bytes follow
 KINDS = {"A": "abcde", "B": "fghij", "C": "klmno", "D": "pqrst", "E": "uvwxy"}
 """Letters of each kind, by the capital that announces it."""
 LENGTHS = {"A": 8, "B": 24, "C": 72, "D": 216, "E": 648}
-"""Mean characters of a newborn's response, by the capital that the prompt ends in."""
+"""Mean characters of an untrained model's response, by the capital at the end of the prompt."""
 _SIGNS = "0123456789 \n.,:;?!+-*/=()<>'\"#"
 _SIGNS_LENGTH = 64
 TINY_CONTEXT = 4096
-"""Tokens that `tiny` attends to."""
+"""Context length of `tiny`, in tokens."""
 VOCABULARY_SIZE = len(_SPECIAL) + 256
 END = 1
-"""Token of the end of a response."""
+"""Token that ends a response."""
 _INITIAL_STD = 0.02
-_EMBEDDING_STD = 1.0  # large beside what the newborn layers add, so that they do not blur the table
-_RARE = 1e-5  # chance of what hardly ever follows
+_EMBEDDING_STD = 1.0  # large compared with what the untrained layers add, so that they do not blur the table
+_RARE = 1e-5  # probability of all other successors
 
 
 def cache_folder(name: str) -> Path:
-    """A folder of that name in the user's cache (`ROLLMUX_CACHE`, else `$XDG_CACHE_HOME/rollmux`, else `~/.cache/rollmux`).
+    """Return a folder in the user's cache: ROLLMUX_CACHE, else $XDG_CACHE_HOME/rollmux, else ~/.cache/rollmux.
+
+    Args:
+        name: Name of the folder.
 
     Raises:
-        InputError: it cannot be made or written; one line.
+        InputError: If it cannot be made or written; one line.
     """
     own = os.environ.get("ROLLMUX_CACHE")
     base = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "rollmux"
@@ -68,14 +71,15 @@ def cache_folder(name: str) -> Path:
 
 
 def model_directory(model: ModelSpec, seed: int, folder: Path = Path()) -> Path:
-    """The Hugging Face directory of a model; `tiny` is made in the cache where it is not there yet.
+    """Return the Hugging Face directory of a model; `tiny` is generated in the cache if it is not there yet.
 
     Args:
-        seed: of the weights of `tiny`.
-        folder: where a relative directory is looked for.
+        model: The model.
+        seed: Seed of the weights of `tiny`.
+        folder: Folder in which a relative directory is looked for.
 
     Raises:
-        InputError: it is missing or incomplete; one line.
+        InputError: If the directory is missing or incomplete; one line.
     """
     if model.name != TINY:
         return local_directory(located(folder, model.name))
@@ -89,7 +93,7 @@ def model_directory(model: ModelSpec, seed: int, folder: Path = Path()) -> Path:
             try:
                 part.rename(target)
             except OSError:
-                if not target.is_dir():  # else somebody else was faster, with the same bytes
+                if not target.is_dir():  # otherwise another process has made it, with the same bytes
                     raise
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -97,10 +101,10 @@ def model_directory(model: ModelSpec, seed: int, folder: Path = Path()) -> Path:
 
 
 def local_directory(path: Path) -> Path:
-    """A Hugging Face directory: config.json, a tokenizer, and weights as safetensors.
+    """Return a Hugging Face directory, and check that it has config.json, a tokenizer, and weights as safetensors.
 
     Raises:
-        InputError: one of them is missing; one line.
+        InputError: If one is missing; one line.
     """
     name = one_line(str(path), 4096)
     if not path.is_dir():
@@ -115,28 +119,29 @@ def local_directory(path: Path) -> Path:
 
 
 def prompt_tokens(tokenizer: Any, example: Example) -> tuple[int, ...]:
-    """Token ids of an example's prompt, as an engine is given them.
+    """Return the token ids of an example's prompt, as they are passed to an engine.
 
     Args:
-        tokenizer: of transformers.
+        tokenizer: Tokenizer of transformers.
+        example: The example.
 
     Raises:
-        InputError: the chat template refuses the messages; one line.
+        InputError: If the chat template refuses the messages; one line.
     """
     if not example.messages:
         return tuple(tokenizer(example.prompt)["input_ids"])
     try:
         text = tokenizer.apply_chat_template([*example.messages], add_generation_prompt=True, tokenize=False)
-    except Exception as error:  # of a template, which is a program
+    except Exception as error:  # a template is a program, which may raise anything
         raise InputError(f"the chat template of the model fails: {one_line(f'{type(error).__name__}: {error}')}") from None
-    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template has written them
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])  # the template has added the special tokens
 
 
 def has_chat_template(directory: Path) -> bool:
-    """Whether a model's folder has a chat template.
+    """Return whether a model's folder has a chat template.
 
     Raises:
-        InputError: its tokenizer's configuration cannot be read; one line.
+        InputError: If the tokenizer's configuration cannot be read; one line.
     """
     if (directory / "chat_template.jinja").is_file():
         return True
@@ -146,7 +151,7 @@ def has_chat_template(directory: Path) -> bool:
 
 
 def tiny_config(model: ModelSpec) -> dict[str, Any]:
-    """Keyword arguments of the tiny model's `Qwen2Config`."""
+    """Return keyword arguments for the tiny model's `Qwen2Config`."""
     heads = model.hidden_size // 32
     return {
         "vocab_size": VOCABULARY_SIZE,
@@ -181,7 +186,7 @@ def _make_tiny(path: Path, model: ModelSpec, seed: int) -> None:
         shapes = {name: tensor.shape for name, tensor in Qwen2ForCausalLM(config).state_dict().items()}  # type: ignore[no-untyped-call]
     generator = torch.Generator().manual_seed(seed)
     weights: dict[str, Tensor] = {}
-    for name, shape in sorted(shapes.items()):  # drawn here, so that no version of a library changes them
+    for name, shape in sorted(shapes.items()):  # drawn here, so that they do not depend on a library's version
         if len(shape) == 1:
             weights[name] = torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
         else:
@@ -196,11 +201,11 @@ def _make_tiny(path: Path, model: ModelSpec, seed: int) -> None:
 
 
 def _table_head(embeddings: Tensor) -> Tensor:
-    """(V, H) an output matrix that turns the normalised embedding of a character into the logits of what follows it."""
+    """Return an output matrix (V, H) that maps the normalised embedding of a character to the logits of its successors."""
     import torch
 
     signs = [token_of(character) for character in _SIGNS]
-    chances = torch.full((VOCABULARY_SIZE, VOCABULARY_SIZE), _RARE)  # what follows a row's character, by column
+    chances = torch.full((VOCABULARY_SIZE, VOCABULARY_SIZE), _RARE)  # row: character, column: its successor
     chances[:, signs] = (1 - 1 / _SIGNS_LENGTH) / len(signs)
     chances[:, END] = 1 / _SIGNS_LENGTH
     for capital, letters in KINDS.items():
@@ -218,12 +223,12 @@ def _table_head(embeddings: Tensor) -> Tensor:
 
 
 def token_of(character: str) -> int:
-    """The tiny model's token of an ASCII character."""
+    """Return the tiny model's token of an ASCII character."""
     return len(_SPECIAL) + ord(character)
 
 
 def _make_tokenizer() -> PreTrainedTokenizerFast:
-    """A token a byte, in the byte-level form of Qwen2's own: by the model's type transformers would take it for one anyway."""
+    """Return a tokenizer with a token per byte, in Qwen2's byte-level form, which transformers assumes for a model of this type."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

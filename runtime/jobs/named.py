@@ -1,4 +1,4 @@
-"""What a job file names: files, and classes and functions as module:Name, whose files are found without importing anything."""
+"""Files, classes and functions that a job file names. A class or function is module:Name, whose file is found without an import."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from rollmux_env.validation_errors import describe, one_line
 
 
 def located(folder: str | Path, name: str) -> Path:
-    """The path of a file or folder, seen from a folder; `~` is a home folder where there is one."""
+    """Return the path of a file or folder relative to a folder; `~` is expanded if there is a home folder."""
     return Path(folder, os.path.expanduser(name))
 
 
 def find_module(target: str, folder: str) -> None:
-    """Make sure that the module of a module:Name is there, by its file; nothing is imported.
+    """Check that the module of a module:Name exists, by its file; nothing is imported.
+
+    Args:
+        target: The module:Name.
+        folder: Folder in which a module that is not installed is looked for.
 
     Raises:
-        InputError: it is not; one line.
+        InputError: If there is no such module; one line.
     """
     module = target.partition(":")[0]
     if locate_module(module, folder) is None:
@@ -32,17 +36,21 @@ def find_module(target: str, folder: str) -> None:
 
 
 def load_named(target: str, folder: str) -> Any:
-    """Import what a module:Name stands for, installed or else in a folder. It is the user's code: in the job's own processes alone.
+    """Import the object of a module:Name. It is the user's code, so only the job's own processes may call this.
+
+    Args:
+        target: The module:Name.
+        folder: Folder in which a module that is not installed is looked for.
 
     Raises:
-        InputError: the module cannot be imported or has no such name; one line.
+        InputError: If the module cannot be imported or has no such name; one line.
     """
     if folder and folder not in sys.path:
-        sys.path.append(folder)  # behind all that is installed
+        sys.path.append(folder)  # installed modules take precedence
     module, _, name = target.partition(":")
     try:
         imported = importlib.import_module(module)
-    except BaseException as error:  # what a user's module raises while it is imported
+    except BaseException as error:  # a user's module may raise anything
         if is_interrupt(error):
             raise
         raise InputError(f"{target}: {described(error)}") from None
@@ -52,13 +60,14 @@ def load_named(target: str, folder: str) -> Any:
 
 
 def locate_module(name: str, folder: str) -> Path | None:
-    """The file of a module that is installed or, behind all that is, lies in a folder.
+    """Return the file of a module that is installed or else in a folder.
 
     Args:
-        name: dotted. folder: an absolute path, or empty for none.
+        name: Dotted name.
+        folder: Absolute path, or empty for none.
 
     Returns:
-        Its file, or a name that is no file where it has none: it is built in, or a package without `__init__.py`. None where there
+        File of the module, or a name that is not a file if the module is built in or a package without `__init__.py`. None if there
         is no such module.
     """
     top, *parts = name.split(".")
@@ -69,15 +78,15 @@ def locate_module(name: str, folder: str) -> Path | None:
     for part in parts:
         if spec is None:
             return None
-        if spec.submodule_search_locations is None:  # what is in a module that is no package, only its import would tell
+        if spec.submodule_search_locations is None:  # only an import could show the contents of a plain module
             break
-        spec = PathFinder.find_spec(part, places)  # without the names before it, which would be looked up as imported
+        spec = PathFinder.find_spec(part, places)  # only the last part: a dotted name would need imported parents
         places = _places(spec)
     return None if spec is None else Path(spec.origin or spec.name)
 
 
 def source_files(name: str, folder: str) -> list[Path]:
-    """The files of a module's text: its own, and those of the outermost package around it; none of one that is not found."""
+    """Return the source files of a module: its own, and those of the outermost package around it. Empty if it is not found."""
     file, outermost = locate_module(name, folder), locate_module(name.partition(".")[0], folder)
     files = set() if file is None else {file}
     if outermost is not None and outermost.name == "__init__.py":
@@ -87,12 +96,12 @@ def source_files(name: str, folder: str) -> list[Path]:
 
 def _top(name: str, folder: str) -> ModuleSpec | None:
     try:
-        spec = importlib.util.find_spec(name)  # of a name without dots: it imports nothing
+        spec = importlib.util.find_spec(name)  # a name without dots imports nothing
     except (ImportError, ValueError):
         spec = None
     return spec or (PathFinder.find_spec(name, [folder]) if folder else None)
 
 
 def _places(spec: ModuleSpec | None) -> list[str]:
-    """Folders of a package's modules."""
+    """Return the folders of a package's modules."""
     return [*(spec.submodule_search_locations or ())] if spec is not None else []

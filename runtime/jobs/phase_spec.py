@@ -1,4 +1,4 @@
-"""What a job asks of the two pools, and which nodes it has or how it is measured where the runtime does not run it."""
+"""Keys of a job for its two phases, with settings of its engines, named nodes and measurement."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from rollmux_env.validation_errors import field_error
 
 
 class EngineOptions(FileModel):
-    """Settings of vLLM; what is not set is RollMux's own choice."""
+    """Settings of vLLM. RollMux chooses those that are None."""
 
     gpu_memory: Annotated[float, Field(ge=0.05, le=0.95)] | None = None
-    """Share of each GPU that the awake engine takes, its weights included; else 0.8, or what sleeping processes leave free."""
+    """Share of each GPU that the awake engine takes, with its weights; by default 0.8, or what sleeping processes leave free."""
     enforce_eager: bool | None = None
-    """On GPUs: no CUDA graphs, which take memory and time at the start and make decoding quicker."""
+    """On GPUs: whether to use no CUDA graphs, which take memory and time at the start and speed up decoding."""
     max_num_seqs: Annotated[Count, Field(le=4096)] | None = None
-    """Sequences that are sampled at a time; else 256."""
+    """Number of sequences that are sampled at a time; by default 256."""
     max_model_len: Count | None = None
-    """Tokens of the longest prompt and response together that vLLM makes room for; else what the job's algorithm needs."""
+    """Longest prompt and response together for which vLLM reserves memory, in tokens; by default what the job's algorithm needs."""
 
     seeded: bool | None = None
-    """Each response has a seed of its own (the default), so that it does not depend on what is sampled beside it. Without them a
-    sampler on a GPU draws for all sequences at once."""
+    """Whether each response has its own seed (the default).
+
+    With it, a response does not depend on those sampled beside it. Without, a sampler on a GPU draws for all sequences at once.
+    """
 
     def values_set(self) -> dict[str, Any]:
-        """Those that are set, by name."""
+        """Return the settings that are not None, by name."""
         return self.model_dump(exclude_none=True)
 
 
@@ -36,25 +38,25 @@ Word = Annotated[str, Field(min_length=1, max_length=4096)]
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 
 
-_Memory = Annotated[NonNegative, BeforeValidator(lambda value: 0.0 if value is None else value)]  # null is none
+_Memory = Annotated[NonNegative, BeforeValidator(lambda value: 0.0 if value is None else value)]  # null means 0
 
 
 class PhaseSpec(FileModel):
-    """What a job asks of a pool."""
+    """Requirements of a phase on its pool."""
 
     nodes: NodeCount = 1
-    """Nodes of the pool."""
+    """Number of nodes of the pool."""
 
 
 class StatedPhase(PhaseSpec):
-    """What an attached job or a command asks of a pool, and says of itself, since the runtime does not measure it."""
+    """Requirements of a phase of an attached job or a command, with figures that the runtime does not measure."""
 
     worst_case_s: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
-    """The longest duration of the phase, seconds; left out where there is a profile."""
+    """Longest duration of the phase, in seconds, or None if a profile measures it."""
     host_memory_gb: _Memory = 0.0
-    """Host memory that keeps the job resident, GB per node."""
+    """Host memory that keeps the job resident, in GB per node."""
     device_gb: _Memory = 0.0
-    """Memory of a node's GPUs that the job keeps between its phases, GB."""
+    """Memory of a node's GPUs that the job uses between its phases, in GB."""
 
 
 def _of_a_run(policy: str) -> str:
@@ -62,7 +64,7 @@ def _of_a_run(policy: str) -> str:
         from policies.named import is_own
         from policies.rollout.places import make_at
 
-        if is_own(policy):  # the user's code: imported in the job's own processes alone
+        if is_own(policy):  # the user's code, which only the job's own processes import
             if "+" in policy:
                 raise ValueError("a policy of your own is combined with no other")
             return policy
@@ -77,12 +79,12 @@ def _of_a_run(policy: str) -> str:
 
 
 class EngineSpec(PhaseSpec):
-    """What a job whose engines the runtime starts asks of the rollout pool."""
+    """Requirements on the rollout pool of a job whose engines the runtime starts."""
 
     engine: Literal["auto", "vllm", "torch"] = "auto"
-    """What samples; auto is vLLM where it is installed and works."""
+    """Engine that samples; `auto` is vLLM if it is installed and works, else torch."""
     tensor_parallel: Count = 1
-    """GPUs of one copy of the model; with `sizes`, on a node of CPU cores, the cores of one."""
+    """Number of GPUs of one copy of the model; with `sizes`, on a node of CPU cores, number of its cores."""
     engine_options: EngineOptions = EngineOptions()
     """Settings of vLLM."""
 
@@ -95,16 +97,16 @@ class EngineSpec(PhaseSpec):
 
 
 class RolloutSpec(EngineSpec):
-    """What a built-in job asks of the rollout pool."""
+    """Requirements of a built-in job on the rollout pool."""
 
     sizes: Unwritten[Annotated[tuple[Count, ...], Field(strict=False)]] = ()
-    """Other sizes of engines that a policy may choose; engines of all sizes are built beforehand."""
+    """Other sizes of engines that a policy may choose. Engines of all sizes are built in advance."""
     policy: Annotated[str, AfterValidator(_of_a_run)] = "plain"
-    """A rollout policy that works in runs: plain, tail-batching, learned:default, ..., or module:Class of yours."""
+    """Rollout policy that works in runs: plain, tail-batching, learned:default, ..., or module:Class of the user."""
     interruptible: Unwritten[bool] = False
-    """With a staleness: whether new weights are taken in the middle of responses, which then continue with them."""
+    """For a job with staleness: whether responses take up new weights in the middle and continue with them."""
     eta: Annotated[float, Field(gt=1, le=2)] = 1.25
-    """tail-batching: how many times as many prompts and responses a short round launches."""
+    """For tail-batching: factor by which a short round launches more prompts and responses."""
 
     @model_validator(mode="after")
     def _fits(self) -> RolloutSpec:
@@ -121,28 +123,28 @@ class RolloutSpec(EngineSpec):
 
     @property
     def all_sizes(self) -> tuple[int, ...]:
-        """Those of engines that are built, the configured one first."""
+        """Sizes of the engines that are built, the configured one first."""
         return (self.tensor_parallel, *self.sizes)
 
 
 class TrainingSpec(PhaseSpec):
-    """What a built-in job asks of the training pool; in a larger group it trains on all of the group's nodes."""
+    """Requirements of a built-in job on the training pool. In a larger group it trains on all of the group's nodes."""
 
     cpu_offload: bool = False
-    """Whether weights, gradients and Adam's moments stay in host memory, where Adam steps; on CPU nodes they always do."""
+    """Whether weights, gradients and Adam's moments stay in host memory, where Adam steps. On CPU nodes they always do."""
 
 
 class NodeNames(FileModel):
-    """Nodes of the cluster by name."""
+    """Names of nodes of the cluster."""
 
     rollout: Annotated[tuple[NodeName, ...], Field(strict=False)] = ()
-    """Rollout nodes; none with one_device."""
+    """Rollout nodes; none with `one_device`."""
     training: Annotated[tuple[NodeName, ...], Field(strict=False, min_length=1)]
-    """Training nodes: all of a group's, or free ones."""
+    """Training nodes: all nodes of a group, or free ones."""
 
 
 class ProfileSpec(FileModel):
-    """How a job is measured that does not state its worst case."""
+    """Measurement of a job that does not state its worst case."""
 
     iterations: Count = 3
-    """Its first iterations, which count; it is planned with the longest seconds of its phases in them."""
+    """Number of first iterations that are measured, and count. The job is planned with the longest phases in them."""

@@ -330,7 +330,7 @@ class AttachedJob(CommonJob, StaleJob):
 
 
 class OwnersJob(AttachedJob):
-    """A job that its owner starts, under a launcher of its own."""
+    """A job that its owner starts with any launcher."""
 
     kind = "attach"
 

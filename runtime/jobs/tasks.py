@@ -1,8 +1,8 @@
-"""Tasks: where prompts come from, and what a response is worth.
+"""Tasks: sources of prompts, with the reward of a response.
 
-Three are built in, all verifiable and all such that the newborn model `tiny` already earns a little, so that there is something to
-climb. Examples are numbered, and a number always stands for the same example: data is a position that counts, and a job that
-resumes goes on with exactly the examples that it would have seen.
+Three are built in. All are verifiable, and the untrained model `tiny` already earns some reward in each. Examples are numbered, and
+a number always means the same example: the state of the data is a position, and a resumed job continues with exactly the examples
+that it would have had.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ class Example:
     """A prompt.
 
     Attributes:
-        prompt: its text.
-        answer: what a right response holds, where the task has one.
-        record: the line of a JSONL file.
-        messages: what the model's chat template makes the prompt of, each with `role` and `content`; none: the prompt is as it is.
-        where: the line of a file that it comes from, for errors.
+        prompt: Text of the prompt.
+        answer: Content of a right response, if the task has one.
+        record: Fields of the line of a JSONL file.
+        messages: Messages with `role` and `content` to which the model's chat template is applied, or empty to use `prompt` as it
+            is.
+        where: File and line that the example comes from, for error messages.
     """
 
     prompt: str
@@ -39,14 +40,14 @@ class Example:
 
 
 class Task(Protocol):
-    """What a class of one's own has to have; it is made with `seed` and its `options` as keyword arguments."""
+    """Interface of a user's task; it is made with `seed` and its `options` as keyword arguments."""
 
     def prompts(self, count: int, position: int) -> list[Example]:
-        """Examples number `position`, `position` + 1, ...; the same number is always the same example."""
+        """Return examples number `position` to `position + count - 1`; a number always means the same example."""
         ...
 
     def reward(self, example: Example, response: str) -> float:
-        """What a response, without its end token, is worth: a finite number."""
+        """Return the reward of a response, without its end token: a finite number."""
         ...
 
 
@@ -54,19 +55,19 @@ Reward = Callable[[Example, str], float]
 
 
 def generator(seed: int, name: str, number: int) -> np.random.Generator:
-    """The random numbers of one example."""
+    """Return a generator for the random numbers of one example."""
     digest = hashlib.sha256(f"{seed}/{name}/{number}".encode()).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 
 
 class _Numbered:
-    """A task each of whose examples is drawn from the seed and its own number."""
+    """A task that draws each example from the seed and the example's number."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
     def prompts(self, count: int, position: int) -> list[Example]:
-        """Examples number `position` and on."""
+        """Return examples number `position` to `position + count - 1`."""
         return [self._example(number) for number in range(position, position + count)]
 
     def _example(self, number: int) -> Example:
@@ -74,7 +75,7 @@ class _Numbered:
 
 
 class Echo(_Numbered):
-    """The prompt is a digit from 0 to 3, eight times, and each of the first 32 characters that are the same digit earns 1/32."""
+    """A task whose prompt is a digit from 0 to 3, eight times. Each of the first 32 characters that equals it earns 1/32."""
 
     LENGTH = 32
 
@@ -83,12 +84,12 @@ class Echo(_Numbered):
         return Example(f"{digit * 8}=", digit * self.LENGTH)
 
     def reward(self, example: Example, response: str) -> float:
-        """Share of the first 32 characters that are right; what is missing is wrong."""
+        """Return the share of the first 32 characters that are right; missing ones are wrong."""
         return response[: self.LENGTH].count(example.prompt[0]) / self.LENGTH
 
 
 class Count(_Numbered):
-    """The prompt is a digit, and each of the first 32 characters that counts on (3 after 2, 0 after 9) earns 1/32."""
+    """A task whose prompt is a digit. Each of the first 32 characters that counts on (3 after 2, 0 after 9) earns 1/32."""
 
     LENGTH = 32
 
@@ -97,7 +98,7 @@ class Count(_Numbered):
         return Example(str(digit), "".join(str((digit + k) % 10) for k in range(1, 1 + self.LENGTH)))
 
     def reward(self, example: Example, response: str) -> float:
-        """Share of the first 32 characters that follow the one before them; what is missing is wrong."""
+        """Return the share of the first 32 characters that follow the one before them; missing ones are wrong."""
         text = example.prompt + response[: self.LENGTH]
         return sum(pair in self._PAIRS for pair in map("".join, itertools.pairwise(text))) / self.LENGTH
 
@@ -105,44 +106,50 @@ class Count(_Numbered):
 
 
 class LongTail(_Numbered):
-    """The prompt ends in a capital, A to E, and the share of the response that is the first letter of the capital's kind is earned.
+    """A task whose prompt ends in a capital, A to E. The reward is the share of one letter in the response.
 
-    How long the newborn `tiny` goes on depends on the capital, from 8 characters to 648 on the average, and the shares of the
-    capitals make a mixture with a heavy tail: half of the responses end within a dozen characters, one in forty passes 300. The
-    reward is silent on length, so that it stays so while the model learns.
+    The letter is the first one of the capital's kind. The response length of the untrained `tiny` depends on the capital, from 8
+    characters to 648 on average. The shares of the capitals make a mixture with a heavy tail: half of the responses end within a
+    dozen characters, and one in forty exceeds 300. The reward does not depend on length, so the tail remains while the model
+    learns.
     """
 
     SHARES = (0.45, 0.30, 0.15, 0.07, 0.03)
-    """Of prompts that end in A, B, C, D and E."""
+    """Shares of prompts that end in A, B, C, D and E."""
 
     def _example(self, number: int) -> Example:
         kind = generator(self._seed, "long-tail", number).choice(5, p=self.SHARES)
         return Example(f"{number % 1000:03}{'ABCDE'[kind]}", "afkpu"[kind])
 
     def reward(self, example: Example, response: str) -> float:
-        """Share of the response that is the answer's letter; 0 of an empty one."""
+        """Return the share of the answer's letter in the response, or 0 for an empty one."""
         return response.count(example.answer) / len(response) if response else 0.0
 
 
 BUILT_IN: dict[str, Callable[[int], Task]] = {"echo": Echo, "count": Count, "long-tail": LongTail}
-"""Built-in tasks, by name: what makes one from a seed."""
+"""Factories of built-in tasks from a seed, by name."""
 
 
 def is_answer(example: Example, response: str) -> float:
-    """1 for the answer alone, else 0."""
+    """Return 1 if the response is the answer, else 0."""
     return float(response.strip() == example.answer.strip())
 
 
 def score(task: Task, example: Example, response: str) -> float:
-    """The reward of a response, checked.
+    """Return the reward of a response after checking it.
+
+    Args:
+        task: The task.
+        example: Example with the prompt.
+        response: The response.
 
     Raises:
-        RuntimeError: the task's reward raised, or returned no finite number; one line that says for which response.
+        RuntimeError: If the task's reward raised, or is not a finite number; one line that names the response.
     """
     try:
         value = task.reward(example, response)
         reward = math.nan if isinstance(value, str | bytes) else float(value)
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # a user's function may raise anything
         what = one_line(f"{type(error).__name__}: {error}")
         raise RuntimeError(f"{reward_of(example, response)} failed: {what}") from error
     if not math.isfinite(reward):
@@ -151,7 +158,7 @@ def score(task: Task, example: Example, response: str) -> float:
 
 
 def reward_of(example: Example, response: str) -> str:
-    """Which reward is meant, as messages say it."""
+    """Return the words for the reward of a response, for messages."""
     return f"the reward of {describe(response)} to the prompt {describe(example.prompt)}" + (
         f" ({example.where})" if example.where else ""
     )

@@ -1,4 +1,4 @@
-"""Verifiers that are built in: whether a response holds the right number or expression, as data sets of mathematics ask for it."""
+"""Built-in verifiers: whether a response contains the right number or expression, as data sets of mathematics require."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from rollmux_env.errors import require
 
-_MARK = "####"  # in front of the answer, in GSM8K's format
+_MARK = "####"  # mark before the answer in GSM8K's format
 _BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{\s*([^{}]+?)\s*\}\s*\{\s*([^{}]+?)\s*\}")
 _NUMBER = re.compile(
@@ -16,26 +16,27 @@ _NUMBER = re.compile(
 )
 _POWER_OF_TEN = re.compile(r"\s*(?:\\times|\\cdot|[x\u00d7*\u00b7])\s*10\s*\^\s*(?:\{\s*([-+]?\d{1,3})\s*\}|([-+]?\d{1,3})(?!\d))")
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\s*(?:\{\s*[-+]?\d+\s*\}|[-+]?\d+)")  # m^2
-_LONGEST = 100  # digits; a longer number is none
+_LONGEST = 100  # digits; a longer text is not taken for a number
 _MINUS = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00a0": " ", "\u202f": " "})
 
 
 def number(answer: str, response: str) -> float:
-    """1 where the last number that a response gives is the answer's, else 0.
+    """Return 1 if the final number of a response equals that of the answer, else 0.
 
-    A response gives its number as the first one behind the last `####`, in the last `\\boxed{}`, or as the last one of its text.
-    Thousands' commas, signs of currencies, units, a full stop behind it and zeros at its end are of no matter; `1/2`,
-    `\\frac{1}{2}`, `5e-1`, `5 \\times 10^{-1}` and `0.5` are equal, and so are `50%` and `50`.
+    The final number of a text is the first one after the last `####`, the one in the last `\\boxed{}`, or the last one of the text.
+    Thousands' commas, currency signs, units, a final full stop and trailing zeros are ignored; `1/2`, `\\frac{1}{2}`, `5e-1`, `5
+    \\times 10^{-1}` and `0.5` are equal, and so are `50%` and `50`.
 
     Args:
-        answer: what is right, in one of these forms; all of GSM8K's `answer` will do.
+        answer: Right answer, in one of these forms. The whole field `answer` of GSM8K works.
+        response: The response.
     """
     expected, actual = final_number(answer), final_number(response)
     return float(expected is not None and expected == actual)
 
 
 def final_number(text: str) -> Fraction | None:
-    """The number that a text gives: the first one behind `####`, else the last one; None where there is none."""
+    """Return the final number of a text (the first one after `####`, that of the last box, or the last one), or None."""
     text = text.translate(_MINUS)
     marked = _MARK in text
     if marked:
@@ -60,13 +61,14 @@ def _value(text: str) -> Fraction | None:
 
 
 def math(answer: str, response: str) -> float:
-    """1 where a response's last expression equals the answer's, as the package math-verify parses and compares them, else 0.
+    """Return 1 if the last expression of a response equals the answer's by the package math-verify, else 0.
 
     Args:
-        answer: what is right: LaTeX with or without its dollar signs, or a text that holds it so.
+        answer: Right answer, as LaTeX with or without dollar signs, or a text that contains it so.
+        response: The response.
 
     Raises:
-        ValueError: the answer holds no expression.
+        ValueError: If the answer contains no expression.
     """
     from math_verify import parse, verify  # type: ignore[import-not-found]
 
@@ -77,16 +79,19 @@ def math(answer: str, response: str) -> float:
 
 
 def check_installed(name: str) -> None:
-    """Make sure that a verifier has the package that it needs.
+    """Check that the package that a verifier needs is installed.
+
+    Args:
+        name: Name of the verifier.
 
     Raises:
-        InputError: it is not installed; one line with what to install.
+        InputError: If it is not installed; one line with what to install.
     """
     if name == "math":
         require("math", "reward: math")
 
 
 VERIFIERS: dict[str, Callable[[str, str], float]] = {"number": number, "math": math}
-"""By name: (answer, response) -> reward."""
+"""Verifiers by name: functions (answer, response) -> reward."""
 CHEAP = frozenset({"number"})
-"""Those that take microseconds."""
+"""Names of verifiers that take microseconds."""
