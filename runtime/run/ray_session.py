@@ -71,14 +71,9 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
             with masked():
                 ray.init(**options)
             check_signals()
-<<<<<<< HEAD
-        except Exception as error:  # which is what Ray raises when a process of its own does not come
-            left = started_in_vain(error)
-            check_signals()  # one that SIGTERM has ended too
-=======
         except Exception as error:  # Ray raises this when one of its processes does not start
+            left = started_in_vain(error)
             check_signals()  # SIGTERM may have ended that process too
->>>>>>> a48a271d (The texts of the commands, reports, comparison and driver of runs say what each value is)
             raise InputError(f"--address {address or 'local'}: {one_line(str(error), 500)}") from None
         machines = ray.nodes()  # type: ignore[no-untyped-call]
         yield find_nodes(machines, counts, ray.get_runtime_context().get_node_id())
