@@ -1,7 +1,7 @@
 """Calls of users' code: policies, rewards, generators, and functions that make streams.
 
 Such code may raise anything, print, and draw random numbers. Its exceptions become one line with file and line number, its output
-goes to stderr, and `seeded` sets the global generators of Python and NumPy. This is no sandbox: the code has the rights of its
+goes to stderr, and `seeded` sets the global generators of Python and NumPy. This is not a sandbox: the code has the rights of its
 user.
 """
 
@@ -45,11 +45,11 @@ def is_users(code: object) -> bool:
 
 
 def guarded(function: Callable[Arguments, Answer], who: str = "the policy") -> Callable[Arguments, Answer]:
-    """Return a function that calls a user's function inside `apart`; a function of RollMux is returned unchanged.
+    """Return a function that calls a user's function inside `apart`. A function of RollMux is returned unchanged.
 
     Args:
         function: Function or method to call.
-        who: Subject of the error message.
+        who: Subject of the error message, such as `the policy`.
     """
     if not is_users(function):
         return function

@@ -85,7 +85,7 @@ class Circuits:
 
     Attributes:
         name: Name of the traffic that the circuits were chosen for.
-        between: Number of circuits between each two leaves, symmetric, shape (leaves, leaves). Each carries its rate in both
+        between: Number of circuits between every pair of leaves, symmetric, shape (leaves, leaves). Each carries its rate in both
             directions.
     """
 
@@ -99,9 +99,9 @@ def no_circuits(fabric: Fabric) -> Circuits:
 
 
 def demand_between(fabric: Fabric, traffic: Traffic) -> Floats:
-    """Return the GB that flows move between each two leaves, shape (leaves, leaves).
+    """Return the GB that flows move between every pair of leaves, shape (leaves, leaves).
 
-    Of both directions the larger one counts, so the array is symmetric. Its diagonal is 0.
+    The larger of the two directions counts, so the array is symmetric. Its diagonal is 0.
     """
     source, target = _entering(fabric, traffic), fabric.leaf_of(traffic.target)
     demand = np.zeros((fabric.leaves, fabric.leaves))
@@ -113,12 +113,12 @@ def demand_between(fabric: Fabric, traffic: Traffic) -> Floats:
 def circuits_for(name: str, fabric: Fabric, demand: Floats) -> Circuits:
     """Choose circuits for a demand.
 
-    One circuit after the other goes to the two leaves that would have the most GB per circuit.
+    Circuits are assigned one by one to the pair of leaves that would have the most GB per circuit.
 
     Args:
-        name: Name of the traffic.
+        name: Name of the traffic, which becomes that of the topology.
         fabric: Fabric with its optical ports.
-        demand: GB between each two leaves, as `demand_between` returns it.
+        demand: GB between every pair of leaves, as `demand_between` returns it.
     """
     between = np.zeros_like(demand, np.int64)
     free = np.full(fabric.leaves, fabric.optical)

@@ -22,10 +22,10 @@ _QUANTILES = 4096  # number of quantiles averaged for a mean
 
 
 def without_tails(scenario: Scenario) -> Scenario:
-    """Return the scenario with rollouts as short as all their tokens on full replicas. Limits of the jobs' stays are kept.
+    """Return the scenario with each rollout as short as if all replicas were full until its end.
 
-    It is a lower bound for rollouts that sample all responses to their ends. A policy that drops long responses for good may need
-    less.
+    The limits of SLOs in seconds are kept. It is a lower bound for policies that sample all responses to their ends. A policy that
+    drops long responses permanently may need less.
     """
     return Scenario(version=1, cluster=scenario.cluster, jobs=tuple(map(_without_tails, scenario.jobs)))
 
@@ -47,8 +47,8 @@ def _without_tails(job: Job) -> Job:
 def full_replicas_s(setting: Setting) -> float:
     """Return the seconds of a rollout whose replicas are as full as possible until the end, at the best size of replicas.
 
-    Each token is read once for every later token of its response. The weights are read once per step, and a step has at most the
-    replica's share of the responses. Prefill takes no time.
+    Each token in the KV cache is read once for every later token of its response. The weights are read once per step, and a step
+    has at most the replica's share of the responses. Prefill takes no time.
     """
     tokens = setting.lengths.quantile((np.arange(_QUANTILES) + 0.5) / _QUANTILES)
     sampled, squared = float(np.mean(tokens)), float(np.mean(np.square(tokens)))
@@ -78,7 +78,10 @@ def group_usd_per_work_hour(group: Group) -> float:
 
 
 class _Phases:
-    """The linear program: for each iteration of each job one column for the rollout and one for the training, and the rows."""
+    """The linear program, with a column for the rollout and one for the training of each iteration of each job.
+
+    Rows limit the time of each node and of each job, and keep the phases of a job in order.
+    """
 
     def __init__(self, group: Group) -> None:
         self._cells: list[tuple[int, int, float]] = []

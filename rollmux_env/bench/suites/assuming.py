@@ -1,4 +1,4 @@
-"""A suite with the assumptions of a user's file instead of ours."""
+"""Replacement of a suite's assumptions by those of a user's file (`rollmux bench --suite NAME --set assumptions=FILE`)."""
 
 from __future__ import annotations
 
