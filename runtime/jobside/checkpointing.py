@@ -1,8 +1,8 @@
-"""When a job's state is written to the disk, and that nothing waits for it but what has to.
+"""When a job's checkpoints are written, with as little waiting as possible.
 
-The state is taken between two iterations and written in a thread beside what follows. One checkpoint is written at a time: a job
-whose next one is due before that has ended waits for it, so that a kill never costs more than the iterations of two intervals. It
-waits too before it leaves its place, when it stops, and when it has done its last iteration: for a checkpoint of what it is then.
+The state is taken between two iterations and written in a thread while the job continues. One checkpoint is written at a time. A
+job whose next checkpoint is due before that waits for it, so that a kill never costs more than the iterations of two intervals. The
+job also waits for a checkpoint of its present state before it leaves its place, when it stops, and after its last iteration.
 """
 
 from __future__ import annotations
@@ -30,54 +30,65 @@ from runtime.jobside.job_log import note
 from runtime.jobside.job_session import JobSession
 from runtime.jobside.messages import Checkpoint
 
-SHARE = 1 / 20  # of an iteration's time that checkpoints may take in the mean
-_LAST = 16  # iterations whose median is the time of one: the first is longer, and some wait
+SHARE = 1 / 20  # mean share of an iteration's time that checkpoints may take
+_LAST = 16  # last iterations, whose median counts: the first one is longer, and some wait
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 RANDOM = "random.json"
 
 
 def usual_interval(write_s: float, iteration_s: float) -> int:
-    """The fewest iterations from one checkpoint to the next of which writing it takes a twentieth at most.
+    """Return the smallest interval, in iterations, at which writing a checkpoint takes at most a twentieth of the time.
 
     Args:
-        write_s: seconds of writing one. iteration_s: of an iteration, above 0.
+        write_s: Seconds to write a checkpoint.
+        iteration_s: Seconds of an iteration, above 0.
     """
     return max(1, ceil(write_s / (SHARE * iteration_s)))
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of a job that has them.
+    """Writer of the checkpoints of a job.
 
     Args:
-        spec: the job. session: the run, as its process sees it.
+        spec: The job.
+        session: Session of the job's process.
     """
 
     def __init__(self, spec: RayJob, session: JobSession) -> None:
         self._spec, self._session = spec, session
         self._folder = Path()
-        self._done = self._taken = 0  # iterations that the job has done, and of the last checkpoint
-        self._random: dict[str, Any] = {}  # states after the last iteration
-        self._times: deque[float] = deque(maxlen=_LAST)  # seconds
+        self._done = self._taken = 0  # completed iterations of the job, and of the last checkpoint
+        self._random: dict[str, Any] = {}  # states of random generators after the last iteration
+        self._times: deque[float] = deque(maxlen=_LAST)  # seconds of the last iterations
         self._write_s = 0.0
         self._thread: Thread | None = None
-        self._error: Exception | None = None  # of what was written in the thread
+        self._error: Exception | None = None  # error of the thread
 
     def begin(self, folder: Path, iterations: int) -> None:
-        """The job is made, as it is after so many iterations; its checkpoints are in a folder."""
+        """Begin with a job that was just made or restored.
+
+        Args:
+            folder: Folder of its checkpoints.
+            iterations: Number of completed iterations.
+        """
         self._folder, self._done, self._taken = folder, iterations, iterations
         self._times.clear()
 
     def iterated(self, seconds: float) -> None:
-        """An iteration is done, and took so long."""
+        """Count a completed iteration that took `seconds`."""
         self._done += 1
         self._random = random_states()
         self._times.append(seconds)
 
     def write_if_due(self, job: Any) -> None:
-        """Between two iterations: take a checkpoint if it is time to, and let it be written.
+        """Take a checkpoint between two iterations if one is due, and write it in a thread.
+
+        Args:
+            job: Instance of the job's class.
 
         Raises:
-            Exception: of the job's own method, now or in the thread. Stopped: there is no room on the disk, and the run stops.
+            Exception: If the job's own method fails, now or in the thread.
+            Stopped: If there is no room on the disk and the run stops.
         """
         is_behind = self._done > self._taken >= 0 and self._done - self._taken >= self._interval
         if not is_behind and self._error is None:
@@ -97,17 +108,22 @@ class CheckpointWriter:
         self._thread.start()
 
     def write_now(self, job: Any) -> None:
-        """As `write`, and the journal knows it when this returns."""
+        """Write as `write` does, and wait until the checkpoint is in the journal."""
         if (checkpoint := self.write(job)) is not None:
             self._report(checkpoint)
 
     def write(self, job: Any) -> Checkpoint | None:
-        """Write what the job is now, once what is being written is on the disk; None: that is what it is now.
+        """Write the job's present state after the checkpoint in progress. If the disk is full, the job waits for room.
 
-        Where there is no room, the job waits for it.
+        Args:
+            job: Instance of the job's class.
+
+        Returns:
+            The checkpoint, or None if the last one has the present state already.
 
         Raises:
-            As `write_if_due`.
+            Exception: As in `write_if_due`.
+            Stopped: As in `write_if_due`.
         """
         self.wait()
         error, self._error = self._error, None
@@ -137,13 +153,13 @@ class CheckpointWriter:
         return None
 
     def wait(self) -> None:
-        """Wait for what is being written."""
+        """Wait for the checkpoint in progress."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def drop(self) -> None:
-        """Remove those that are no longer wanted, when the journal knows the last one."""
+        """Remove old checkpoints, once the last one is in the journal."""
         drop(self._folder, self._spec.checkpoint.keep)
 
     @property
@@ -152,7 +168,7 @@ class CheckpointWriter:
         return every if isinstance(every, int) else usual_interval(self._write_s, max(median(self._times), 1e-9))
 
     def _take(self, job: Any) -> Callable[[], int]:
-        """Let the job say what it is; returns what brings that to the disk."""
+        """Let the job write its state, and return the function that finishes the checkpoint."""
 
         def fill(folder: Path) -> Rest | None:
             rest: Rest | None = job.checkpoint(folder)
@@ -168,7 +184,7 @@ class CheckpointWriter:
         try:
             size = finish()
         except BaseException:
-            self._taken = -1  # whatever that was, it is not on the disk
+            self._taken = -1  # no checkpoint of the present state is on disk
             raise
         self._write_s = monotonic() - began
         return Checkpoint(iterations, str(place_of(self._folder, iterations)), self._write_s, size / 1e9)
@@ -185,14 +201,14 @@ class CheckpointWriter:
 
 
 def _is_full(error: BaseException) -> bool:
-    """Whether there was no room on a disk, as far as an error tells."""
+    """Return whether an error says that a disk was full."""
     return getattr(error, "errno", None) in _FULL or any(os.strerror(number) in str(error) for number in _FULL)
 
 
 def random_states() -> dict[str, Any]:
-    """Their states, as JSON has them."""
+    """Return the states of the global random generators as a JSON value."""
     version, words, gauss = random.getstate()
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 (the global generator is the one that has to be kept)
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002 (the state of the global generator is needed)
     states: dict[str, Any] = {"python": [version, words, gauss], "numpy": [kind, [int(key) for key in keys], *rest]}
     if (torch := sys.modules.get("torch")) is not None:
         states["torch"] = bytes(torch.get_rng_state().tolist()).hex()
@@ -200,12 +216,12 @@ def random_states() -> dict[str, Any]:
 
 
 def keep_randomness(folder: Path, states: dict[str, Any]) -> None:
-    """Write states."""
+    """Write the states of random generators into a checkpoint."""
     (folder / RANDOM).write_text(json.dumps(states))
 
 
 def restore_randomness(folder: Path) -> None:
-    """Go on from the states that were kept."""
+    """Restore the states of random generators from a checkpoint."""
     states = json.loads((folder / RANDOM).read_bytes())
     version, words, gauss = states["python"]
     random.setstate((version, tuple(words), gauss))

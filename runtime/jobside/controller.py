@@ -1,4 +1,4 @@
-"""The process of one job: it holds the instance of the job's class and does what the coordinator orders."""
+"""The process of one job: it holds the instance of the job's class and carries out the coordinator's orders."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ from runtime.phases import WorkerDied, runtime_hook, set_session
 from runtime.samples import SAMPLES, TRAJECTORIES, write_samples, write_trajectories
 from runtime.standstill import PATIENCE, warnings
 
-_DETAILS = 20_000  # characters of a traceback that the journal keeps
+_DETAILS = 20_000  # last characters of a traceback that are recorded in the journal
 
 
 class Controller:
-    """Runs one job. A Ray actor.
+    """A Ray actor that runs one job.
 
     Args:
-        spec: the job. coordinator: whom to ask. logs: folder of what the job's processes print.
-        restarted: why the job is made anew; nothing where it is not. models: that of a job that is done is to be written.
+        spec: The job.
+        coordinator: Handle of the coordinator's actor.
+        logs: Folder of the logs of the job's processes.
+        restarted: Reason for a restart, or "" at the first start.
+        models: Whether the model of a completed job is written.
     """
 
     def __init__(self, spec: TaskJob | ClassJob, coordinator: Any, logs: str, restarted: str = "", models: bool = False) -> None:
@@ -48,24 +51,24 @@ class Controller:
         self._coordinator = coordinator
         self._job: Any = None
         self._models = models
-        self._is_over = False  # it has done its last iteration
+        self._is_over = False  # whether the last iteration is done
         self._recent: list[dict[str, float]] = []  # metrics of the last iterations
         self._session = JobSession(spec, coordinator, logs)
         self._writer = CheckpointWriter(spec, self._session)
-        self._folder = Path(logs).parent.parent  # of the run
+        self._folder = Path(logs).parent.parent  # folder of the run
         self._samples = self._folder / SAMPLES / f"{spec.id}.jsonl"
         self._trajectories = self._folder / TRAJECTORIES / f"{spec.id}.jsonl"
         self._session.watch_memory("its own process", "")
 
     def identity(self) -> int:
-        """Process id."""
+        """Return the process id."""
         return os.getpid()
 
     def run(self) -> End:
-        """Carry out orders until there are none. What it returns, or raises, holds nothing of the user's classes."""
+        """Carry out orders until there are none, and return how the job ended, without objects of the user's classes."""
         try:
             return self._run()
-        except BaseException as error:  # of the user's `__str__`, or while the job was closed
+        except BaseException as error:  # the user's `__str__` failed, or closing the job
             return End("failed", self._session.where or "step", type(error).__name__)
 
     def _run(self) -> End:
@@ -94,13 +97,13 @@ class Controller:
         return End("done", problem=line)
 
     def _end_of(self, error: BaseException, where: str) -> End:
-        """Return how the job ends by an error, and print that to its log."""
+        """Return how the job ends by an error, and print the error to its log."""
         problem = one_line(" ".join(str(error).split()), 500) or "no message"
         note(f"ERROR in {where}: {problem}")
         traceback.print_exc()
         died, short = isinstance(error, WorkerDied | ray.exceptions.RayActorError), is_out_of_memory(str(error))
         if died or short:
-            self._writer.wait()  # what the others write may be whole
+            self._writer.wait()  # the checkpoint in progress may be complete
         if died:
             return End("died", where, problem, out_of_memory=short)
         if not isinstance(error, RuntimeError | InputError | OutOfOrder):
@@ -108,9 +111,9 @@ class Controller:
         return End("failed", where, problem, traceback.format_exc()[-_DETAILS:], short)
 
     def _next(self, done: Done | None) -> Order | None:
-        """Say what became of the last order, and wait for the next one."""
+        """Report the result of the last order, and wait for the next one."""
         order: Order | None = self._session.ask("order", done)
-        if done is not None and done.checkpoint is not None:  # which the journal knows by now
+        if done is not None and done.checkpoint is not None:  # the answer means that it is in the journal
             self._writer.drop()
         return order
 
@@ -125,7 +128,7 @@ class Controller:
         session.iteration, session.worst_case = order.iteration, order.profile
         runtime_hook.renew()
         changed = session.place(order.nodes)
-        if changed and (session.workers or not order.iteration):  # else it is moved by affinity alone
+        if changed and (session.workers or not order.iteration):  # a job without workers is moved by changing its affinity
             self._close()
         if self._job is None:
             note(start_line(order))
@@ -148,7 +151,7 @@ class Controller:
         return self._count(order, seconds, movable)
 
     def _count(self, order: Order, seconds: float, movable: bool) -> Done:
-        """An iteration is done that counts."""
+        """Report and log a completed iteration, and return the result of its order."""
         metrics, keeps = dict(runtime_hook.metrics), self._keeps(self._job)
         note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, metrics))
         self._recent = [*self._recent[-PATIENCE:], metrics]
@@ -163,7 +166,7 @@ class Controller:
         return Done(metrics, movable, keeps, self._writer.write(self._job) if keeps and self._is_over else None)
 
     def _settle(self) -> None:
-        """The job leaves its place: nothing of it is under way, and what it is is on the disk."""
+        """Prepare the job to leave its place: stop its rollouts, and write its state to disk."""
         self._pause()
         self._session.leave_devices()
         if self._keeps(self._job):
@@ -172,13 +175,15 @@ class Controller:
             self._session.ask("idle")
 
     def _keeps(self, job: Any) -> bool:
-        """Whether a job has checkpoints."""
+        """Return whether a job has checkpoints."""
         return self._spec.checkpoint.is_wanted and hasattr(job, "checkpoint")
 
     def _write_last(self) -> None:
-        """A job that stops leaves a checkpoint of its last iteration, where it is still as it was then."""
+        """Write a checkpoint of the last iteration of a job that stops, if its state is still that one."""
         job = self._job
-        if job is None or not self._keeps(job) or self._session.where == "checkpoint":  # it has waited for room in vain
+        if (
+            job is None or not self._keeps(job) or self._session.where == "checkpoint"
+        ):  # in the last case there was no room on the disk
             return
         try:
             self._pause()
@@ -189,15 +194,15 @@ class Controller:
             note(f"its last checkpoint cannot be written: {one_line(' '.join(str(error).split()), 500)}")
 
     def _pause(self) -> None:
-        """Let no rollout of an asynchronous job be under way."""
+        """Stop the rollouts of an asynchronous job."""
         if hasattr(self._job, "pause"):
             self._job.pause()
 
     def _make(self, order: Order) -> None:
-        """Make the job, under the permit of a rollout; from a checkpoint, where there is one.
+        """Make the job under the permit of a rollout, from a checkpoint if there is one.
 
-        The permit is kept for its first rollout. That of an asynchronous job asks for its own,
-        since it may have to wait for a training.
+        The job's first rollout uses the same permit. An asynchronous job's first rollout asks for its own, since it may have to
+        wait for a training.
         """
         session, spec, checkpoint = self._session, self._spec, order.checkpoint
         asynchronous = spec.is_asynchronous and not order.profile
@@ -216,7 +221,7 @@ class Controller:
                 self._job.restore(Path(checkpoint))
                 restore_randomness(Path(checkpoint))
             if asynchronous:
-                self._job.load("rollout")  # weights may come before its first rollout
+                self._job.load("rollout")  # weights may arrive before its first rollout
                 self._job.offload("rollout")
         if asynchronous:
             session.ask("continued", self._job.sampled_ahead)
@@ -230,7 +235,7 @@ class Controller:
 
 
 def _step(job: Any) -> None:
-    """One iteration of a job."""
+    """Run one iteration of a job."""
     if hasattr(job, "step"):
         job.step()
         return

@@ -1,4 +1,4 @@
-"""What a job's own process says of it in its log: a line an iteration, starts, restarts and errors; `rollmux logs` prints them."""
+"""The log of a job's own process: a line per iteration, starts, restarts and errors. `rollmux logs` prints it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from runtime.jobside.messages import Order
 from runtime.output import LARGEST, LOGS, SERVICE_LOG, append_bounded
 
 SHOWN = ("reward", "eval_reward", "loss")
-"""Metrics that come first in a line, and alone on the console."""
+"""Metrics that come first in a line, and are the only ones on the console."""
 
-_KEPT = ("reward", "eval_reward", "response_tokens", "length", "loss")  # in the lines of `rollmux logs`
+_KEPT = ("reward", "eval_reward", "response_tokens", "length", "loss")  # metrics that `rollmux logs` shows by default
 _ITERATION = re.compile(r"(\S+ \| )?\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  iteration \d+ of \d+: ")
 
 
 def note(text: str) -> None:
-    """Print a line with the time of day; it is in the log when this returns."""
+    """Print a line with the date and time, and flush it to the log."""
     print(_dated(text), flush=True)
 
 
 def start_line(order: Order) -> str:
-    """That the job is made, for what, and where."""
+    """Return a line about the start of a job: its reason and its nodes."""
     names = dict.fromkeys(node.name for nodes in order.nodes.values() for node in nodes)
     if order.profile:
         begins = "starts, to be profiled,"
@@ -36,11 +36,13 @@ def start_line(order: Order) -> str:
 
 
 def iteration_line(number: int, of: int, seconds: float, metrics: Mapping[str, float]) -> str:
-    """An iteration that is done.
+    """Return a line about a completed iteration.
 
     Args:
-        number: from 1. of: all iterations of the job. seconds: that it took, waits for permits included.
-        metrics: what the job has reported; those of `SHOWN` come first.
+        number: Number of the iteration, from 1.
+        of: Number of iterations of the job.
+        seconds: Duration in seconds, including waits for permits.
+        metrics: Metrics that the job has reported; those of `SHOWN` come first.
     """
     names = [*(name for name in SHOWN if name in metrics), *(name for name in metrics if name not in SHOWN)]
     figures = [f"{seconds:.2f} s", *(f"{one_line(name, 64)} {metrics[name]:.4g}" for name in names)]
@@ -48,7 +50,7 @@ def iteration_line(number: int, of: int, seconds: float, metrics: Mapping[str, f
 
 
 def without_details(line: str) -> str:
-    """A line of a log; of one about an iteration its seconds, reward, length and loss alone."""
+    """Return a line of a log; a line about an iteration is reduced to seconds, reward, length and loss."""
     if not (begins := _ITERATION.match(line)):
         return line
     seconds, *figures = line[begins.end() :].split(", ")
@@ -56,10 +58,12 @@ def without_details(line: str) -> str:
 
 
 def tell_of(folder: str, job_id: str, text: str) -> None:
-    """Append a line to what a service tells of an attached job, if there is room: `rollmux logs` prints it.
+    """Append a line to a service's log of an attached job, if there is room on the disk. `rollmux logs` prints it.
 
     Args:
-        folder: of the service.
+        folder: Folder of the service.
+        job_id: Id of the job.
+        text: The line.
     """
     append_bounded(Path(folder) / LOGS / job_id / f"{SERVICE_LOG}.log", f"{_dated(text)}\n", LARGEST)
 

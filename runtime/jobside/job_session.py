@@ -1,4 +1,4 @@
-"""The run, as the process of one job sees it: what stands behind `@phase` and `runtime_hook`."""
+"""The session of a job with its run, in the job's own process: the implementation of `@phase` and `runtime_hook`."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from runtime.residency.choice import STAY, Level, Waits
 _MOST = 10_000
 _Usage = dict[Handle, tuple[float, float]]
 
-Used = tuple[float, float, float]  # GB of a node's host memory, of each of its GPUs, and what of each GPU is not free
+Used = tuple[float, float, float]  # GB used of a node's host memory and of each GPU, and GB of each GPU that are not free
 
 
 Parked = tuple[Any, dict[str, Any]]
-"""What became of a job's state behind a phase: the footprint that the job says, or None, and fields of its `Report`."""
+"""Where a job's state is after a phase: the footprint that the job reports, or None, and fields of its `Report`."""
 
 
 def timed(job: Any, method: str, phase: PhaseOfJob) -> tuple[float, Any]:
-    """Call a method of a job with a phase, if it has one: seconds, and what it returns."""
+    """Call a method of a job with a phase, if the job has it; return its seconds and its result."""
     if not hasattr(job, method):
         return 0.0, None
     began = monotonic()
@@ -45,71 +45,80 @@ def timed(job: Any, method: str, phase: PhaseOfJob) -> tuple[float, Any]:
 
 
 def park(job: Any, phase: PhaseOfJob, stays: bool) -> Parked:
-    """Let the state stay, or offload it."""
+    """Leave the job's state on the devices, or offload it."""
     seconds, footprint = timed(job, "stay" if stays else "offload", phase)
     return footprint, {"offload_s": seconds, "stays": stays}
 
 
 def measure(job: Any, phase: PhaseOfJob, used: Callable[[Any], Used], gpus: int) -> Parked:
-    """Try every way in which the state may wait, and offload it in the end.
+    """Measure every way in which the job's state may wait between phases, and offload it in the end.
 
     Args:
-        used: what the job uses of a node, with the footprint given. gpus: of a node.
+        job: Instance of the job's class.
+        phase: Phase that has just ended.
+        used: Function that returns the memory that the job uses on a node, given its footprint.
+        gpus: Number of GPUs of a node.
     """
     levels, peak_gb, gpu_gb = [], 0.0, 0.0
     first_s, here = timed(job, "stay", phase)
     if isinstance(here, Footprint):
         host_gb, device_gb, _ = used(here)
         first_s += timed(job, "load", phase)[0]
-        stay_s = timed(job, "stay", phase)[0] + timed(job, "load", phase)[0]  # as often as it is offloaded
+        stay_s = timed(job, "stay", phase)[0] + timed(job, "load", phase)[0]  # measured twice, as the offload is
         levels.append(Level(STAY, min(first_s, stay_s), device_gb, host_gb))
         first_s += stay_s
         if gpus:
             peak_gb, gpu_gb = here.peak / 1e9 / gpus, here.capacity / 1e9 / gpus
     first_s += timed(job, "offload", phase)[0]
-    load_s, _ = timed(job, "load", phase)  # a warm switch, beside the cold one
+    load_s, _ = timed(job, "load", phase)  # the load of a warm switch; the first one was cold
     again_s, footprint = timed(job, "offload", phase)
     host_gb, device_gb, _ = used(footprint)
     levels.append(Level("keep", load_s + again_s, device_gb, host_gb))
-    warm_s = load_s + again_s  # of a switch
+    warm_s = load_s + again_s  # a warm switch
     return footprint, {"offload_s": first_s + warm_s, "warm_s": warm_s, "waits": Waits(tuple(levels), peak_gb, gpu_gb)}
 
 
 class JobSession(Voice):
-    """The run, as the job sees it (see `runtime.phases.Session`)."""
+    """The session of a job with its run; see `runtime.phases.Session`.
+
+    Args:
+        spec: The job.
+        coordinator: Handle of the coordinator's actor.
+        logs: Folder of the logs of the job's processes.
+    """
 
     def __init__(self, spec: TaskJob | ClassJob, coordinator: Any, logs: str) -> None:
         super().__init__(coordinator, spec.id, "job")
         self.iteration = 0
         self.worst_case = False
-        self.in_step = False  # the iteration in hand has begun
-        self.where = ""  # what is being done, for whoever asks where it failed
+        self.in_step = False  # whether an iteration is in progress
+        self.where = ""  # present activity, for error messages
         self.workers: list[Handle] = []
         self._spec = spec
         self._logs = logs
         self._nodes: Nodes = {}
         self._offset_s = 0.0
-        self._has_permit = False  # the permit of a rollout, by `initialise`
-        self.turns = Turns()  # of the iteration in hand, by numbers of its own
-        self._left_s = monotonic()  # when it last gave nodes back
+        self._has_permit = False  # whether `initialise` has left the permit of a rollout
+        self.turns = Turns()  # turns of the present iteration, counted from 0
+        self._left_s = monotonic()  # time at which nodes were last given back
         self._prepared = False
-        self._pools_loaded: set[str] = set()  # pools on which the job's state has been since it was made
-        self._staying: dict[Pool, Any] = {}  # the job, by the pool of nodes on which its state has stayed
-        self._waited_s: dict[Handle | None, float] = {}  # what was last known of how long workers, or this process, had no core
+        self._pools_loaded: set[str] = set()  # pools on which the job's state has been loaded since it was made
+        self._staying: dict[Pool, Any] = {}  # the job's instance, by the pool on whose devices its state stays
+        self._waited_s: dict[Handle | None, float] = {}  # last known seconds without a core, of workers or this process (None)
         self.parts: tuple[int, ...] = ()
-        self._devices: dict[Pool, Any] = {"rollout": RLock(), "training": RLock()}  # held while state goes onto them or off
-        self._wakes: int | None = None  # finished responses at which the rollout in hand is to stop
-        self._own_gb: dict[Pool, float] = {}  # of this process, by the pool that it counts for
+        self._devices: dict[Pool, Any] = {"rollout": RLock(), "training": RLock()}  # locked while state is loaded or offloaded
+        self._wakes: int | None = None  # finished responses at which the present rollout stops
+        self._own_gb: dict[Pool, float] = {}  # memory of this process, by the pool to which it is counted
 
     def ask(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the coordinator, as this job, and wait for the answer."""
+        """Call a method of the coordinator as this job, and wait for the result."""
         try:
             return ray.get(self.begin(method, *(plain(argument) for argument in arguments)))
         except ray.exceptions.RayTaskError as error:
             raise (error.cause or error) from None
 
     def align_clocks(self) -> None:
-        """Learn the coordinator's clock: on its machine it differs by a constant, elsewhere by what a round trip tells."""
+        """Determine the offset of the coordinator's clock: exact on one machine, else by the shortest of several round trips."""
         boot, zero_s = self.ask("clock")
         if boot == boot_id():
             self._offset_s = -zero_s
@@ -126,31 +135,35 @@ class JobSession(Voice):
         return monotonic() + self._offset_s
 
     def place(self, nodes: Nodes) -> bool:
-        """Take up a placement; whether it is another one."""
+        """Set the job's placement, and return whether it has changed."""
         changed = nodes != self._nodes
         if changed:
-            self._staying.clear()  # what was there ends, or comes along
+            self._staying.clear()  # processes there end, or move with the state
         self._nodes = nodes
         return changed
 
     def beside(self) -> JobSession:
-        """For the rollouts of an asynchronous job, in a thread of their own: they go by their own iterations."""
+        """Return a session for the rollouts of an asynchronous job, which run in another thread and have their own turns."""
         other = copy(self)
         other.in_step, other.where, other.turns = False, "", Turns()
         return other
 
     def pause(self, pauses: bool) -> None:
-        """See `JobCalls.pause`."""
+        """Let new rollouts of an asynchronous job raise instead of waiting for permits, or end that; see `JobCalls.pause`."""
         self.ask("pause", pauses)
 
     def is_between(self, job: Any) -> bool:
-        """Whether a job that waits is as it was after its last iteration."""
+        """Return whether the state of a waiting job is that after its last iteration."""
         if getattr(job, "checkpoint_before_training", False):
             return self._due != "sync"
         return self._due == "rollout" and not (self.in_step and hasattr(job, "step"))
 
     def iteration_done(self) -> None:
-        """Make sure that an iteration had its phases."""
+        """Check that an iteration had its phases.
+
+        Raises:
+            OutOfOrder: If it had no training.
+        """
         if self._due == "train" or self._has_permit:
             raise OutOfOrder("the step ended without a training; an iteration is a rollout, a training and a sync")
         self.turns, self.in_step = Turns(), False
@@ -160,7 +173,7 @@ class JobSession(Voice):
         """Hold the permit of a rollout while the job is made.
 
         Args:
-            keeps: keep it for the first rollout; else that asks for its own when it may begin.
+            keeps: Whether the first rollout uses the same permit.
         """
         self.where = "init"
         self._acquire("rollout", ())
@@ -180,7 +193,15 @@ class JobSession(Voice):
 
     @contextlib.contextmanager
     def hold(self, job: Any, phase: PhaseOfJob) -> Iterator[None]:
-        """A phase of the job: permit, load, the method, offload, nodes given back."""
+        """Run a phase of the job: get a permit, load, run the method, offload, and give the nodes back.
+
+        Args:
+            job: Instance of the job's class.
+            phase: The phase.
+
+        Raises:
+            OutOfOrder: If it cannot be the next phase.
+        """
         self._check_order(phase)
         self.where = "training" if phase == "train" else phase
         if phase == "sync":
@@ -207,7 +228,7 @@ class JobSession(Voice):
             done_s = self.now()
             self.flush()
             if self.worst_case:
-                run_wait_s = self._waited(self._usage(pool))  # what follows is no part of the phase
+                run_wait_s = self._waited(self._usage(pool))  # the measurement that follows is not part of the phase
                 footprint, parked = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
             else:
                 footprint, parked = park(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
@@ -225,10 +246,10 @@ class JobSession(Voice):
         self.where = ""
 
     def _begin_phase(self, job: Any, phase: PhaseOfJob) -> None:
-        """Have the permit of a phase, and know which parts of its nodes it may use; all of them, unless others were asked for."""
+        """Get the permit of a phase, and the parts of the nodes that a rollout may use: all of them if the job has no parts."""
         parts = tuple(job.parts()) if phase == "rollout" and hasattr(job, "parts") else ()
         self.parts = tuple(range(len(parts)))
-        if self._has_permit or self.worst_case or len(parts) < 2:  # the first rollout, and a measured one, have all of their nodes
+        if self._has_permit or self.worst_case or len(parts) < 2:  # the first rollout and a measured one use all nodes
             parts = ()
         if not self._has_permit:
             self._acquire(POOL_OF[phase], parts)
@@ -238,18 +259,18 @@ class JobSession(Voice):
         self._has_permit = False
 
     def leave_devices(self) -> None:
-        """Take off its devices what has stayed there: the job may wait for long."""
+        """Offload the state that stays on devices, since the job may wait for long."""
         self._leave(tuple(self._staying))
 
     def _acquire(self, pool: Pool, parts: tuple[Node, ...]) -> None:
-        """Wait for a permit; on other nodes of the job somebody may need the room meanwhile that its state there takes."""
+        """Wait for a permit. Meanwhile, other jobs may need the memory of this job's state on its other nodes."""
         pools = self.ask("acquire", pool, parts, self.iteration)
         while pools:
             self._leave(pools)
             pools = self.ask("permit", pool)
 
     def _leave(self, pools: tuple[Pool, ...]) -> None:
-        """Offload what has stayed on the nodes of some pools."""
+        """Offload the state that stays on the nodes of some pools."""
         for pool in pools:
             with self._devices[pool]:
                 if (job := self._staying.pop(pool, None)) is not None:
@@ -277,7 +298,7 @@ class JobSession(Voice):
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
         parts: tuple[int, ...] = self.ask("parts")
         self.renew()
-        if not parts or parts == self.parts:  # it has all of its nodes, or these; it has stopped for a `wake`
+        if not parts or parts == self.parts:  # unchanged: it has stopped because of a `wake`
             return self.parts
         leave(tuple(part for part in self.parts if part not in parts))
         self.ask("left")
@@ -296,7 +317,7 @@ class JobSession(Voice):
         self.workers.clear()
 
     def _usage(self, pool: Pool) -> _Usage:
-        """Of the job's processes for a phase on its nodes: memory of their own, GB, and seconds that they were without a core."""
+        """Return memory in GB and seconds without a core of each of the job's processes for a phase on its nodes."""
         names, others = ({node.name for node in self._nodes[one]} for one in (pool, _OTHER[pool]))
         mine = []
         for handle in self.workers:
@@ -307,8 +328,11 @@ class JobSession(Voice):
         return dict(zip(mine, ray.get([handle.actor.usage.remote() for handle in mine]), strict=True))
 
     def _used(self, pool: Pool, footprint: Any, usage: _Usage | None = None) -> Used:
-        """Host memory of the job on a node: what its processes there have, and what they keep for the next phase; and memory of
-        each GPU, where the node has any: else the device is host memory; and memory of the fullest GPU that is not free."""
+        """Return the memory that the job uses on its fullest node, as `Used`.
+
+        Host memory is that of its processes, and the state that waits there for the next phase. On a node without GPUs, the state
+        on the device is host memory too.
+        """
         by_node: dict[str, float] = {}
         for handle, (own_gb, _) in (self._usage(pool) if usage is None else usage).items():
             by_node[handle.node.name] = by_node.get(handle.node.name, 0.0) + own_gb
@@ -323,11 +347,11 @@ class JobSession(Voice):
         return own_gb + (footprint.host - footprint.mapped) / 1e9, device_gb, footprint.taken / 1e9
 
     def _gpus(self, pool: Pool) -> int:
-        """GPUs of a node of a phase."""
+        """Return the number of GPUs of a phase's node."""
         return min(len(node.gpus) for node in self._nodes[pool])
 
     def _waited(self, usage: _Usage) -> float:
-        """How long one of those processes has been without a core since this was last asked, at most, seconds."""
+        """Return the largest number of seconds that one of the processes was without a core since the last call."""
         waits_s: dict[Handle | None, float] = {handle: waited_s for handle, (_, waited_s) in usage.items()}
         waits_s = waits_s or {None: core_wait_s()}
         longest_s = max(waited_s - self._waited_s.get(who, 0.0) for who, waited_s in waits_s.items())
@@ -336,7 +360,7 @@ class JobSession(Voice):
 
     @property
     def _due(self) -> PhaseOfJob:
-        """The phase that comes next; a sync may be left out."""
+        """The phase that comes next; a sync is optional."""
         turns = self.turns
         if turns.rollouts > turns.trainings:
             return "train"
@@ -344,7 +368,7 @@ class JobSession(Voice):
 
     def _check_order(self, phase: PhaseOfJob) -> None:
         turns = self.turns
-        if self._spec.is_asynchronous and not self.worst_case and phase != "sync":  # its rollouts are of iterations of their own
+        if self._spec.is_asynchronous and not self.worst_case and phase != "sync":  # its rollouts have their own numbers
             return
         number = {"rollout": turns.rollouts, "train": turns.trainings, "sync": turns.trainings - 1}[phase]
         try:
@@ -354,17 +378,21 @@ class JobSession(Voice):
             raise OutOfOrder(problem) from None
 
     def _release(self, report: Report) -> None:
-        self._leave(self.ask("release", report))  # and wait, since calls of an asynchronous actor may overtake each other
+        self._leave(self.ask("release", report))  # wait, since calls of an asynchronous actor may overtake each other
 
 
 _OTHER: dict[Pool, Pool] = {"rollout": "training", "training": "rollout"}
 
 
 def plain(value: Any) -> Any:
-    """The same without anything of a user's classes: numbers that look like floats or integers become these.
+    """Return a value without objects of users' classes: numbers become floats or integers.
+
+    Args:
+        value: The value.
 
     Raises:
-        TypeError, ValueError: it is something else, or too much; one line.
+        TypeError: If it contains something else than numbers, texts and collections of them; one line.
+        ValueError: If a collection or text is too long; one line.
     """
     kind = type(value)
     if kind in (tuple, list, dict, str) and len(value) > _MOST:

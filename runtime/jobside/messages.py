@@ -1,4 +1,4 @@
-"""What the coordinator and the controllers of jobs say to each other."""
+"""Messages between the coordinator and the controllers of jobs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from runtime.residency.choice import Waits
 
 Nodes = dict[Pool, tuple[Node, ...]]
 MOST_WARNINGS = 20
-"""Different texts that a job may tell the user."""
+"""Number of different warnings that a job may print."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a job is to do next: one iteration.
+    """An order to a controller: the job's next iteration.
 
     Attributes:
-        iteration: its number, from 0. profile: it is the worst-case pass of the profiler.
-        nodes: of the job's placement, by pool of the phase (a co-located job rolls out on training nodes).
-        folder: of the job's checkpoints. checkpoint: the one that a job which has to be made goes on from, or None.
-        keep: no iteration, but a checkpoint of what it is now: it has to leave its place.
+        iteration: Number of the iteration, from 0.
+        profile: Whether it is the worst-case iteration of the profiler.
+        nodes: Nodes of the job's placement, by the pool of the phase. A co-located job has training nodes under both.
+        folder: Folder of the job's checkpoints.
+        checkpoint: Checkpoint from which a job that has to be made continues, or None.
+        keep: Whether the job must only write a checkpoint of its present state, because it leaves its place.
     """
 
     iteration: int
@@ -34,10 +36,13 @@ class Order:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a job is after some iterations is on the disk.
+    """A checkpoint on disk.
 
     Attributes:
-        iterations: how many it had done. folder: where it is. seconds, gb: what writing it took.
+        iterations: Number of completed iterations.
+        folder: Folder of the checkpoint.
+        seconds: Seconds to write it.
+        gb: Size in GB.
     """
 
     iterations: int
@@ -48,12 +53,14 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of an order.
+    """The result of an order.
 
     Attributes:
-        metrics: what the job reported. movable: it could go on from here in another placement; of a profile, it ever could.
-        keeps: it has checkpoints. checkpoint: of the last iteration of all, which is only done when that is written.
-        alive: of a profile, the job's state stays in its processes, for its first iteration.
+        metrics: Metrics that the job reported.
+        movable: Whether the job could continue in another placement; after a profile, whether it ever could.
+        keeps: Whether it has checkpoints.
+        checkpoint: Checkpoint of the very last iteration, which is complete only when that is written, or None.
+        alive: Whether, after a profile, the job's state stays in its processes for its first iteration.
     """
 
     metrics: dict[str, float]
@@ -65,15 +72,19 @@ class Done:
 
 @dataclass(frozen=True)
 class Report(PhaseMeasures):
-    """What became of a phase that had its permit.
+    """The report of a phase that had a permit. Times are those of the coordinator's clock.
 
     Attributes:
-        phase: `init`, `rollout` or `training`. keeps: the job keeps the permit for what follows.
-        begun_s: the permit had reached the job. run_s: the method began. done_s: it was over. All by the coordinator's clock.
-        core_wait_s: as of `PhaseMeasures`; of a profile, from `run_s` to `done_s`. load_wait_s: of a profile, likewise before
-            `run_s`. warm_s: of a profile, seconds of loading and offloading in a warm switch. waits: how it may wait. own_s:
-            seconds of the job's own between its rollout and its wish for this training.
-        taken_gb: Memory of each GPU that is not free when the phase is over, GB; 0 where there is none.
+        phase: Name of the phase: `init`, `rollout` or `training`.
+        keeps: Whether the next phase uses the same permit.
+        begun_s: Time at which the permit reached the job.
+        run_s: Time at which the method began.
+        done_s: Time at which the method ended.
+        warm_s: Seconds of loading and offloading in a warm switch, in a profile.
+        load_wait_s: Seconds without a core before `run_s`, in a profile; `core_wait_s` is then from `run_s` to `done_s`.
+        waits: Ways in which the state may wait between phases, or None if they were not measured.
+        own_s: Seconds of the job's own work between its rollout and its request for this training, in a profile.
+        taken_gb: Memory of each GPU that is not free after the phase, in GB; 0 without GPUs.
     """
 
     phase: str
@@ -90,12 +101,14 @@ class Report(PhaseMeasures):
 
 @dataclass(frozen=True)
 class End:
-    """Why a controller has ended.
+    """The end of a controller.
 
     Attributes:
-        outcome: `done`; `stopped`; `failed`, by its own code, or `died`, with a process of its; then `where` and `problem` say more
-            (see `runtime.journal.facts.Failed`). Of one that is done `problem` may be a line for the user.
-        out_of_memory: Whether it has failed or died because a GPU had too little memory.
+        outcome: `done`, `stopped`, `failed` (by the job's code) or `died` (one of its processes).
+        where: Place of a failure, as in `runtime.journal.facts.Failed`.
+        problem: Line about a failure; for a job that is done, a line for the user or "".
+        details: Traceback of a failure.
+        out_of_memory: Whether the job failed or died because a GPU had too little memory.
     """
 
     outcome: str
@@ -106,8 +119,8 @@ class End:
 
 
 class Stopped(Exception):
-    """The job's processes are to end at this phase boundary; the text says why, for its log."""
+    """Interruption of a job at a phase boundary, where its processes must end; the text is the reason, for its log."""
 
 
 class OutOfOrder(Exception):
-    """The job asks for a phase that cannot be the next one of an iteration; one line."""
+    """Error: the job asks for a phase that cannot be the next one of an iteration; one line."""

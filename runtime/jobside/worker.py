@@ -1,4 +1,4 @@
-"""A process of a job's on one of its nodes, a Ray actor that holds one object, and how others call it."""
+"""A process of a job on one of its nodes: a Ray actor that holds an object, and the handle to call it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,19 @@ from runtime.memory import resident_gb, tree_gb
 from runtime.output import capture
 from runtime.phases import WorkerDied, WorkerError, set_session
 
-_WATCHES_S = 0.5  # between looks at its memory
-_GRACE_S = 10.0  # for the coordinator, when it is too large
+_WATCHES_S = 0.5  # interval of memory checks
+_GRACE_S = 10.0  # time for the coordinator to end a process that is too large
 
-BESIDE = "beside"  # of an actor's calls, those that do not wait for others
+BESIDE = "beside"  # concurrency group of calls that do not wait for others
 
 
 class Call:
-    """A call of a worker that is under way; as an argument of another call it stands for its result."""
+    """A call of a worker in progress. As an argument of another call, it means its result.
+
+    Args:
+        handle: The worker.
+        reference: Ray's reference of the result.
+    """
 
     def __init__(self, handle: Handle, reference: Any) -> None:
         self.handle = handle
@@ -36,13 +41,20 @@ class Call:
 
 
 class Handle:
-    """A worker, as the job sees it (see `runtime.phases.WorkerHandle`), or another worker that was given it."""
+    """A worker as the job, or another worker, sees it; see `runtime.phases.WorkerHandle`.
+
+    Args:
+        actor: Handle of the worker's actor.
+        node: Node of the worker.
+        target: Class of its object, as `module:Class`.
+        where: Activity of the job during which the worker was started.
+    """
 
     def __init__(self, actor: Any, node: Node, target: str, where: str) -> None:
         self.actor = actor
         self.node = node
         self.target = target
-        self.where = where  # what was being done when it was started
+        self.where = where
 
     def call(self, method: str, *arguments: Any) -> Call:
         """See `WorkerHandle`."""
@@ -62,20 +74,23 @@ class Handle:
 
 
 def on_machine(machine: str) -> dict[str, Any]:
-    """Options of an actor or a task that runs on one machine alone, whatever else does there.
+    """Return the options of an actor or a task that runs on one machine, regardless of the resources in use there.
 
     Args:
-        machine: id of the Ray node.
+        machine: Id of the Ray node.
     """
     strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(machine, soft=False)
     return {"num_cpus": 0, "scheduling_strategy": strategy}
 
 
 def results(calls: Any) -> Any:
-    """The results of calls, of one or of a list of them; see `RuntimeHook.wait`.
+    """Return the result of a call, or the results of a list of calls; see `RuntimeHook.wait`.
+
+    Args:
+        calls: A call, or a list of calls.
 
     Raises:
-        WorkerError: one has failed, or its process has died; the message says which, where and why.
+        WorkerError: If a call has failed or its process has died; the message says which one, where and why.
     """
     several = isinstance(calls, list | tuple)
     values = []
@@ -96,7 +111,7 @@ def results(calls: Any) -> Any:
 
 
 def _how(error: Exception) -> str:
-    """How a process ended, from what Ray says about it."""
+    """Return how a process ended, from Ray's error."""
     return next((f": {line}" for line in _lines(error) if "exit" in line or "killed" in line.lower()), "")
 
 
@@ -105,12 +120,17 @@ def _lines(error: Exception) -> list[str]:
 
 
 class Worker:
-    """Holds the object of a job's class of workers.
+    """A Ray actor that holds an object of a job.
 
     Args:
-        node: to be pinned to, before anything else is imported.
-        coordinator, job_id: whom to report progress to, and as whom. logs: folder of what the job's processes print.
-        target: `module:Class` of the object. folder: where its module may lie too. arguments, options: of its constructor.
+        node: Node to which the process is bound, before anything else is imported.
+        coordinator: Handle of the coordinator's actor.
+        job_id: Id of the job.
+        logs: Folder of the logs of the job's processes.
+        target: Class of the object, as `module:Class`.
+        folder: Folder in which a module that is not installed is looked for.
+        arguments: Arguments of the class.
+        options: Keyword arguments of the class.
     """
 
     def __init__(
@@ -142,15 +162,15 @@ class Worker:
             self._session.flush()
 
     def beside(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the object, in a thread of its own: of jobs whose rollouts are not to be waited for."""
+        """Call a method of the object in another thread, without waiting for the call in progress."""
         return getattr(self._object, method)(*arguments)
 
     def identity(self) -> int:
-        """Process id."""
+        """Return the process id."""
         return os.getpid()
 
     def usage(self) -> tuple[float, float]:
-        """The memory that the process has for itself, GB, and how long it has been without a core, seconds."""
+        """Return the memory of the process in GB, and the seconds in which it had no core."""
         return resident_gb(), core_wait_s()
 
     def close(self) -> None:
@@ -160,15 +180,18 @@ class Worker:
 
 
 class Voice:
-    """How a process of a job speaks to the coordinator without waiting: it says how far it is and what the user is to know, and
-    asks whether the rollout in hand is to use other parts of its nodes.
+    """A job process's side of the communication with the coordinator that does not wait for answers.
+
+    It reports progress and warnings, and asks whether the present rollout must use other parts of its nodes.
 
     Args:
-        who: whose count of progress it is; those of a job's processes are added up.
+        coordinator: Handle of the coordinator's actor.
+        job_id: Id of the job.
+        who: Name of this process; counts of progress of a job's processes are added up.
     """
 
-    TELLS_S = 0.1  # of progress, but the last of it is told always
-    LOOKS_S = 0.002  # for an answer
+    TELLS_S = 0.1  # interval of progress reports; the last report of a phase is always sent
+    LOOKS_S = 0.002  # interval of looks for an answer
 
     def __init__(self, coordinator: Any, job_id: str, who: str) -> None:
         self._coordinator, self._job_id, self._who = coordinator, job_id, who
@@ -179,35 +202,35 @@ class Voice:
         self._answer: bool | None = None
 
     def begin(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the coordinator, as this job."""
+        """Begin a call of a method of the coordinator as this job, and return its reference."""
         return self._coordinator.ask.remote(method, self._job_id, *arguments)
 
     def progress(self, done: int, total: int, tokens: int) -> None:
-        """Report progress, if it is time to."""
+        """Report progress if the last report is old enough; see `RuntimeHook.progress`."""
         self._untold = (done, total, tokens)
         if done >= total or time.monotonic() - self._told_s >= self.TELLS_S:
             self.flush()
 
     def flush(self) -> None:
-        """Report what was not reported yet."""
+        """Send the last progress that was not reported."""
         if self._untold is not None:
             self._told_s = time.monotonic()
             self.begin("progress", *self._untold, self._who)
             self._untold = None
 
     def warn(self, text: str) -> None:
-        """Say a line, if it is a new one, in this process's log and on the console of the run."""
+        """Write a warning to this process's log and to the console of the run, unless it was written before."""
         if text not in self._said and len(self._said) < MOST_WARNINGS:
             self._said.add(text)
             note(f"WARNING: {text}")
             self.begin("warned", text)
 
     def renew(self) -> None:
-        """What was answered before, of other parts, is over."""
+        """Forget the last answer, which concerned other parts."""
         self._question = self._answer = None
 
     def stops(self) -> bool:
-        """Whether the parts have changed."""
+        """Return whether the parts have changed."""
         if self._answer is None and self._question is None:
             self._question = self.begin("changes")
         elif self._answer is None and time.monotonic() - self._looked_s >= self.LOOKS_S:
@@ -217,18 +240,19 @@ class Voice:
         return bool(self._answer)
 
     def watch_memory(self, what: str, pool: str) -> None:
-        """Watch the host memory of this process, and of those that it has started, from a thread of its own until its end.
+        """Watch the host memory of this process and its descendants in a thread, until the process ends.
 
-        One that has more than its node has for jobs tells the coordinator, which ends the job and says why; if nothing comes of
-        that, the process ends itself.
+        If it exceeds the node's memory for jobs, the coordinator is informed, which ends the job and reports why. If that takes too
+        long, this process ends itself.
 
         Args:
-            what: it is, for the user. pool: whose nodes it is on; nothing for the job's own process, which may be on both.
+            what: Name of the process, for messages.
+            pool: Pool of its node, or "" for the job's own process, which may be on both.
         """
         threading.Thread(target=self._watch_memory, args=(what, pool), name="rollmux-memory", daemon=True).start()
 
     def _watch_memory(self, what: str, pool: str) -> None:
-        with contextlib.suppress(ray.exceptions.RayError):  # the coordinator has gone, and this process soon after it
+        with contextlib.suppress(ray.exceptions.RayError):  # the coordinator has ended, and this process soon will
             limit_gb = ray.get(self.begin("memory_limit", pool))
             while limit_gb is not None and (own_gb := tree_gb(os.getpid())) <= limit_gb:
                 time.sleep(_WATCHES_S)
@@ -249,7 +273,7 @@ _NOT_OF_A_WORKER = {
 
 
 class _WorkerSession(Voice):
-    """The run, as a worker sees it: it may report progress and know its node."""
+    """The session of a worker: it reports progress and knows its node."""
 
     iteration = 0
     worst_case = False
@@ -268,4 +292,4 @@ class _WorkerSession(Voice):
         return self._nodes.get(pool, ())
 
     def wait(self, calls: Any) -> Any:
-        return results(calls)  # of workers that it was given
+        return results(calls)  # calls of other workers, whose handles it has received
