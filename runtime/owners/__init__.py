@@ -1,1 +1,1 @@
-"""What owners of jobs say, and what follows: one protocol, for processes on Ray and for programs that attach by HTTP."""
+"""The protocol of the owners of jobs: processes on Ray, and programs that attach over HTTP."""

@@ -1,6 +1,6 @@
-"""What a job does between two iterations is carried out here, whoever its owner is.
+"""Actions of a job between two iterations, the same for every kind of owner.
 
-A transport says first what its owner is to hear: that the job's processes are to write a checkpoint, that a lease is over.
+A transport first prepares its owner: it has the job's processes write a checkpoint, or ends a lease.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from runtime.owners.protocol import Next, moved
 
 
 def carry_out(run: RunState, handle: JobHandle, what: Next, said: Follows) -> None:
-    """A job is between two iterations, and does this.
+    """Let a job that is between two iterations end, move, vacate its nodes or continue.
 
     Args:
-        said: what follows from that which its owner has said just now.
+        run: State of the run.
+        handle: The job.
+        what: Action to take, as returned by `next_of`.
+        said: Consequences of the owner's last report. They are applied first, or together with those of the action.
     """
     match what:
         case Next.DONE | Next.OVER_BUDGET:

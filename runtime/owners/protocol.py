@@ -1,8 +1,8 @@
-"""What follows from what the owner of a job says: facts for the scheduler, entries for the journal, and lines for the user.
+"""Consequences of what an owner reports: facts for the scheduler, entries for the journal, and lines for the user.
 
-`rollmux_client.Turns` has the order of calls, which is the same for all owners. Here is what each call means, whoever has made
-it: a process of the job's on Ray (`runtime.owners.ray`) or a program that has attached by HTTP (`runtime.owners.http`). Nothing
-here has a clock, a process or a file. Who calls it tells the scheduler what follows, by `RunState.follow`.
+`rollmux_client.Turns` defines the order of calls, which is the same for all owners. This module defines the meaning of each call,
+for the processes of a job on Ray (`runtime.owners.ray`) and for programs that attach over HTTP (`runtime.owners.http`). Nothing
+here uses a clock, a process or a file. The caller passes the consequences to `RunState.follow`.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ from runtime.standstill import warnings
 
 
 class Next(Enum):
-    """What a job does when an iteration is over."""
+    """Action of a job at the end of an iteration."""
 
-    DONE = "it has done all of them, and leaves"
-    OVER_BUDGET = "its budget is spent, and it ends"
-    MOVE = "it goes to another place, which it has already"
-    MAKE_ROOM = "it gives up its place on a drained node, and waits for another one"
-    GO_ON = "it does the next one where it is"
+    DONE = "all iterations are done, and the job leaves"
+    OVER_BUDGET = "the budget is spent, and the job ends"
+    MOVE = "the job moves to another placement, which is already assigned"
+    MAKE_ROOM = "the job vacates a drained node, and waits for another placement"
+    GO_ON = "the job runs the next iteration where it is"
 
 
 def turns_of(handle: JobHandle, done: int) -> Turns:
-    """The turns of an owner that begins after so many iterations."""
+    """Return a fresh turn counter for an owner whose job has completed `done` iterations."""
     return Turns(handle.spec.iterations, handle.spec.staleness, done)
 
 
 def next_of(handle: JobHandle, spent: bool, drained: bool) -> Next:
-    """What a job does between two iterations.
+    """Return the action of a job between two iterations.
 
     Args:
-        spent: so is its budget. drained: so is a node of its place, and there is no other place for it.
+        handle: The job.
+        spent: Whether the job's budget is spent.
+        drained: Whether one of the job's nodes is drained and no other placement is available.
     """
     if handle.iteration == handle.spec.iterations:
         return Next.DONE
@@ -59,11 +61,15 @@ def next_of(handle: JobHandle, spent: bool, drained: bool) -> Next:
 def asked(
     handle: JobHandle, phase: HoldName, number: int, now_s: float, parts: tuple[Node, ...] = (), extra: bool = False
 ) -> Follows:
-    """An owner asks for a phase.
+    """Record that an owner asks for a phase.
 
     Args:
-        number: of the iteration. parts: what the nodes of a rollout are cut into, where it can do with a part of them.
-        extra: a rollout that counts no iteration.
+        handle: The job of the owner.
+        phase: Phase, `init` or `sync` that is asked for.
+        number: Number of the iteration that the phase belongs to; ignored for an `init`.
+        now_s: Time of the request, in seconds of the run's clock.
+        parts: Parts into which the nodes of a rollout are divided if it can run on some of them, else empty.
+        extra: Whether the phase is a rollout that counts for no iteration.
     """
     handle.permits.ask(phase, PROFILE if phase == "init" else number, now_s)
     if phase == "rollout":
@@ -74,16 +80,19 @@ def asked(
 
 
 def released(handle: JobHandle, report: Report, done: PhaseSlice, cold_s: float | None = None) -> Follows:
-    """A phase that an owner had is over, and its nodes are free.
+    """Record that a rollout or a training is over and its nodes are free.
 
     Args:
-        done: what the journal is to know of it. cold_s: seconds of its cold start, where they replace those of the job's profile.
+        handle: The job.
+        report: Times and memory of the phase, as reported by the owner.
+        done: Journal entry of the phase.
+        cold_s: Seconds of a cold start that replace those of the job's profile, or None to keep them.
     """
     phase: HoldName = "training" if report.phase == "training" else "rollout"
     seconds, counts = report.done_s - report.run_s, not done.extra
     counted = handle.iteration != PROFILE and report.phase != "init"
     handle.give_back(phase, done.busy_s if counted else 0.0)
-    device_gb = 0.0 if report.stays else report.device_gb  # who stays leaves before others need the room
+    device_gb = 0.0 if report.stays else report.device_gb  # state that stays is offloaded before others need the memory
     news: tuple[facts.Fact, ...] = (facts.Finished(handle.id, phase, seconds, report.cold, counts, device_gb, cold_s),)
     if handle.spec.is_asynchronous and phase == "rollout" and counts and done.iteration + 1 == handle.spec.iterations:
         news += (facts.Sampled(handle.id),)
@@ -91,7 +100,7 @@ def released(handle: JobHandle, report: Report, done: PhaseSlice, cold_s: float 
 
 
 def released_init(handle: JobHandle, now_s: float) -> Follows:
-    """A job has loaded its models and started its engines, on all of its nodes, and offloaded them."""
+    """Record that a job has loaded its models, started its engines on all of its nodes, and offloaded them."""
     hold = handle.permits.holds["init"]
     report = Report("init", False, hold.start_s, hold.start_s, now_s, cold=True)
     notes = tuple(slice_of(handle, report, now_s, side=side) for side in sides_of(handle, "init"))
@@ -101,10 +110,13 @@ def released_init(handle: JobHandle, now_s: float) -> Follows:
 
 
 def released_sync(handle: JobHandle, now_s: float, cold: bool, is_first: bool = False) -> Follows:
-    """A sync that had all the nodes of its job is over.
+    """Record the end of a sync that held all nodes of its job.
 
     Args:
-        is_first: it was one before the iterations, which says nothing of those that follow.
+        handle: The job.
+        now_s: Time at which the sync ended, in seconds of the run's clock.
+        cold: Whether it was the owner's first sync.
+        is_first: Whether the sync came before the first iteration. Its duration says nothing about later syncs.
     """
     hold = handle.permits.holds["sync"]
     handle.give_back("sync")
@@ -116,10 +128,15 @@ def released_sync(handle: JobHandle, now_s: float, cold: bool, is_first: bool = 
 def synced(
     handle: JobHandle, number: int, start_s: float, end_s: float, beside: tuple[str, ...], asked_s: float | None = None
 ) -> Follows:
-    """The new weights of an iteration are where they are sampled from.
+    """Record that the new weights of an iteration are on the rollout nodes.
 
     Args:
-        beside: jobs that had the rollout nodes meanwhile. asked_s: when the owner asked for all nodes of the job, if it did.
+        handle: The job.
+        number: Number of the iteration.
+        start_s: Start of the sync, in seconds of the run's clock.
+        end_s: End of the sync, in seconds of the run's clock.
+        beside: Ids of the jobs that used the rollout nodes during the sync.
+        asked_s: Time at which the owner asked for all nodes of the job, or None if it did not ask.
     """
     names = tuple(node.name for node in (handle.place.nodes["rollout"] if asked_s is None else handle.place.nodes_of("sync")))
     profile = handle.iteration == PROFILE or handle.is_guest or handle.is_over
@@ -128,10 +145,13 @@ def synced(
 
 
 def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None) -> Follows:
-    """An iteration is over and counts. Of a job that is being measured the scheduler is told nothing.
+    """Record that an iteration is over and counts. The scheduler is not informed if the job is still being profiled.
 
     Args:
-        asked_for: iterations that it had to do when it arrived; None where it has not.
+        handle: The job.
+        done: Metrics of the iteration, and its checkpoint if one was written.
+        now_s: End of the iteration, in seconds of the run's clock.
+        asked_for: Number of iterations that were left when the job arrived at the scheduler, or None if it has not arrived.
     """
     number = handle.iteration
     began_s, interrupted = handle.permits.iterate(number, now_s, handle.spec.is_asynchronous)
@@ -147,28 +167,31 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
     if handle.job is None:
         return Follows((), notes, tuple(lines))
     seconds = None if interrupted else now_s - began_s
-    so_far = max(0, handle.iteration - (handle.spec.iterations - (asked_for or 0)))  # some may have been done before it arrived
+    so_far = max(0, handle.iteration - (handle.spec.iterations - (asked_for or 0)))  # without those before its arrival
     busy_s = handle.permits.busy_s
     progress = Progress(handle.id, so_far, busy_s["rollout"], busy_s["training"])
     return Follows((facts.Iterated(progress, seconds, done.movable),), notes, tuple(lines))
 
 
 def checkpointed(handle: JobHandle, checkpoint: Checkpoint, now_s: float) -> Follows:
-    """What a job is after some iterations is on the disk; it goes on from there after a restart."""
+    """Record a checkpoint that is on disk. After a restart the job continues from it."""
     lines = (f"{handle.id}: its checkpoint is written",) if handle.saved.add(checkpoint) else ()
     return Follows((), (Checkpointed(now_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),), lines)
 
 
 def moved(handle: JobHandle) -> Follows:
-    """A job that is to go to another place has left its own. Its new one says when it goes on."""
+    """Report that a moving job has left its old nodes and may resume at its new placement."""
     return Follows((facts.Vacated(handle.id), facts.Resumed(handle.id)))
 
 
 def continued(handle: JobHandle, rollouts: int, trainings: int, runs: Collection[HoldName] = ()) -> Follows:
-    """A job whose scheduler or processes are new goes on in the middle of an iteration.
+    """Record how far a job is within an iteration, for a scheduler or processes that were restarted.
 
     Args:
-        rollouts, trainings: that are over. runs: the phases that it has.
+        handle: The job.
+        rollouts: Number of rollouts that are over.
+        trainings: Number of trainings that are over.
+        runs: Phases for which the job holds nodes.
     """
     job_id, ahead = handle.id, rollouts - trainings
     known = [facts.Continued(job_id, phase, True) for phase in runs]

@@ -1,1 +1,1 @@
-"""Jobs that run elsewhere: leases of their places, which their owners hold and the coordinator keeps."""
+"""Owners that attach over HTTP, and the leases that give them a job's placement."""

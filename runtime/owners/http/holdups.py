@@ -1,4 +1,4 @@
-"""What holds a job up, in words: leases that are lost, phases over their worst case, and an owner that has not ended yet."""
+"""Reasons why a job makes no progress: lost leases, phases over their worst case, and owners that have yet to end."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from runtime.owners.http.ledger import Lease, Ledger
 
 
 def stuck_jobs(ledger: Ledger) -> frozenset[str]:
-    """Return the jobs of which nobody knows when they leave: their lease is lost, or a phase of theirs is over its worst case."""
+    """Return the ids of jobs whose departure cannot be predicted: a lease is lost, or a phase is over its worst case."""
     overdue = (handle.id for handle in [*ledger.run.handles.values()] if any(overdue_phases(ledger.run, handle)))
     return frozenset(ledger.suspected) | frozenset(overdue)
 
 
 def suspects_words(lease: Lease) -> str:
-    """Return what is known of the nodes that a lost lease held, and what frees them."""
+    """Return a message that names the nodes of a lost lease, and the commands that free them."""
     names = sorted(lease.suspects)
     clear = " and ".join(f"`rollmux clear {name}`" for name in names)
     return f"{', '.join(names)} may still be in use by {lease.handle.id}: {clear}"
 
 
 def queue_holdup(ledger: Ledger) -> str:
-    """Return what keeps nodes from all jobs that wait for a place; empty where nothing does."""
+    """Return the reason why no waiting job can get nodes, or an empty string if there is none."""
     return "; ".join(suspects_words(lease) for lease in ledger.suspected.values())
 
 
 def holdup(ledger: Ledger, handle: JobHandle) -> str | None:
-    """Return why a job that has a place does not go on as planned, or None."""
+    """Return the reason why a job with a placement makes no progress, or None if it progresses as planned."""
     own = ledger.suspected.get(handle.id)
     if own is not None:
         return suspects_words(own)
@@ -42,7 +42,7 @@ def holdup(ledger: Ledger, handle: JobHandle) -> str | None:
 
 
 def _blockers(ledger: Ledger, handle: JobHandle) -> Iterator[str]:
-    """Yield what is wrong with the jobs that hold the nodes of the permits that a job waits for."""
+    """Yield the problems of the jobs that hold the nodes for which a job waits."""
     awaited = [phase for phase, waits in handle.permits.waits.items() if not waits.done() and phase not in handle.permits.holds]
     names = {node.name for phase in awaited for node in handle.place.nodes_of(phase)}
     if not names:

@@ -1,4 +1,4 @@
-"""The iterations of attached jobs: what their owners say of them is told to the run as it is of any owner."""
+"""Phases and iterations of attached jobs: requests of their owners become facts of the scheduler and the journal."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from runtime.owners.protocol import Next, asked, iterated, next_of, released, re
 
 
 class Iterations:
-    """Tells the scheduler and the journal what owners do, and ends their leases when they say so, or the job or the run ends.
+    """Reports the progress of attached jobs to the scheduler and the journal, and ends leases when owners leave.
 
     Args:
-        ledger: of the leases. profiling: of the run's jobs.
+        ledger: Leases of the run.
+        profiling: Profiler of the run.
     """
 
     def __init__(self, ledger: Ledger, profiling: Profiling) -> None:
@@ -33,10 +34,14 @@ class Iterations:
         self._run = ledger.run
 
     def ask(self, lease: Lease, turn: Turn) -> None:
-        """An owner wants a permit, and is in for it unless its budget is spent.
+        """Record that an owner asks for a phase, unless the job's budget is spent.
+
+        Args:
+            lease: Lease of the owner.
+            turn: Phase and iteration that are asked for.
 
         Raises:
-            OutOfOrder: that phase cannot be the next one.
+            OutOfOrder: If the phase cannot be the next one.
         """
         run, handle, turns = self._run, lease.handle, lease.turns
         turns.check(turn)
@@ -50,11 +55,17 @@ class Iterations:
         run.follow(asked(handle, turn.phase, turn.iteration, run.log.now(), extra=turn.extra))
 
     def keeps(self, lease: Lease, phase: HoldName, device_gb: float) -> None:
-        """A job keeps so much GPU memory between its phases; if that is more than it may, it is alone from now on."""
+        """Check the GPU memory that a job keeps between its phases. A job that keeps more than it stated runs alone from now on.
+
+        Args:
+            lease: Lease of the job.
+            phase: Phase after which the memory was measured.
+            device_gb: Memory that the job keeps of a node's GPUs, in GB.
+        """
         handle = lease.handle
         if phase == "sync" or handle.residency.exceeds:
             return
-        shared = handle.place.pool_of("rollout") == "training"  # what it keeps of both phases is on the same devices
+        shared = handle.place.pool_of("rollout") == "training"  # the state of both phases is on the same devices
         stated = [getattr(handle.spec, pool).device_gb for pool in (POOLS if shared or phase == "init" else (phase,))]
         if None in stated or device_gb <= (stated_gb := sum(stated) if shared else max(stated)):
             return
@@ -63,10 +74,14 @@ class Iterations:
         self._run.follow(Follows((facts.Alone(handle.id),), (note,), (f"{handle.id}: WARNING: {note.why}",)))
 
     def finish(self, lease: Lease, phase: HoldName) -> None:
-        """A phase is over, and its nodes are free.
+        """Record that a phase is over and its nodes are free.
+
+        Args:
+            lease: Lease that held the phase.
+            phase: The phase.
 
         Raises:
-            Stopping: as `_check_goes_on`.
+            Stopping: If the run stops and the job has given up its placement.
         """
         handle, turn, now_s = lease.handle, lease.turns.open[phase], self._run.log.now()
         _check_goes_on(phase in handle.permits.holds)
@@ -87,10 +102,16 @@ class Iterations:
             self.iterated(lease)
 
     def synced(self, lease: Lease, number: int, seconds: float) -> None:
-        """The new weights of an iteration are on the rollout nodes.
+        """Record that the new weights of an iteration are on the rollout nodes.
+
+        Args:
+            lease: Lease of the job.
+            number: Number of the iteration.
+            seconds: Duration of the sync, in seconds.
 
         Raises:
-            OutOfOrder: its training is not over, or that of the next one is. Stopping: as `_check_goes_on`.
+            OutOfOrder: If the training of the iteration is not over, or that of the next one is.
+            Stopping: If the run stops and the job has given up its placement.
         """
         run, handle, turns = self._run, lease.handle, lease.turns
         turns.check_synced(number)
@@ -106,7 +127,7 @@ class Iterations:
             self.iterated(lease)
 
     def iterated(self, lease: Lease) -> None:
-        """The iteration in hand is over: it counts, unless the job has come to its end meanwhile."""
+        """Count the iteration in progress as done, unless the job has been cancelled or has failed."""
         run, handle = self._run, lease.handle
         if _is_over(handle):
             return
@@ -125,14 +146,14 @@ class Iterations:
         lease.go("move" if moves else "stay")
 
     def take_back(self, lease: Lease, number: int) -> None:
-        """Let the owner of a lease continue after fewer iterations than are counted; the others are done again.
+        """Let an owner continue from an earlier iteration. Iterations that were counted beyond it are run again.
 
         Args:
             lease: Lease whose owner has finished no phase of an iteration yet.
             number: Number of iterations that the owner has.
 
         Raises:
-            Conflict: It has finished a phase, or holds one; one line.
+            Conflict: If the owner holds a phase or has finished one; one line.
         """
         run, handle, counted = self._run, lease.handle, lease.handle.iteration
         if number >= counted:
@@ -147,9 +168,14 @@ class Iterations:
         run.log.tell_of(handle.id, line)
 
     def leave(self, lease: Lease, why: str) -> None:
-        """An owner uses nothing any more; it may attach again, and goes on behind the last whole iteration.
+        """End the lease of an owner that detaches. It may attach again, and continues after the last whole iteration.
 
-        Whether the job is over is for its owner to say: it may have failed after the last iteration, or go back.
+        A job is done only when its owner reports that. An owner that detaches after the last iteration may have failed, or may go
+        back.
+
+        Args:
+            lease: The lease.
+            why: Reason, for the log and the journal.
         """
         handle, run = lease.handle, self._run
         what = next_of(handle, False, run.scheduler.is_to_go(handle.id))
@@ -157,16 +183,19 @@ class Iterations:
             what = Next.GO_ON
         if what is Next.GO_ON and lease.is_awaited and run.present(handle):
             self._end_to_go(lease, why)
-        elif what is Next.GO_ON or lease.turns.open:  # it has left in the middle, as far as anybody knows
+        elif what is Next.GO_ON or lease.turns.open:  # the owner may have left in the middle of an iteration
             self.ledger.end(lease, why, End("died", "step", why))
         else:
             self._carry_out(lease, what, why)
 
     def done(self, lease: Lease) -> None:
-        """The job is over, as its owner says; the iteration in hand counts if only its sync is missing.
+        """End the job of an owner that reports it done. An iteration that lacks only its sync counts.
+
+        Args:
+            lease: Lease of the owner.
 
         Raises:
-            Stopping: as `_check_goes_on`.
+            Stopping: If the run stops and the job has given up its placement.
         """
         handle, run = lease.handle, self._run
         if _is_over(handle):
@@ -180,15 +209,18 @@ class Iterations:
         for phase in [*handle.permits.holds] if whole else ():
             if phase in lease.turns.open:
                 self.finish(lease, phase)
-        run.log.write(*interrupted_slices(run, handle))  # before the end of the job, behind which it has no phases
+        run.log.write(*interrupted_slices(run, handle))  # first, because no phase may follow the end of a job in the journal
         self.ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
         run.follow(left(handle))
 
     def done_late(self, lease: Lease) -> None:
-        """End the job of a lease that was over before its owner could say that the job is done, unless it has another owner since.
+        """End the job of an owner that reports it done after its lease was over, unless the job has another owner now.
+
+        Args:
+            lease: Lease that is over.
 
         Raises:
-            Stopping: as `_check_goes_on`.
+            Stopping: If the run stops.
         """
         run = self._run
         handle = run.handles[lease.handle.id]
@@ -210,13 +242,13 @@ class Iterations:
             self._carry_out(lease, Next.OVER_BUDGET, "its budget is spent")
 
     def _is_over_budget(self, handle: JobHandle) -> bool:
-        """Return whether a job's budget is spent, and it has iterations left, which it may not do."""
+        """Return whether a job has iterations left that its spent budget does not allow."""
         state, now_s = self._run.scheduler.state, self._run.log.now()
         spent = state.is_running(handle.id) and state.charges.is_spent(state.row(handle.id), now_s)
         return next_of(handle, spent, False) is Next.OVER_BUDGET
 
     def _carry_out(self, lease: Lease, what: Next, why: str) -> None:
-        """A job leaves its place between two iterations. One that moves keeps what it has here until its owner attaches there."""
+        """End the lease of a job between two iterations, and let the job leave its placement."""
         if what is Next.MOVE:
             self._end_to_go(lease, why)
         else:
@@ -224,17 +256,21 @@ class Iterations:
         carry_out(self._run, lease.handle, what, Follows())
 
     def _end_to_go(self, lease: Lease, why: str) -> None:
-        """A lease is over, and its job has another place, which it keeps until its owner attaches there."""
+        """End a lease whose job has another placement, and keep that until the owner attaches there."""
         self.ledger.end(lease, why, None)
         lease.stay.since_s = self._run.log.now()
 
 
 def _check_goes_on(is_here: bool) -> None:
-    """Raises Stopping, one line: the run stops, and the job has given up its place already, for the next coordinator."""
+    """Check that a report can still be recorded.
+
+    Raises:
+        Stopping: If the job has given up its placement for the next coordinator; one line.
+    """
     if not is_here:
         raise Stopping("the service is stopping; the next one is to be told")
 
 
 def _is_over(handle: JobHandle) -> bool:
-    """Whether a job was cancelled or has failed, and only its owner has not ended yet."""
+    """Return whether a job was cancelled or has failed, and only its owner has not ended yet."""
     return handle.ending.why is not None and not handle.ending.again

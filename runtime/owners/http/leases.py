@@ -1,10 +1,10 @@
-"""What owners of jobs that run elsewhere ask of the coordinator; contracts and statuses are in docs/guides/attach.md.
+"""Requests of the owners of attached jobs; contracts and statuses are in docs/guides/attach.md.
 
-An owner attaches to its job and waits until that has a place, on nodes that it can reach; then it has a lease of it. It asks for a
-permit before each phase, releases it afterwards, and says with each request, and by heartbeats between them, that it lives.
+An owner attaches to its job and waits until the job has a placement on nodes that the owner can reach. Then it has a lease. It asks
+for a permit before each phase and releases it afterwards. Each request counts as a heartbeat; between requests it sends heartbeats.
 
-A request that is repeated, with the same phase and iteration, gets the answer that fits the state. What an owner is told is on the
-disk by then, so that a coordinator that is replaced goes on with leases and with what they hold.
+A request that is repeated with the same phase and iteration gets the answer that fits the state. What an answer says is on disk
+before it is sent, so that the next coordinator can continue leases and their holds.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from runtime.owners.http.ledger import Lease, Stay, described, known_processes, 
 from runtime.owners.protocol import turns_of
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:@+%<>()=-]{0,63}")
-MOST_METRICS = 64  # of an iteration: they are in the journal, in every status and in lines of the log
-_OWN = "owner"  # who counts an attached job's progress
-_KNOWS_S = 0.2  # between two looks for the processes of an owner
+MOST_METRICS = 64  # per iteration: they are in the journal, in every status and in lines of the log
+_OWN = "owner"  # name under which the progress of an attached job is counted
+_KNOWS_S = 0.2  # least time between two searches for the processes of an owner
 
 
 class Leases:
-    """Answers owners.
+    """Answers the requests of owners.
 
     Args:
-        iterations: what they have done is told there.
+        iterations: Progress of the attached jobs of the run.
 
     Attributes:
-        ledger: of the leases.
+        ledger: Leases of the run.
     """
 
     def __init__(self, iterations: Iterations) -> None:
@@ -66,7 +66,7 @@ class Leases:
         from_iteration: int | None = None,
         lease: str | None = None,
     ) -> dict[str, Any]:
-        """Wait until a job has a place, and take a lease of it.
+        """Wait until a job has a placement, and take a lease of it.
 
         Args:
             job_id: Identifier of the job.
@@ -74,16 +74,20 @@ class Leases:
             host: Name of the machine on which the owner runs, or an empty string if the owner does not say so.
             pids: Process ids of the owner there.
             pid_space: Identifier of the namespace of these process ids, as `rollmux_client.pid_space`.
-            from_iteration: Number of iterations that the owner has, or None if it continues where the service counts. Iterations
-                that were counted beyond it are taken back.
+            from_iteration: Number of iterations that the owner has, or None to continue from the service's count. Iterations that
+                were counted beyond it are taken back.
             lease: Identifier of the lease that the owner has already and keeps, or None if it needs one. The owner may not have
                 finished a phase of an iteration in it.
 
+        Returns:
+            The lease, its time to live, the number of counted iterations and the nodes; or `placed` False, the reason, and the
+            position in the queue.
+
         Raises:
-            NotFound: There is no such job or lease; one line.
-            Conflict: Another lease of the job lives, what its last one held may be in use, the job has ended, it does not run
-                elsewhere, or the owner has begun iterations; one line.
-            Unprocessable: The owner has more iterations than the service has counted; one line.
+            NotFound: If there is no such job or lease; one line.
+            Conflict: If another lease of the job is active, nodes of its last one may be in use, the job has ended, the job is not
+                an attached one, or the owner has begun iterations; one line.
+            Unprocessable: If the owner has more iterations than the service has counted; one line.
         """
         if lease is not None:
             return await self._go_back(job_id, lease, from_iteration)
@@ -113,7 +117,7 @@ class Leases:
         return self._described(taken)
 
     async def _go_back(self, job_id: str, lease_id: str, from_iteration: int | None) -> dict[str, Any]:
-        """Let an owner that has a lease say after how many iterations it continues; arguments and errors as of `attach`."""
+        """Let an owner with a lease state the iteration from which it continues; arguments and errors as `attach`."""
         lease = self.ledger.lease(lease_id)
         if lease.handle.id != job_id:
             raise NotFound(f"job {one_line(job_id, 80)}: this lease is another job's")
@@ -127,22 +131,30 @@ class Leases:
         return self._described(lease)
 
     def _described(self, lease: Lease) -> dict[str, Any]:
-        """Return a lease as its owner is told of it."""
+        """Return the answer that gives an owner its lease."""
         ttl_s = self._run.plan.leases.ttl_s
         return {"lease": lease.id, "ttl_s": ttl_s, "iteration": lease.handle.iteration, "nodes": described(lease.handle)}
 
     async def acquire(
         self, lease_id: str, phase: HoldName, iteration: int | None, wait_s: float = 0.0, extra: bool = False
     ) -> dict[str, Any]:
-        """Wait for the permit of a phase; the place in the order stays when the wait is over.
+        """Wait for the permit of a phase. The request keeps its position among waiting phases when the wait is over.
 
         Args:
-            phase: `init`, `rollout`, `training` or `sync`. iteration: which; None of an init. extra: a rollout that counts no
-                iteration.
+            lease_id: Identifier of the lease.
+            phase: Phase, `init` or `sync` to run.
+            iteration: Number of its iteration, or None for an `init`.
+            wait_s: Longest wait, in seconds.
+            extra: Whether the phase is a rollout that counts for no iteration.
+
+        Returns:
+            `granted`; if it is True, the nodes and whether they were switched from another job; if it is False, `move` tells
+            whether the owner has to leave its placement.
 
         Raises:
-            NotFound: there is no such lease. Conflict: it is over, or the phase cannot be the next one. InputError: no rollout is
-                extra, or no iteration is said. One line.
+            NotFound: If there is no such lease; one line.
+            Conflict: If the lease is over, or the phase cannot be the next one; one line.
+            InputError: If the phase cannot be extra, or the iteration is missing or negative; one line.
         """
         lease = self.ledger.lease(lease_id)
         turn = Turn(phase, iteration := _iteration_of(lease, phase, iteration), extra)
@@ -173,7 +185,7 @@ class Leases:
         return {"granted": True, "iteration": iteration, "switched": hold.switched, "nodes": nodes, "move": False}
 
     async def _ask(self, lease: Lease, turn: Turn, wait_s: float) -> dict[str, Any] | None:
-        """Ask for a phase when it may begin; the answer where it is not to begin now."""
+        """Ask for a phase if it may begin, else return the answer that refuses it for now."""
         self._check_lives(lease)
         if lease.moves:
             elsewhere = lease.is_elsewhere
@@ -183,13 +195,13 @@ class Leases:
                 return {"granted": False, "move": True}
         if self._run.stopping or not await self._may_begin(lease, turn, wait_s):
             return {"granted": False}
-        if lease.is_elsewhere:  # it has been measured, and has got a place since
+        if lease.is_elsewhere:  # the job was profiled and has got another placement while it waited
             lease.go("move")
             return {"granted": False, "move": True}
         self._iterations.ask(lease, turn)
         self._iterations.end_spent(lease)
         self._check_lives(lease)
-        # its budget may be spent, and another phase of it under way
+        # the request was not recorded if the budget is spent while another phase runs
         return None if turn.phase in lease.turns.open else {"granted": False}
 
     async def release(
@@ -201,15 +213,20 @@ class Leases:
         device_gb: float | None = None,
         extra: bool = False,
     ) -> dict[str, Any]:
-        """A phase is over, and its nodes are free.
+        """Record that a phase is over and its nodes are free.
 
         Args:
-            metrics: of the iteration, by name. device_gb: what the job keeps of a node's GPUs until its next phase, GB.
-            extra: the phase is a rollout that counts no iteration; False: it may be either.
+            lease_id: Identifier of the lease.
+            phase: The phase.
+            iteration: Number of its iteration, or None for an `init`.
+            metrics: Metrics of the iteration by name, or None.
+            device_gb: Memory that the job keeps of a node's GPUs until its next phase, in GB, or None if the owner does not say.
+            extra: Whether it must be a rollout that counts for no iteration. False if it may be either.
 
         Raises:
-            NotFound: there is no such lease. Conflict: it does not hold that, or was lost before: the phase counts for nothing
-                then, and with the last one its nodes are free. One line.
+            NotFound: If there is no such lease; one line.
+            Conflict: If the lease does not hold the phase, or was lost before. The phase of a lost lease does not count, and its
+                last one frees the nodes; one line.
         """
         lease = self.ledger.lease(lease_id)
         iteration = _iteration_of(lease, phase, iteration)
@@ -233,10 +250,16 @@ class Leases:
         return {}
 
     async def synced(self, lease_id: str, iteration: int, seconds: float) -> dict[str, Any]:
-        """The new weights of an iteration are on the rollout nodes; with that it is over.
+        """Record that the new weights of an iteration are on the rollout nodes, which ends the iteration.
+
+        Args:
+            lease_id: Identifier of the lease.
+            iteration: Number of the iteration.
+            seconds: Duration of the sync, in seconds.
 
         Raises:
-            NotFound, Conflict: as `release`.
+            NotFound: If there is no such lease; one line.
+            Conflict: If the lease is over, or the iteration cannot be synced now; one line.
         """
         lease = self.ledger.lease(lease_id)
         with self.ledger.sign(lease):
@@ -249,10 +272,17 @@ class Leases:
         return {}
 
     async def progress(self, lease_id: str, done: int, total: int, tokens: int = 0) -> dict[str, Any]:
-        """How far the phase in hand is: responses that are done, all of them, and tokens.
+        """Record the progress of the phase in progress.
+
+        Args:
+            lease_id: Identifier of the lease.
+            done: Number of responses that are finished.
+            total: Number of responses of the phase.
+            tokens: Number of tokens that have been sampled.
 
         Raises:
-            NotFound, Conflict: as `release`.
+            NotFound: If there is no such lease; one line.
+            Conflict: If the lease is over; one line.
         """
         lease = self.ledger.lease(lease_id)
         with self.ledger.sign(lease):
@@ -261,17 +291,20 @@ class Leases:
         return {}
 
     async def heartbeat(self, lease_id: str, pids: Sequence[int] = (), pid_space: str = "") -> dict[str, Any]:
-        """The owner lives.
+        """Record a heartbeat of an owner, and tell it whether to stop.
 
         Args:
-            pids: its processes, where they have changed. pid_space: as of `attach`; where it is another one, nobody can see any
-                more whether all of them have ended.
+            lease_id: Identifier of the lease.
+            pids: Process ids of the owner if they have changed, else empty.
+            pid_space: Identifier of the namespace of the ids, as of `attach`. If it has changed, the service can no longer see
+                whether the owner's processes have ended.
 
         Returns:
-            `stop`: Whether it is to end its phase and itself. `lost`, of a lease that was lost: why. It is to end at once.
+            `stop`, whether the owner has to end its phase and itself; and for a lost lease `lost`, the reason. The owner then has
+            to end at once.
 
         Raises:
-            NotFound: as `release`.
+            NotFound: If there is no such lease; one line.
         """
         lease = self.ledger.lease(lease_id)
         with self.ledger.sign(lease):
@@ -285,7 +318,7 @@ class Leases:
         return answer | ({"lost": lease.ended} if lease.is_lost else {})
 
     async def _know(self, lease: Lease, pids: Sequence[int]) -> None:
-        """Processes of an owner that are there from now on; it is looked for them one time after the other, and seldom."""
+        """Look for the processes that an owner names. Searches of one lease run one after the other, with a pause between."""
         async with lease.naming:
             owner = lease.owner
             processes = await asyncio.to_thread(known_processes, owner, pids)
@@ -294,19 +327,21 @@ class Leases:
             await asyncio.sleep(_KNOWS_S)
 
     def _note(self, lease: Lease, owner: Attached) -> None:
-        """Keep what is known of an owner. A heartbeat does not wait for the disk: the next one says the same again."""
+        """Record an owner. A heartbeat does not wait for the disk, because the next one repeats its content."""
         lease.owner = owner
         self._run.log.write(owner)
         self._run.log.commit()
 
     async def end(self, lease_id: str, done: bool = False) -> dict[str, Any]:
-        """The owner uses nothing any more, and its lease is over.
+        """End a lease whose owner uses nothing any more.
 
         Args:
-            done: so is the job; else its owner may attach again, and goes on after the last whole iteration.
+            lease_id: Identifier of the lease.
+            done: Whether the job is done. Otherwise its owner may attach again, and continues after the last whole iteration.
 
         Raises:
-            NotFound: there is no such lease. Stopping: as `Iterations.done`.
+            NotFound: If there is no such lease; one line.
+            Stopping: If the run stops and the job has given up its placement; one line.
         """
         lease = self.ledger.lease(lease_id)
         await self._run.written()
@@ -322,20 +357,20 @@ class Leases:
         return {}
 
     def job_of(self, lease_id: str) -> str:
-        """The job of a lease.
+        """Return the id of a lease's job.
 
         Raises:
-            NotFound: there is no such lease.
+            NotFound: If there is no such lease; one line.
         """
         return self.ledger.lease(lease_id).handle.id
 
     def touch(self, lease_id: str) -> None:
-        """The owner of a lease lives."""
+        """Record that the owner of a lease is alive."""
         lease = self.ledger.lease(lease_id)
         lease.sign_s = self._run.log.now()
 
     def stop(self) -> None:
-        """The run stops: leases go on with the next coordinator, and nobody waits any more."""
+        """Refuse all waiting requests because the run stops. The next coordinator continues the leases."""
         self.ledger.stopped.set()
         for handle in [*self._run.handles.values()]:
             stay = self.ledger.stay(handle)
@@ -345,8 +380,9 @@ class Leases:
             handle.changed.ring()
 
     async def _may_begin(self, lease: Lease, turn: Turn, wait_s: float) -> bool:
-        """Wait until a phase may begin: the job has its place, which one that has just been measured may not have yet, and no other
-        phase of it is to be over before.
+        """Wait until a phase may begin, and return whether it may.
+
+        The job needs its placement, which it may lack right after it was profiled, and phases that must end before have to be over.
         """
         clock, run, handle, turns = asyncio.get_running_loop(), self._run, lease.handle, lease.turns
         until_s = clock.time() + wait_s
@@ -371,8 +407,12 @@ class Leases:
 def check_from(handle: JobHandle, from_iteration: int | None) -> None:
     """Check that an owner does not have more iterations than the service has counted.
 
+    Args:
+        handle: The job.
+        from_iteration: Number of iterations that the owner has, or None if it does not say.
+
     Raises:
-        Unprocessable: It has; one line.
+        Unprocessable: If it has more; one line.
     """
     if from_iteration is not None and from_iteration > handle.iteration:
         counted = f"{handle.iteration} iterations of it are counted"
@@ -380,7 +420,7 @@ def check_from(handle: JobHandle, from_iteration: int | None) -> None:
 
 
 def keep_metrics(metrics: dict[str, float], reported: Mapping[str, float]) -> None:
-    """Add what an owner has reported to the metrics of an iteration; what is beyond the bounds is left out.
+    """Add what an owner has reported to the metrics of an iteration. Invalid ones and those beyond the limit are left out.
 
     Args:
         metrics: Metrics of the iteration so far, by name; at most `MOST_METRICS`.
@@ -392,10 +432,10 @@ def keep_metrics(metrics: dict[str, float], reported: Mapping[str, float]) -> No
 
 
 def _iteration_of(lease: Lease, phase: HoldName, iteration: int | None) -> int:
-    """The iteration that a request names; an init needs none, and the first sync may be of that before 0.
+    """Return the number of the iteration that a request names. An init may name none, and the first sync may name the one before 0.
 
     Raises:
-        InputError: it names none that there can be; one line.
+        InputError: If the number is missing or negative; one line.
     """
     if iteration is None and phase != "init":
         raise InputError("iteration: is missing")
@@ -407,16 +447,22 @@ def _iteration_of(lease: Lease, phase: HoldName, iteration: int | None) -> int:
 async def find_place(
     iterations: Iterations, job_id: str, wait_s: float, host: str, pids: Collection[int]
 ) -> tuple[JobHandle, Stay | None]:
-    """Wait until a job has a place that its owner can have a lease of.
+    """Wait until a job has a placement of which its owner can take a lease.
 
     Args:
-        iterations: of attached jobs. wait_s: for so long. host: on which the owner is, if it says so. pids: its processes there.
+        iterations: Progress of the attached jobs.
+        job_id: Identifier of the job.
+        wait_s: Longest wait, in seconds.
+        host: Name of the machine on which the owner runs, or an empty string.
+        pids: Process ids of the owner there.
 
     Returns:
-        The job as it is then, and its time in this place; None: it has none.
+        The job's current handle, and its period in the placement, or None if it has got none.
 
     Raises:
-        NotFound, Conflict: as `runtime.owners.http.leases.Leases.attach`.
+        NotFound: If there is no such job; one line.
+        Conflict: As `Leases.attach`; one line.
+        Unprocessable: If the owner's host has fewer nodes than the job asks for; one line.
     """
     ledger, clock = iterations.ledger, asyncio.get_running_loop()
     run, until_s = ledger.run, clock.time() + wait_s
@@ -434,7 +480,7 @@ async def find_place(
         if not left_s and handle.ending.why is None and not run.stopping:
             _bring_to(run, stay, host, handle)
             iterations.profiling.owner_came(handle)
-            if not run.decisions.errands.empty():  # it may have got its place just now
+            if not run.decisions.errands.empty():  # a placement may be about to be started
                 await run.decisions.errands.join()
                 continue
             if _is_to_have(run, stay, handle):
@@ -445,12 +491,12 @@ async def find_place(
 
 
 def _is_to_have(run: RunState, stay: Stay | None, handle: JobHandle) -> bool:
-    """Whether a job has a place, and is not about to leave it."""
+    """Return whether a job has a placement and is not about to leave it."""
     return stay is not None and not stay.over.done() and handle.lives and run.present(handle)
 
 
 def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
-    """Why a job has no place, in words, and its position in the queue, from 1; None: it is not there."""
+    """Return why a job has no placement, in words, and its position in the queue from 1, or None if it is not queued."""
     waiting = run.scheduler.state.waiting
     position = waiting.index(handle.id) + 1 if handle.id in waiting else None
     if run.stopping:
@@ -461,7 +507,7 @@ def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
 
 
 def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
-    """Why a job cannot be on the nodes that its entry names; None: it can, or names none. One line."""
+    """Return why a job cannot run on the nodes that its entry names, in one line, or None if it can or names none."""
     if not spec.nodes_named:
         return None
     there = {node.name: node for node in run.capacity.nodes()}
@@ -482,7 +528,7 @@ def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
 
 
 def _bring_to(run: RunState, stay: Stay | None, host: str, handle: JobHandle) -> None:
-    """See that a job gets nodes of its owner's host; it gives up a place elsewhere that nobody has attached to yet."""
+    """Restrict a job to its owner's host. The job gives up a placement elsewhere if no owner has attached to it yet."""
     names = _nodes_of_host(run, handle.spec, host)
     if names is None or (stay is not None and stay.lease is not None):
         return
@@ -494,12 +540,12 @@ def _bring_to(run: RunState, stay: Stay | None, host: str, handle: JobHandle) ->
 
 
 def _nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | None:
-    """The nodes that a job may have whose owner is on a host; None: any.
+    """Return the names of the nodes to which a job is restricted whose owner is on a host, or None for no restriction.
 
-    Where a cluster has one host alone, or none of this name, an owner reaches its nodes by a launcher of its own.
+    If the cluster has a single host, or none of this name, the owner reaches the nodes by a launcher of its own.
 
     Raises:
-        Unprocessable: the host has fewer nodes than the job asks for; one line.
+        Unprocessable: If the host has fewer nodes than the job asks for; one line.
     """
     hosts = run.capacity.nodes_by_host()
     if spec.nodes_named or host not in hosts or len(hosts) < 2:

@@ -1,9 +1,8 @@
-"""Leases of jobs' places: who has them, in which state they are, what becomes durable of them, how they end, and go on with
-their run.
+"""Leases that owners hold of jobs' placements: their states, journal entries, ends, and resumption by a restarted service.
 
-Of leases without a sign of life, and of nodes that lost ones held, it looks who still uses them, as far as that can be known. A
-process is known by its number and by when the machine started it, since numbers are used again. A number says nothing in another
-namespace of process numbers: owners in containers of their own are as those on other machines.
+For leases without a heartbeat, and for nodes of lost leases, the ledger looks for processes that still use them. A process is
+identified by its id and its start time, because ids are reused. An id has another meaning in another pid namespace, so owners in
+containers of their own are treated like owners on other machines.
 """
 
 from __future__ import annotations
@@ -29,19 +28,21 @@ from runtime.journal.facts import Attached, Freed, LeaseEnded, OwnProcess, Suspe
 from runtime.machines.job_processes import started, user_of
 from runtime.owners.http.carriers import carriers_of, is_related
 
-MOST_PROCESSES = 4096  # of an owner that are looked at
-_REMEMBERED = 10_000  # leases that are over
+MOST_PROCESSES = 4096  # per owner
+_REMEMBERED = 10_000  # leases that are over, so that late requests get an answer
 _LOOKS_S = 1.0
-_LATE_S = 1.0  # a look so late: this process was stopped or waited for its disk, and nobody could give a sign of life
+_LATE_S = 1.0  # delay of a look from which this process was suspended or waited for its disk, and heard no heartbeat
 
 
 @dataclass(eq=False)
 class Stay:
-    """The time of an attached job in a place.
+    """One period of an attached job in one placement.
 
     Attributes:
-        since_s: when nobody has had a lease of it since. lease: the last one of it.
-        over: why the stay ends. free: what the lease held is in nobody's hands any more.
+        since_s: Time since which no owner has had a lease of the placement, in seconds of the run's clock.
+        lease: Last lease of the placement, or None.
+        over: Future of the reason why the stay ends.
+        free: Event that is set when no process uses the nodes of the lease any more.
     """
 
     since_s: float
@@ -51,28 +52,34 @@ class Stay:
 
     @property
     def living(self) -> Lease | None:
-        """Its lease, as long as that lives."""
+        """The current lease if it is active, else None."""
         return None if self.lease is None or self.lease.ended else self.lease
 
     def end(self, end: End) -> None:
-        """It ends, if it has not ended yet."""
+        """End the stay, unless it has ended."""
         if not self.over.done():
             self.over.set_result(end)
 
 
 @dataclass(eq=False)
 class Lease:
-    """What an owner has of its job's place.
+    """An owner's right to act for a job in the placement that the job had when the owner attached.
 
     Attributes:
-        owner: who has it, and of which nodes, as the journal knows it. handle, stay: of the job, as long as it has this place.
-        sign_s: the last sign of life. requests: those that are open.
-        turns: how far its owner is, and the phases that it asks for or has been told it has.
-        metrics: of iterations that are not over, by number. warm: phases that it has run before.
-        state: of `rollmux_client.ATTACHMENT`. ended: why it is over; empty while it lives. stops_s: its owner is to stop, since
-            then. suspects: names of the nodes that it held when it was lost.
-        is_lost: Whether it was lost; its owner is to end at once, whatever became of its nodes.
-        naming: held while a request looks for its owner's processes.
+        owner: Owner, its processes and the names of its nodes, as recorded in the journal.
+        handle: Job of the lease.
+        stay: Period in the placement.
+        sign_s: Time of the last heartbeat or request, in seconds of the run's clock.
+        turns: Progress of the owner, and the phases that it has asked for or been granted.
+        requests: Number of open requests.
+        metrics: Metrics of iterations that are not over, by number of the iteration.
+        warm: Phases that the owner has run before.
+        state: State of the owner in `rollmux_client.ATTACHMENT`.
+        ended: Reason why the lease is over, or an empty string while it is active.
+        stops_s: Time at which the owner was asked to stop, or None.
+        suspects: Names of the nodes that the lease held when it was lost and that may still be in use.
+        is_lost: Whether the lease was lost; its owner has to end at once, even if its nodes are free by then.
+        naming: Lock that is held while a heartbeat looks for the owner's processes.
     """
 
     owner: Attached
@@ -92,80 +99,82 @@ class Lease:
 
     @property
     def id(self) -> str:
-        """What the owner says in its requests."""
+        """Identifier that the owner sends with its requests."""
         return self.owner.lease
 
     @property
     def holds(self) -> bool:
-        """Whether its owner may be using nodes."""
+        """Whether the owner has been granted phases, and may be using nodes."""
         return bool(self.turns.granted)
 
     @property
     def moves(self) -> bool:
-        """Whether its owner is to give up this place, for another one."""
+        """Whether the owner has to leave this placement for another one."""
         return self.state == "to move"
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the place that its job has now is another one: no permit of that is for its owner."""
+        """Whether the job's current placement is another one, whose permits are not for this owner."""
         return {*self.owner.nodes} != self.handle.place.names
 
     @property
     def is_awaited(self) -> bool:
-        """Whether its owner has been told to go to the place that its job has now, and has begun nothing that it would do anew."""
+        """Whether the owner has to go to the job's current placement and has begun nothing that it would lose."""
         begun = self.turns.open or self.turns.rollouts > self.turns.done
         return self.moves and self.is_elsewhere and self.handle.lives and not begun
 
     def go(self, event: str, why: str = "") -> None:
-        """Something has happened to it.
+        """Change the state of the lease.
 
         Args:
-            why: it is over then.
+            event: Event of `rollmux_client.ATTACHMENT`.
+            why: Reason why the lease is over, or an empty string if it is not.
         """
         self.state = ATTACHMENT[self.state][event]
         self.ended = self.ended or why
 
 
 def space_of(host: str, space: str) -> str:
-    """Where an owner's process numbers mean something, if they mean the same here; else empty: others cannot be looked at.
+    """Return the scope of an owner's process ids if it is that of this process, else an empty string.
 
     Args:
-        host: on which the owner is. space: what it says of its own processes, as `rollmux_client.pid_space`; empty: of its host.
+        host: Name of the machine on which the owner runs.
+        space: Scope of the ids as `rollmux_client.pid_space` returns it there, or an empty string for that of the host.
     """
     here = pid_space()
     return here if same_host(host, os.uname().nodename) and space in ("", here) else ""
 
 
 def own_processes(pids: Iterable[int], boot: str, job_id: str) -> tuple[OwnProcess, ...]:
-    """Return the processes that an owner names, without those that are seen to be somebody else's.
+    """Return the processes that an owner names, without those that are known to belong to another job.
 
     Args:
-        pids: Process ids that it names.
-        boot: Where these mean something, as of `space_of`.
-        job_id: Id of its job.
+        pids: Process ids that the owner names.
+        boot: Scope of these ids, as returned by `space_of`.
+        job_id: Id of the owner's job.
     """
     own = (pid for pid in dict.fromkeys(pids) if not (boot and _is_others(pid, job_id)))
     return tuple(OwnProcess(pid, started(pid) if boot else 0) for pid in own)
 
 
 def _is_others(pid: int, job_id: str) -> bool:
-    """Return whether a process is not of a job: it carries another job's lease, or is the first one here, with which all end."""
+    """Return whether a process carries another job's lease, or is process 1, with which all others would end."""
     return pid == 1 or marks(pid).get(JOB, job_id) != job_id
 
 
 def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, ...]:
     """Return the living processes of an owner on this machine that it has named before, or names now.
 
-    Those that are named now are of the user of one that lives, or related to them, as the child of another user that sudo has
-    started. Where none lives any more, those that were named before stay known: what they held is free then, in whatever order
-    their deaths and a late heartbeat are heard.
+    A process that is named now has to have the user of a living one, or to be related to one, such as a child that sudo has started
+    as another user. If none lives any more, the ones that were named before stay known: their nodes are then freed whether the
+    deaths or a late heartbeat are seen first.
 
     Args:
         owner: The owner.
         pids: Process ids that it names now.
 
     Returns:
-        `MOST_PROCESSES` at most.
+        `MOST_PROCESSES` processes at most.
     """
     lasting = [one for one in owner.processes if one.started and started(one.pid) == one.started]
     known, named = {one.pid for one in lasting}, {one.pid for one in owner.processes}
@@ -180,8 +189,8 @@ def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, .
 
 
 def is_seen(owner: Attached) -> bool:
-    """Whether an owner's processes are such that can be looked at: of this machine since it was booted, and of this namespace."""
-    return bool(owner.boot) and pid_space().startswith(owner.boot)  # journals of before have no namespace
+    """Return whether an owner's process ids are valid here: same machine, same boot, and same pid namespace."""
+    return bool(owner.boot) and pid_space().startswith(owner.boot)  # entries of older journals have no namespace
 
 
 def _has_named(owner: Attached) -> bool:
@@ -189,20 +198,20 @@ def _has_named(owner: Attached) -> bool:
 
 
 def has_restarted(owner: Attached) -> bool:
-    """Whether an owner was on this machine before it was booted last: none of its processes lives."""
+    """Return whether this machine has been restarted since an owner ran on it, so that none of its processes lives."""
     boot, here = owner.boot.partition(" ")[0], pid_space().partition(" ")[0]
     return same_host(owner.host, os.uname().nodename) and "" not in (boot, here) and boot != here
 
 
 def living(owner: Attached) -> list[int]:
-    """Those of an owner's processes that are seen to live: none where their numbers mean others here."""
+    """Return the ids of an owner's processes that are seen to live; empty if its ids are not valid here."""
     if not is_seen(owner):
         return []
     return [one.pid for one in owner.processes if one.started and started(one.pid) == one.started]
 
 
 def _is_known(owner: Attached) -> bool:
-    """Whether it can be seen which of an owner's processes live."""
+    """Return whether it can be determined which of an owner's processes live."""
     return has_restarted(owner) or (is_seen(owner) and _has_named(owner))
 
 
@@ -210,12 +219,13 @@ class Ledger:
     """The leases of a run.
 
     Args:
-        run: whose.
+        run: State of the run.
 
     Attributes:
-        leases: by id, those that have ended lately among them. recalled: by job, leases of a run that goes on, until they have
-            their place again. stopped: the run stops. suspected: by job, leases that were lost, and whose nodes may still be in
-            use.
+        leases: Leases by id, including those that ended recently.
+        recalled: Leases of a resumed run by job id, until their jobs have a placement again.
+        stopped: Event that is set when the run stops.
+        suspected: Lost leases whose nodes may still be in use, by job id.
     """
 
     def __init__(self, run: RunState) -> None:
@@ -227,10 +237,10 @@ class Ledger:
         self._blocks: set[str] = set()
 
     def lease(self, lease_id: str) -> Lease:
-        """A lease by its id.
+        """Return a lease by its id.
 
         Raises:
-            NotFound: there is none, or it ended long ago.
+            NotFound: If there is none, or it ended long ago.
         """
         lease = self.leases.get(lease_id)
         if lease is None:
@@ -238,16 +248,23 @@ class Ledger:
         return lease
 
     def last_of(self, job_id: str) -> Lease | None:
-        """Return the last lease that an owner of a job has had, or None if it has had none that is known."""
+        """Return the last lease of a job, or None if it has had none that is remembered."""
         return next((lease for lease in reversed(self.leases.values()) if lease.handle.id == job_id), None)
 
     def stay(self, handle: JobHandle) -> Stay | None:
-        """A job's time in the place that it has; None where it has none."""
+        """Return a job's period in its current placement, or None if it has no placement."""
         return handle.actors.controller if isinstance(handle.actors.controller, Stay) else None
 
     @contextlib.contextmanager
     def sign(self, lease: Lease) -> Iterator[None]:
-        """An open request keeps a lease alive. What it cannot ask for now is a `Conflict`."""
+        """Keep a lease alive for the time of a request, and turn `OutOfOrder` into `Conflict`.
+
+        Args:
+            lease: Lease of the request.
+
+        Raises:
+            Conflict: If the owner asks for what cannot be next; one line.
+        """
         lease.sign_s = self.run.log.now()
         lease.requests += 1
         try:
@@ -259,7 +276,7 @@ class Ledger:
             lease.sign_s = self.run.log.now()
 
     def add(self, lease: Lease) -> None:
-        """An owner has a lease."""
+        """Register a new lease, and forget the oldest ones that are over."""
         self.leases[lease.id] = lease
         lease.stay.lease = lease
         self.run.log.write(lease.owner)
@@ -269,10 +286,13 @@ class Ledger:
                 del self.leases[other.id]
 
     def end(self, lease: Lease, why: str, end: End | None, done: bool = False) -> None:
-        """A lease is over, and its owner uses nothing any more.
+        """End a lease whose owner uses nothing any more.
 
         Args:
-            end: of the stay; None: another lease of it may follow.
+            lease: The lease.
+            why: Reason, for the log and the journal.
+            end: Reason why the stay ends, or None if another lease of it may follow.
+            done: Whether the job is done.
         """
         self._over(lease, "finish" if done else "leave", why)
         self.run.log.write(LeaseEnded(self.run.log.now(), lease.handle.id, lease.id, done, why))
@@ -281,7 +301,12 @@ class Ledger:
             lease.stay.end(end)
 
     def lose(self, lease: Lease, why: str) -> None:
-        """A lease is over, and nobody knows whether its owner still uses what it held."""
+        """End a lease whose owner may still use its nodes. Nodes of granted phases become suspect.
+
+        Args:
+            lease: The lease.
+            why: Reason, for the log and the journal.
+        """
         now_s, job_id = self.run.log.now(), lease.handle.id
         facts: list[Any] = [LeaseEnded(now_s, job_id, lease.id, False, why)]
         if lease.holds:
@@ -304,7 +329,13 @@ class Ledger:
         lease.stay.end(End("died", "step", why))
 
     def free(self, lease: Lease, nodes: Iterable[str], why: str) -> None:
-        """Nodes that a lost lease held are not used any more."""
+        """Free suspect nodes of a lost lease.
+
+        Args:
+            lease: The lease.
+            nodes: Names of nodes that are not used any more.
+            why: Reason, for the log and the journal.
+        """
         names = tuple(sorted(lease.suspects & {*nodes}))
         if not names:
             return
@@ -318,13 +349,13 @@ class Ledger:
             self._unblock(lease)
 
     def release(self, lease: Lease, phase: HoldName) -> None:
-        """A phase of a lease that is over has ended; what that held is free when none is left."""
+        """Record that a phase of a lost lease has ended. The last one frees the nodes."""
         lease.turns.granted.discard(phase)
         if not lease.holds:
             self.free(lease, lease.suspects, "its owner has released it")
 
     def block(self, lease: Lease) -> None:
-        """A lost lease holds nodes that the scheduler cannot know as its own: nothing is granted until they are free."""
+        """Stop all grants until the nodes of a lost lease are free, because the scheduler does not know that it holds them."""
         self._blocks.add(lease.id)
         self.run.scheduler.members.stopped = True
         names = ", ".join(sorted(lease.suspects))
@@ -343,7 +374,7 @@ class Ledger:
         wake(lease.handle, why)
 
     async def patrol(self) -> None:
-        """Look every second, as long as the run lasts."""
+        """Check all leases every second until the run ends."""
         last_s = self.run.log.now()
         while True:
             await asyncio.sleep(_LOOKS_S)
@@ -355,10 +386,10 @@ class Ledger:
             self.look()
 
     def excuse(self, late_s: float) -> None:
-        """Leave a time in which the coordinator did nothing out of the silence of owners and of what they hold.
+        """Extend leases and holds by a time in which the coordinator was suspended and answered no request.
 
         Args:
-            late_s: Length of that time, in seconds; owners may have been heard in it.
+            late_s: Length of that time, in seconds. Owners may have been heard in it.
         """
         now_s = self.run.log.now()
         for lease in self.leases.values():
@@ -366,7 +397,7 @@ class Ledger:
             lease.handle.permits.excuse(now_s)  # no request to release a phase was answered
 
     def look(self) -> None:
-        """Give up leases that are lost, free what their owners do not use any more, and give unclaimed places to others."""
+        """Give up leases that are lost, free nodes that their owners do not use any more, and end unclaimed stays."""
         run = self.run
         if run.stopping:
             return
@@ -384,12 +415,18 @@ class Ledger:
             stay = self.stay(handle)
             if stay is None or stay.living is not None or not handle.lives or isinstance(handle.spec, CommandJob):
                 continue
-            if now_s - stay.since_s > rules.claim_s:  # it gives its place to others, and asks for one when its owner comes
+            if now_s - stay.since_s > rules.claim_s:  # it asks for a placement again when its owner comes
                 handle.place.park(True)
                 stay.end(End("died", "step", "nobody has attached to it"))
 
     def _too_long(self, lease: Lease, most: float, now_s: float) -> str:
-        """Return which phase of a lease takes more than so many worst cases; empty if none does."""
+        """Return a message about a phase of a lease that has exceeded its limit, or an empty string.
+
+        Args:
+            lease: The lease.
+            most: Limit, as a multiple of the phase's worst case.
+            now_s: Current time, in seconds of the run's clock.
+        """
         handle = lease.handle
         for phase in lease.turns.granted & handle.permits.holds.keys():
             hold, worst_s = handle.permits.holds[phase], worst_case_s(self.run, handle, phase)
@@ -399,17 +436,18 @@ class Ledger:
         return ""
 
     def speak_for(self, lease: Lease, pids: Collection[int]) -> float:
-        """The owner of a lost lease attaches again, and by that says that it uses nothing.
+        """Free the nodes of a lost lease whose owner attaches again, because an owner that attaches uses nothing.
 
         Args:
-            pids: its processes now.
+            lease: The lost lease.
+            pids: Process ids of the owner that attaches.
 
         Returns:
-            Seconds for which that is not believed yet: by a slow clock the lease lives, and one who attaches beside that owner is
-            another process.
+            Seconds until that can be believed, or 0 if the nodes are free. The former owner may still believe its lease active if
+            its clock is slow, and the process that attaches may be another one.
 
         Raises:
-            Conflict: processes of its lost lease are seen to live, and are none of these.
+            Conflict: If other processes of the lost lease are seen to live; one line.
         """
         alive = [pid for pid in self._using(lease) if pid not in pids]
         if alive:
@@ -422,13 +460,16 @@ class Ledger:
         return 0.0
 
     def clear(self, node: str) -> tuple[str, ...]:
-        """Somebody says that no lost lease uses a node.
+        """Free a node because an operator has confirmed that no lost lease uses it.
+
+        Args:
+            node: Name of the node.
 
         Returns:
-            The jobs whose leases had held it.
+            Ids of the jobs whose leases held it.
 
         Raises:
-            NotFound: no lost lease holds it.
+            NotFound: If no lost lease holds it; one line.
         """
         suspects = [lease for lease in self.leases.values() if node in lease.suspects]
         if not suspects:
@@ -438,12 +479,15 @@ class Ledger:
         return tuple(lease.handle.id for lease in suspects)
 
     def suspects(self) -> dict[str, str]:
-        """The nodes that lost leases may still use, by name, and their jobs."""
+        """Return the id of the job that may still use a node, by name of each suspect node."""
         return {name: lease.handle.id for lease in self.leases.values() for name in lease.suspects}
 
     def _using(self, lease: Lease) -> list[int]:
-        """Return processes of this machine that may use what a lost lease held: those that its owner has named, or else those that
-        carry a lease of its job and were never named; they are known from now on."""
+        """Return the ids of processes on this machine that may use the nodes of a lost lease.
+
+        These are the ones that its owner has named. If none of them lives, they are those that carry a lease of its job, which are
+        known from then on.
+        """
         owner = lease.owner
         alive = living(owner)
         if alive or not is_seen(owner):
@@ -457,7 +501,7 @@ class Ledger:
         return [one.pid for one in carrying]
 
     def _free_unused(self, lease: Lease, now_s: float) -> None:
-        """Free what a lost lease held, if it is known that nobody uses it."""
+        """Free the nodes of a lost lease if its grace is over or no process of its owner lives."""
         rules = self.run.plan.leases
         if not lease.suspects:
             return
@@ -468,16 +512,21 @@ class Ledger:
 
 
 def wake(handle: JobHandle, why: str) -> None:
-    """Let nobody wait for a permit of a job any more."""
+    """Refuse all permits that a job waits for, and wake its requests.
+
+    Args:
+        handle: The job.
+        why: Reason, as the requests report it.
+    """
     handle.refuse(Stopped(why))
     handle.changed.ring()
     for waits in (*handle.permits.waits.values(), handle.actors.order):
         if waits is not None and waits.done() and not waits.cancelled():
-            waits.exception()  # nobody else may ask for it
+            waits.exception()  # else asyncio logs an error if no request is open to retrieve it
 
 
 def described(handle: JobHandle) -> dict[str, list[dict[str, Any]]]:
-    """The nodes of a job, as its owner is told of them."""
+    """Return the nodes of a job by pool, as answers to its owner describe them."""
     return {
         pool: [
             {

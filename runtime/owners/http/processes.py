@@ -1,9 +1,9 @@
-"""Attached jobs have no processes of ours: what is started for them is a place, and what is ended a lease of it.
+"""Placements of attached jobs. A placement starts no process of an attached job, and ends by ending the lease.
 
-Of those with a command the service starts the process, in a process group of its own, and again after its death.
+For a job with a command the service starts the command in a process group of its own, and starts it again after it has died.
 
-A command outlives a coordinator that is killed: the next one takes its lease and its processes over. It ends with a service that is
-stopped, and is started again with it.
+A command outlives a coordinator that is killed: the next coordinator takes over its lease and its processes. A command ends with a
+service that is stopped, and is started again with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.ledger import Lease, Ledger, Stay, described, living, wake
 
 _LOOKS_S = 0.2
-_ENDS_S = 10.0  # that a process group has after SIGTERM
+_ENDS_S = 10.0  # from SIGTERM to SIGKILL
 _LOG = "command"
 _ALLOWED = frozenset(
     {
@@ -74,17 +74,17 @@ _ALLOWED_PREFIXES = ("LC_", "XDG_", "NCCL_", "GLOO_")
 
 
 class AttachedProcesses(Processes):
-    """Of jobs that attach. An owner learns of its job's place by a request, and of its end by the next one.
+    """Placements of jobs that attach. An owner learns its job's placement, or its end, from the answer to its next request.
 
     Args:
-        ledger: the leases.
+        ledger: Leases of the run.
     """
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
     def start(self, handle: JobHandle) -> Stay:
-        """A job has a place: let its owner know, who may be waiting."""
+        """Open a placement of a job, and wake its owner's request if it is waiting."""
         stay = Stay(self.ledger.run.log.now())
         recalled = self.ledger.recalled.pop(handle.id, None)
         if recalled is not None:
@@ -99,12 +99,16 @@ class AttachedProcesses(Processes):
         return await asyncio.shield(stay.over)
 
     async def kill(self, handle: JobHandle) -> None:
-        """The lease of a job is over. Wait until what it holds is known to be free, or the run stops."""
+        """End the lease of a job, and wait until its nodes are known to be free or the run stops.
+
+        Args:
+            handle: The job.
+        """
         stay, run = self.ledger.stay(handle), self.ledger.run
         if stay is None:
             return
         lease, why = stay.lease, handle.ending.reason
-        if lease is None or (lease.ended and not lease.suspects):  # its owner is on the way to another place, for example
+        if lease is None or (lease.ended and not lease.suspects):  # for example while its owner moves to another placement
             stay.free.set()
         elif not lease.ended:
             if lease.holds:
@@ -124,10 +128,10 @@ class AttachedProcesses(Processes):
 
 
 class CommandProcesses(AttachedProcesses):
-    """Of jobs with a command. They are started when the service listens.
+    """Processes of jobs with a command. Commands are started only once the service listens.
 
     Args:
-        iterations: of attached jobs.
+        iterations: Progress of the attached jobs.
     """
 
     def __init__(self, iterations: Iterations) -> None:
@@ -140,22 +144,22 @@ class CommandProcesses(AttachedProcesses):
         self._access: Callable[[JobSpec], Mapping[str, str]] = lambda _: {}
 
     def give_access(self, access: Callable[[JobSpec], Mapping[str, str]]) -> None:
-        """The service listens: commands can be started.
+        """Allow commands to start, because the service listens.
 
         Args:
-            access: what a job's command needs in its environment to ask it.
+            access: Function that returns the environment variables with which a job's command reaches the service.
         """
         self._access = access
         self._listens.set()
 
     def start(self, handle: JobHandle) -> Stay:
-        """A job has a place: start its command there."""
+        """Open a placement of a job, and start its command there."""
         stay = super().start(handle)
         self._running[handle] = asyncio.ensure_future(self._run(handle, stay))
         return stay
 
     async def kill(self, handle: JobHandle) -> None:
-        """End a job's processes; what they held is free then."""
+        """End the processes of a job, and free their nodes."""
         stay = self.ledger.stay(handle)
         if (task := self._running.pop(handle, None)) is not None:
             task.cancel()
@@ -165,27 +169,27 @@ class CommandProcesses(AttachedProcesses):
         await super().kill(handle)
 
     async def drop(self, handle: JobHandle) -> None:
-        """Nothing is left of it."""
+        """End the command of a job that is gone."""
         if handle.gone and handle in self._running:
             self._running.pop(handle).cancel()
             await self._end(handle)
 
     async def close(self) -> None:
-        """The run is over: end all commands."""
+        """End all commands because the run is over."""
         running, self._running = self._running, {}
         for task in running.values():
             task.cancel()
         await asyncio.gather(*(self._end(handle) for handle in running))
 
     async def _run(self, handle: JobHandle, stay: Stay) -> None:
-        """Start a command, or take it over from the coordinator before this one, and wait for its end."""
+        """Start a command, or take it over from the former coordinator, and wait until it ends."""
         await self._listens.wait()
         lease, status = stay.living, None
         if lease is not None and living(lease.owner):
             while living(lease.owner):
                 await asyncio.sleep(_LOOKS_S)
         else:
-            if self.ledger.run.plan.resume:  # one may have been started that had not attached yet
+            if self.ledger.run.plan.resume:  # the former coordinator may have started one that has not attached
                 await asyncio.to_thread(end_job_processes, str(self._logs(handle)))
             if lease is not None:
                 self._has_ended(stay, "its command has ended with the service")
@@ -205,7 +209,7 @@ class CommandProcesses(AttachedProcesses):
     async def _child(self, handle: JobHandle) -> int:
         try:
             child = self._children[handle] = self._popen(handle)
-        except (OSError, InputError) as error:  # InputError: its token cannot be made
+        except (OSError, InputError) as error:  # InputError: no token can be made for it
             problem = getattr(error, "strerror", None) or error
             self.ledger.run.log.say(f"{handle.id}: its command cannot be started: {problem}")
             return 127
@@ -248,7 +252,7 @@ class CommandProcesses(AttachedProcesses):
         return own | dict(self._access(handle.spec))
 
     def _done(self, handle: JobHandle, stay: Stay) -> None:
-        """A command has ended well: its job is done."""
+        """End a job whose command has exited with status 0: the job is done."""
         if (lease := stay.living) is not None:
             self._iterations.done(lease)
         else:
@@ -260,7 +264,7 @@ class CommandProcesses(AttachedProcesses):
             self.ledger.run.follow(left(handle))
 
     def _has_ended(self, stay: Stay, why: str) -> None:
-        """A job's processes have ended: they use nothing any more."""
+        """End the stay of a job whose processes have ended, and free its nodes."""
         lease: Lease | None = stay.lease
         if lease is not None and not lease.ended:
             self.ledger.end(lease, why, End("died", "step", why))
@@ -270,7 +274,7 @@ class CommandProcesses(AttachedProcesses):
         stay.end(End("died", "step", why))
 
     async def _end(self, handle: JobHandle) -> None:
-        """End a command with all that it has started, and wait until it has ended."""
+        """End a command with all processes that it has started, and wait until they have ended."""
         child = self._children.pop(handle, None)
         if child is not None and child.poll() is None:
             _signal(child.pid, signal.SIGTERM)

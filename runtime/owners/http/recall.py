@@ -1,4 +1,4 @@
-"""Leases of a run that goes on: what its journal tells of them happens again, fact by fact, and then they continue."""
+"""Restoration of leases when a run is resumed: their journal facts are replayed in order, and then the leases continue."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from runtime.owners.protocol import continued
 
 @dataclass
 class RecalledLease:
-    """A lease as a journal tells of it.
+    """State of a lease according to a journal.
 
     Attributes:
-        owner: The owner, as it was known last.
-        turns: Progress of the owner, and the phases that it has been told it has.
+        owner: Owner in its last recorded state.
+        turns: Progress of the owner, and the phases that it has been granted.
         warm: Phases that the owner has run before.
-        grants: Facts of the phases that it has, by phase.
-        suspects: Names of the nodes that it held when it was lost and that are not known to be free.
-        end: The fact that it is over, or None.
+        grants: Facts of the phases that the owner holds, by phase.
+        suspects: Names of the nodes that the lease held when it was lost and that have not been freed.
+        end: Fact that ended the lease, or None while it is active.
     """
 
     owner: Attached
@@ -53,16 +53,16 @@ class RecalledLease:
 
     @property
     def is_in_use(self) -> bool:
-        """Whether its owner may be using nodes."""
+        """Whether the owner may be using nodes."""
         return bool(self.grants) and (self.end is None or bool(self.suspects))
 
     def grant(self, fact: Granted) -> None:
-        """The owner was told that it has a phase."""
+        """Record that the owner has been granted a phase."""
         self.grants[fact.phase] = fact
         self.turns.take_up(Turn(fact.phase, fact.iteration, fact.extra))
 
     def finish(self, part: PhaseSlice) -> None:
-        """A phase is over; one that its owner has not ended counts for nothing."""
+        """Record the end of a phase. A phase that was interrupted does not count."""
         turn = Turn(part.phase, self.turns.begins if part.phase == "init" else part.iteration, part.extra and part.phase != "init")
         if part.ok:
             self.warm |= {*POOLS} if part.phase == "init" else {part.phase}
@@ -73,20 +73,20 @@ class RecalledLease:
         self.grants.pop(turn.phase, None)
 
     def sync(self, part: SyncSlice) -> None:
-        """A sync is over, for which its owner may have asked for all nodes."""
+        """Record the end of a sync, whether or not its owner held all nodes for it."""
         self.turns.take_up(Turn("sync", part.iteration))
         self.turns.release("sync")
         self.grants.pop("sync", None)
 
 
 class RecalledLeases:
-    """The leases of which a journal tells.
+    """The leases in a journal.
 
     Args:
-        journal: The facts of the journal, in their order.
+        journal: Facts of the journal, in their order.
 
     Attributes:
-        last: The last lease of each job that has had one, by job.
+        last: Last lease of each job that has had one, by job id.
     """
 
     def __init__(self, journal: Iterable[Fact]) -> None:
@@ -99,7 +99,7 @@ class RecalledLeases:
             self._follow(fact)
 
     def are_in_use(self, job_id: str) -> bool:
-        """Return whether an owner may be using nodes of a job."""
+        """Return whether any owner may be using nodes of a job."""
         return any(lease.is_in_use for lease in self._of_job[job_id])
 
     def _follow(self, fact: Fact) -> None:
@@ -132,11 +132,11 @@ class RecalledLeases:
 
 
 def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None:
-    """Find the leases that live, and those that are lost and of which nodes may still be in use.
+    """Restore the active leases of a resumed run, and the lost ones whose nodes may still be in use.
 
     Args:
-        ledger: The ledger of the run.
-        recalled: The last lease of each job, by job.
+        ledger: Ledger of the new run, to which they are added.
+        recalled: Last lease of each job according to the journal, by job id.
     """
     for job_id, known in recalled.items():
         handle, end = ledger.run.handles[job_id], known.end
@@ -150,20 +150,20 @@ def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None
                 number = PROFILE if phase == "init" else grant.iteration
                 handle.permits.hold(Hold(phase, grant.asked_s, grant.start_s, grant.switched, False, number))
             ledger.recalled[job_id] = lease
-        else:  # its owner may still have to say that the job is done
+        else:  # its owner may still report that the job is done
             lease.go("free")
             ledger.leases[lease.id] = lease
 
 
 def continue_leases(ledger: Ledger, over: Collection[str]) -> None:
-    """Let the scheduler know what jobs hold that have their places again, before anything is granted.
+    """Report the phases that leases hold to the scheduler of a resumed run, before it grants anything.
 
     Args:
-        ledger: The ledger of the run.
-        over: Ids of jobs that have failed or were cancelled.
+        ledger: Ledger of the run, after `recall_leases`. Jobs have their placements again.
+        over: Ids of the jobs that were cancelled or have failed.
     """
     run = ledger.run
-    for job_id, lease in [*ledger.recalled.items()]:  # of jobs that have no place
+    for job_id, lease in [*ledger.recalled.items()]:  # only jobs without a placement are left
         del ledger.recalled[job_id]
         _displaced(ledger, lease)
     for handle in [*run.handles.values()]:
@@ -174,27 +174,30 @@ def continue_leases(ledger: Ledger, over: Collection[str]) -> None:
 
 
 def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
-    """The job of a lease has a place.
+    """Resume a lease whose job has a placement.
 
     Args:
-        is_over: so is the job.
+        ledger: Ledger of the run.
+        stay: Period in the placement.
+        lease: The lease.
+        is_over: Whether the job was cancelled or has failed.
     """
     run, handle, turns = ledger.run, lease.handle, lease.turns
     elsewhere = lease.is_elsewhere
     if elsewhere and (turns.open or lease.ended):
-        stay.lease, lease.stay = None, Stay(stay.since_s)  # when what it held is free, that of the next lease is not
+        stay.lease, lease.stay = None, Stay(stay.since_s)  # freeing its nodes must not free those of the next lease
         _displaced(ledger, lease)
         if is_over:
             handle.begin_end(End("cancelled"))
             run.tell(facts.Failed(handle.id))
         return
     if elsewhere:
-        lease.go("move")  # it was told, or would have been
+        lease.go("move")  # as the former service did or would have done
     ledger.leases[lease.id] = lease
     if lease.suspects:
         ledger.suspected[handle.id] = lease
     lease.sign_s = lease.sign_s if lease.ended else stay.since_s
-    handle.permits.excuse(stay.since_s)  # while there was no coordinator nobody could give one back
+    handle.permits.excuse(stay.since_s)  # without a coordinator no phase could be released
     run.follow(continued(handle, turns.rollouts, turns.trainings, turns.open))
     if is_over:
         if not lease.ended:
@@ -210,7 +213,7 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
 
 
 def _displaced(ledger: Ledger, lease: Lease) -> None:
-    """The place of a lease has gone with the coordinator, or is elsewhere now; what it held there may be in use."""
+    """Lose a lease whose placement has not been restored. Its nodes may still be in use."""
     run, now_s, job_id = ledger.run, ledger.run.log.now(), lease.handle.id
     if not lease.ended:
         lease.is_lost = True
