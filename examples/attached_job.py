@@ -1,4 +1,4 @@
-"""A job under a launcher of its own: it sleeps where others sample and train. Without a service it runs as it is.
+"""A job under its own launcher: it sleeps instead of sampling and training. It also runs without a service.
 
 rollmux exec examples/attached.yaml --job first -- python examples/attached_job.py
 """

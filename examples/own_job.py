@@ -1,9 +1,9 @@
-"""A job of one's own: an evolution strategy that tunes a few numbers, sampled in its rollouts and updated in its trainings.
+"""A class job: an evolution strategy that tunes a few numbers, sampled in its rollouts and updated in its trainings.
 
     rollmux run examples/own_job.yaml
 
 Nothing here knows about nodes or other jobs. `rollmux run` gives each phase a permit when its turn has come, moves the process to
-the node's cores, and lets the other job run meanwhile. Without it the class works as it stands: the phases are plain methods.
+the node's cores, and lets the other job run meanwhile. The class also works without it: the phases are plain methods.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import rollmux
 
 
 class Evolution:
-    """Finds the numbers that are worth most.
+    """Finds the numbers with the greatest worth.
 
     Args:
-        target: those that it should find. samples: candidates of an iteration. seed: of the candidates.
+        target: Numbers that it should find.
+        samples: Number of candidates of an iteration.
+        seed: Seed of the candidates.
     """
 
     def __init__(self, target: list[float], samples: int = 20000, seed: int = 0) -> None:
@@ -29,7 +31,7 @@ class Evolution:
 
     @rollmux.phase("rollout")
     def sample(self) -> None:
-        """Draw candidates around the numbers; as the worst case, so many as ever."""
+        """Draw candidates around the numbers; the worst case has the same number of them."""
         self.candidates = []
         for k in range(self.samples):
             self.candidates.append([self.random.gauss(number, self.width) for number in self.numbers])

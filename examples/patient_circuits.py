@@ -4,7 +4,7 @@ from policies.api import Forecast
 
 
 class PatientCircuits:
-    """Begin without circuits, and change only where the slack is `margin` times as long as setting circuits anew."""
+    """Begin without circuits, and change only if the slack is at least `margin` times the reconfiguration time."""
 
     def __init__(self, margin: float = 2.0) -> None:
         self.margin = margin

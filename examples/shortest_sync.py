@@ -4,7 +4,7 @@ from policies.api import GroupView, MemberView, WaitingPhase
 
 
 class ShortestSync:
-    """Go by sync, but let a phase that was overtaken `patience` times go before all others, so that nobody starves."""
+    """Order by sync, but let a phase that was overtaken `patience` times go first, so that no job starves."""
 
     def __init__(self, patience: int = 4) -> None:
         self.patience = patience

@@ -1,10 +1,10 @@
-"""A placement policy example: after so many iterations a job goes to its next shape, and from the last one back to the first."""
+"""A placement policy example: after a number of iterations a job goes to its next shape, and from the last one to the first."""
 
 from policies.api import Arrived, Event, Move, Place, Placement, Plan, State, Ticked, Wait, isolated, may_move
 
 
 class ThereAndBack:
-    """Give each job nodes of its own, and move it to its next shape after every `iterations`."""
+    """Give each job its own nodes, and move it to its next shape after every `iterations`."""
 
     keeps_slo = False
     wakes_every_s = 0.2
@@ -29,7 +29,7 @@ class ThereAndBack:
 
 
 def next_place(state: State, job_id: str) -> Placement:
-    """A group of its own for a job, in its next shape."""
+    """Return a new group for a job, in its next shape."""
     job = state.job(job_id)
     shape = (state.shape(job_id) + 1) % (1 + len(job.shapes))
     rollout, training = job.phases(shape)

@@ -30,10 +30,10 @@ def reward(prompts: Sequence[str], completions: Sequence[str], **_: Any) -> list
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--out", default="trl-job", help="folder of checkpoints, from which it goes on")
+    parser.add_argument("--out", default="trl-job", help="folder of checkpoints, from which it continues")
     parser.add_argument("--iterations", type=int, default=10, help="as many as the job file says")
     parser.add_argument("--prompts", type=int, default=8, help="prompts of an iteration, each with 8 responses")
-    parser.add_argument("--accumulate", type=int, default=1, help="gradients of so many batches in an optimizer step")
+    parser.add_argument("--accumulate", type=int, default=1, help="number of batches whose gradients make one optimizer step")
     parser.add_argument("--epochs", type=int, default=1, help="optimizer steps of an iteration, each with all its samples")
     parser.add_argument("--tokens", type=int, default=32, help="of the longest response")
     parser.add_argument("--lora", action="store_true", help="train an adapter of rank 8")

@@ -2,7 +2,7 @@
 
     python examples/evolve/evaluator.py examples/evolve/initial_program.py
 
-A program has a class `Evolved`, a placement policy. It runs in a process of its own, with limits of time and memory, and is scored
+A program has a class `Evolved`, a placement policy. It runs in a separate process, with limits of time and memory, and is scored
 as in RollMux-Bench, on streams that are not those of the leaderboard. It is no sandbox: a program may do what its user may.
 """
 

@@ -1,11 +1,11 @@
 """Part 5: the same round robin phase by phase, as a cluster sees it.
 
 Part 2 computes when rounds end; it never says who asks whom. Here every phase is an event. `RoundRobin` is the **dispatcher** of a
-group: it is told that a job is ready or has finished, and says which phases may start now. It knows no clock, so whoever drives it
+group: it gets the facts that a job is ready or has finished, and says which phases may start now. It has no clock, so its driver
 may be a simulator or a real cluster: `rollmux run` drives such a one with messages of real processes. `simulate` is the simulator:
-a heap of ends to come, the clock jumps from one to the next.
+a heap of future ends, the clock jumps from one to the next.
 
-Played long enough, rounds take one period on average: the exact one of part 2, which nobody told the dispatcher.
+Played long enough, rounds take one period on average: the exact one of part 2, which the dispatcher does not know.
 """
 
 import heapq

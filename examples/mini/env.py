@@ -6,13 +6,13 @@ of `solo`: -1 is what is usual today, and more is better.
 
 | | |
 |---|---|
-| action | `Discrete(most)`: 0 is a group of its own, then the other candidates in their order |
+| action | `Discrete(most)`: 0 is a new group, then the other candidates in their order |
 | `mask` | (most,) 1 where an action may be chosen |
 | `job` | (4,) of the waiting job: shares of T_solo that rollout and training take, slack of its SLO, nodes |
 | `rows` | (most, 6) of each action: is it a new group, new nodes, price, members, period, slack of the tightest SLO |
 
 Numbers that have no limit are shown as x / (1 + x), prices as shares of those of the job's own nodes. An action that the mask
-forbids is replaced by the group of its own or, where there is none, the first of the cheapest places: `info["invalid_action"]`.
+forbids is replaced by the new group or, if that is impossible, the first of the cheapest places: `info["invalid_action"]`.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Part 2: a group of jobs that share nodes, and how long a round of it takes.
 
-A **co-execution group** has rollout nodes and training nodes of its own. Each member's rollouts run on the rollout nodes that it is
+A **co-execution group** has its own rollout nodes and training nodes. Each member's rollouts run on the rollout nodes that it is
 *pinned* to; every member trains on all of the group's training nodes. The members take turns by strict **round robin**: in each
 round (a *meta-iteration*) every member runs one rollout and one training, on every node in order of admission. A phase begins as
 soon as the job's previous one is over and its turn has come on all its nodes.
@@ -16,7 +16,7 @@ from typing import Self
 
 from examples.mini.model import Cluster, Job, at_most
 
-TRAINING = -1  # stands for all training nodes of a group, which work as one; rollout nodes are numbered from 0
+TRAINING = -1  # all training nodes of a group, which work as one; rollout nodes are numbered from 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Group:
 
     @property
     def saturated(self) -> bool:
-        """Whether some node has no gap left in which another job could hide. Algorithm 1 adds nobody to such a group."""
+        """Whether some node has no gap left in which another job could hide. Algorithm 1 adds no job to such a group."""
         return at_most(self.cycle_s, self.load_s)
 
     @cached_property
@@ -113,7 +113,7 @@ class Group:
         return at_most(sum(job.training.host_memory_gb for job in self.jobs), cluster.training.node_memory_gb)
 
     def joined(self, job: Job, nodes: tuple[int, ...], new_nodes: int) -> Self:
-        """The group with a job as its last member, pinned to `nodes` of it and to so many new ones."""
+        """The group with a job as its last member, pinned to `nodes` of it and to `new_nodes` new ones."""
         new = tuple(range(self.nodes_made, self.nodes_made + new_nodes))
         return replace(
             self,
@@ -123,7 +123,7 @@ class Group:
         )
 
     def without(self, job: Job) -> Self:
-        """The group after a departure. Rollout nodes that nobody is pinned to are given back at once."""
+        """The group after a departure. Rollout nodes without a pinned member are released at once."""
         members = tuple(member for member in self.members if member.job != job)
         used = {node for member in members for node in member.nodes}
         return replace(self, members=members, rollout_nodes=tuple(node for node in self.rollout_nodes if node in used))

@@ -59,7 +59,7 @@ class Phase:
     by_nodes: dict[Any, float] = field(default_factory=dict)  # of a training: seconds on more nodes (strings in JSON)
 
     def seconds_on(self, nodes: int) -> float:
-        """Worst-case seconds on so many nodes: those of the largest count that is known and not above it."""
+        """Worst-case seconds on a number of nodes: those of the largest known count that is not above it."""
         known = {self.nodes: self.worst_case_s} | {int(count): seconds for count, seconds in self.by_nodes.items()}
         return known[max(count for count in known if count <= nodes)]
 

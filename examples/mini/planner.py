@@ -1,7 +1,7 @@
 """Part 3: where may an arriving job go, what does it cost there, and which place does Algorithm 1 take?
 
 The places of a job are listed as **candidates**: in every group that may take it, its rollouts on any old nodes and any number of
-new ones, and at last a group of its own. Each says what it costs more per hour and whether something speaks against it. The list
+new ones, and at last a new group. Each has its extra cost per hour and the reason against it, if there is one. The list
 is all there is to choose from: Algorithm 1 takes the cheapest feasible entry, `solo` always the last one, and a learned policy
 (part 6) scores the entries and is masked by their feasibility.
 """
@@ -18,7 +18,7 @@ from examples.mini.model import Cluster, Job, Scenario
 class Candidate:
     """One place for a job."""
 
-    strategy: str  # direct_packing (no new nodes), rollout_scaling (some), isolated (a group of its own)
+    strategy: str  # direct_packing (no new nodes), rollout_scaling (some), isolated (a new group)
     group: Group  # as it becomes, with the job as its last member
     new_nodes: int  # rollout nodes that are rented for it
     usd_per_hour: float  # marginal cost
@@ -53,7 +53,7 @@ class State:
             self.groups_made += 1
 
     def remove(self, job: Job) -> None:
-        """A job leaves; a group that nobody is left in is closed, and all its nodes are given back."""
+        """A job leaves; a group without members is closed, and all its nodes are released."""
         left = [group.without(job) if job in group.jobs else group for group in self.groups]
         self.groups = [group for group in left if group.members]
 
@@ -84,7 +84,7 @@ def candidates(state: State, job: Job) -> list[Candidate]:
 def subsets(group: Group, size: int) -> Iterator[tuple[int, ...]]:
     """Sets of old rollout nodes in lexicographic order.
 
-    Nodes with the same jobs on them are interchangeable: of sets that differ only in such nodes, the first stands for all.
+    Nodes with the same jobs on them are interchangeable: of sets that differ only in such nodes, only the first is listed.
     """
     earlier = set()
     for nodes in combinations(group.rollout_nodes, size):
@@ -95,7 +95,7 @@ def subsets(group: Group, size: int) -> Iterator[tuple[int, ...]]:
 
 
 def problem(state: State, after: Group, new_nodes: int) -> str:
-    """What speaks against a group as it would become, with so many new rollout nodes."""
+    """The reason against a group as it would become, with a number of new rollout nodes."""
     if not after.fits_rollout_memory(state.cluster):
         return "memory"
     if new_nodes and state.nodes("rollout") + new_nodes > state.cluster.rollout.max_nodes:
@@ -110,12 +110,12 @@ def algorithm1(entries: Sequence[Candidate]) -> Candidate | None:
 
 
 def solo(entries: Sequence[Candidate]) -> Candidate | None:
-    """`solo`: every job gets nodes of its own, as is usual today. What the others are compared with."""
+    """`solo`: every job gets its own nodes, as is usual today. The baseline of the others."""
     return entries[-1] if entries[-1].feasible else None
 
 
 def plan(scenario: Scenario, policy: Policy) -> tuple[list[Candidate | None], State]:
-    """Admit the jobs in order of arrival, and nobody leaves: where each goes, and the groups in the end.
+    """Admit the jobs in order of arrival, without departures: the place of each, and the groups in the end.
 
     Behind a job that fits nowhere (None) all others wait.
     """

@@ -1,9 +1,9 @@
 """Part 4: what a policy costs over weeks: the fluid replay.
 
-Between two events nothing changes, so nobody needs to simulate rounds: each member of a group progresses at 1 / period iterations
+Between two events nothing changes, so rounds need not be simulated: each member of a group progresses at 1 / period iterations
 per second, and each group costs its nodes' price. Events are arrivals and departures. At an **instant** (times within a
 microsecond are one) first all departures happen, then the queue is served, then the arrivals come. In the queue wait jobs that fit
-nowhere, because a pool has no more nodes; nobody overtakes another there.
+nowhere, because a pool has no more nodes; no job overtakes another there.
 
 `Replay.play` is a generator: it stops at every decision, yields the candidates, and is sent the chosen one. A policy answers it in
 `replay`, an agent in the environment (part 6), so that both pay the same dollars.

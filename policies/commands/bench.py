@@ -66,7 +66,7 @@ class BenchOptions:
             "--time-limit",
             min=0.1,
             metavar="SECONDS",
-            help="End with an error if one replay takes longer, in a process of its own. (default: no limit)",
+            help="End with an error if one replay takes longer, in a separate process. (default: no limit)",
             show_default=False,
         ),
     ] = None
