@@ -1,1 +1,1 @@
-"""Jobs with a task or a class: their processes on Ray, and what these say to the coordinator."""
+"""Built-in and class jobs: the calls that their processes on Ray make to the coordinator."""

@@ -1,4 +1,4 @@
-"""What the processes of jobs ask of the coordinator, and tell it; how their orders end: the job goes on, leaves, or is done."""
+"""Calls of jobs' processes to the coordinator: orders, permits, phases, checkpoints and progress."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ from runtime.phases import Paused
 
 
 class JobCalls:
-    """Answers jobs. Every method but `ask` is one that a job's processes call by `ask`, with the job first.
+    """Answers jobs. Every method but `ask` is called through `ask` by a process of a job, which is the first argument.
 
     Args:
-        run: whose jobs they are. lifecycle, profiling, solo: of it.
+        run: State of the run.
+        lifecycle: Starts and ends of the run's jobs.
+        profiling: Profiler of the run.
+        solo: Iterations that jobs run after their last one to measure their time alone.
     """
 
     def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, solo: SoloIterations) -> None:
@@ -40,27 +43,51 @@ class JobCalls:
         self._solo = solo
 
     async def ask(self, method: str, job_id: str, *arguments: Any) -> Any:
-        """A process of a job calls a method."""
+        """Call a method for a process of a job.
+
+        Args:
+            method: Name of the method.
+            job_id: Id of the job.
+            *arguments: Further arguments of the method.
+        """
         return await getattr(self, method)(self._run.handles[job_id], *arguments)
 
     async def clock(self, handle: JobHandle) -> tuple[str, float]:
-        """Which machine's clock this is, and its reading at time 0."""
+        """Return the boot id of the coordinator's machine, and the reading of its monotonic clock at time 0 of the run."""
         return boot_id(), self._run.log.zero_s
 
     async def now(self, handle: JobHandle) -> float:
-        """The time, seconds."""
+        """Return the time of the run, in seconds."""
         return self._run.log.now()
 
     async def started_worker(self, handle: JobHandle, worker: Any) -> None:
-        """A job has one more process."""
+        """Record a worker of a job."""
         handle.actors.add(worker)
 
     async def has_process(self, handle: JobHandle, machine: str, pid: int, start: int) -> None:
-        """Note a process of a job, as `Actors.processes` has it."""
+        """Record a process of a job, so that it can be ended when the job ends.
+
+        Args:
+            handle: The job.
+            machine: Id of the Ray node of the process.
+            pid: Process id.
+            start: Time at which the process was started, by the clock of its machine.
+        """
         handle.actors.note_process(machine, pid, start)
 
     async def order(self, handle: JobHandle, done: Done | None) -> Order | None:
-        """The last order has been carried out, if there was one; answer with the next one, or None: the job is done."""
+        """Record that a job has carried out its last order, and wait for the next one.
+
+        Args:
+            handle: The job.
+            done: Outcome of the last order, or None if there was none.
+
+        Returns:
+            The next order, or None if the job is done.
+
+        Raises:
+            Stopped: If the run stops, or the job has to wait for nodes.
+        """
         handle.permits.work(None)
         handle.actors.come()
         await self._run.written()
@@ -80,14 +107,18 @@ class JobCalls:
         """Wait for the permit of a phase.
 
         Args:
-            parts: of a rollout: what its nodes are cut into, if it can do with a part of them.
-            iteration: that the phase belongs to, where it is not the one in hand.
+            handle: The job.
+            pool: Pool of the nodes of the phase.
+            parts: Parts into which the nodes of a rollout are divided if it can run on some of them, else empty.
+            iteration: Number of the iteration that the phase belongs to, or None for the one in progress.
 
         Returns:
-            Nothing: it has the permit. Else the pools on whose nodes its state is to leave the devices before it waits on.
+            Empty if the job has the permit. Otherwise the pools on whose nodes the job has to offload its state before it waits
+            again.
 
         Raises:
-            Stopped: the run stops. Paused: the job's rollouts wait.
+            Stopped: If the run stops.
+            Paused: If the job's rollouts are paused.
         """
         run = self._run
         handle.permits.work(None)
@@ -97,7 +128,7 @@ class JobCalls:
         if pool == "rollout" and handle.permits.pauses:
             raise Paused
         number = handle.iteration if iteration is None else iteration
-        asked_before = pool in handle.permits.asks or pool in handle.permits.holds  # and waited for something else since
+        asked_before = pool in handle.permits.asks or pool in handle.permits.holds  # a checkpoint or a pause came between
         handle.permits.wait_for(pool)
         if not asked_before:
             follows = protocol.asked(handle, pool, number, run.log.now(), parts)
@@ -108,20 +139,30 @@ class JobCalls:
         return await self.permit(handle, pool)
 
     async def permit(self, handle: JobHandle, pool: Pool) -> tuple[Pool, ...]:
-        """Wait on, as `acquire` does."""
+        """Wait for a permit that was asked for; returns as `acquire`."""
         leaving = self._run.decisions.residents.leaving(handle) or await handle.permits.waits[pool]
         await self._run.written()
         return leaving
 
     async def pause(self, handle: JobHandle, pauses: bool) -> None:
-        """Whether no further rollout of a job is to begin; one that waits for its permit does not wait on then."""
+        """Pause or resume the rollouts of a job. A pause ends the wait for the permit of one.
+
+        Args:
+            handle: The job.
+            pauses: Whether to pause them.
+        """
         if pauses:
             handle.permits.pause(Paused())
         else:
             handle.permits.unpause()
 
     async def continued(self, handle: JobHandle, sampled: int) -> None:
-        """A job that was made anew, or has been away, has run so many rollouts that it has not trained on yet."""
+        """Report how many rollouts a job is ahead of its trainings, after it was created again or its request was dropped.
+
+        Args:
+            handle: The job.
+            sampled: Number of finished rollouts that it has not trained on yet.
+        """
         run = self._run
         await run.written()
         if not run.present(handle) or run.stopping:
@@ -129,14 +170,23 @@ class JobCalls:
         run.follow(protocol.continued(handle, handle.iteration + sampled, handle.iteration))
 
     async def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
-        """Whether the state of a phase that is over may stay on its devices."""
+        """Return whether the state of a finished phase may stay on the devices of a pool's nodes."""
         run = self._run
         return not run.stopping and run.present(handle) and run.decisions.residents.may_stay(handle, pool)
 
     async def offloaded(
         self, handle: JobHandle, pool: Pool, seconds: float, host_gb: float, device_gb: float, taken_gb: float = 0.0
     ) -> None:
-        """State that had stayed has left its devices."""
+        """Record that state that had stayed on its devices has been offloaded.
+
+        Args:
+            handle: The job.
+            pool: Pool of the nodes.
+            seconds: Duration of the offload, in seconds.
+            host_gb: Host memory of the job on a node afterwards, in GB.
+            device_gb: Memory that the job still has on each GPU, in GB.
+            taken_gb: Memory of each GPU that is not free, in GB.
+        """
         run = self._run
         await run.written()
         nodes = tuple(node.name for node in handle.place.nodes[pool])
@@ -145,12 +195,20 @@ class JobCalls:
         run.decisions.went(handle, pool)
 
     async def release(self, handle: JobHandle, report: Report) -> tuple[Pool, ...]:
-        """A phase is over. Returns the pools on whose nodes the job's state is to leave the devices."""
+        """Record that a phase is over.
+
+        Args:
+            handle: The job.
+            report: Times and memory of the phase.
+
+        Returns:
+            The pools on whose nodes the job has to offload its state.
+        """
         run = self._run
         await run.written()
         phase: Pool = "training" if report.phase == "training" else "rollout"
         if phase not in handle.permits.holds:
-            return ()  # the job has failed meanwhile
+            return ()  # the job has failed in the meantime
         now_s = run.log.now()
         handle.permits.work(now_s)
         if report.keeps:
@@ -171,7 +229,13 @@ class JobCalls:
         return run.decisions.residents.leaving(handle)
 
     async def synced(self, handle: JobHandle, start_s: float, end_s: float) -> tuple[Pool, ...]:
-        """A sync is over. Returns as `release`."""
+        """Record that a sync is over; returns as `release`.
+
+        Args:
+            handle: The job.
+            start_s: Start of the sync, in seconds of the run's clock.
+            end_s: End of the sync, in seconds of the run's clock.
+        """
         run = self._run
         await run.written()
         if handle.iteration == PROFILE and handle.job is None:
@@ -181,10 +245,14 @@ class JobCalls:
         return run.decisions.residents.leaving(handle)
 
     async def progress(self, handle: JobHandle, done: int, total: int, tokens: int, who: str) -> None:
-        """How far the phase in hand is.
+        """Record the progress of a phase, and report when a rollout reaches the threshold of migration.
 
         Args:
-            done: responses that are finished, of those that `who` counts. total: all of the phase.
+            handle: The job.
+            done: Number of finished responses among those that `who` counts.
+            total: Number of responses of the phase that `who` counts.
+            tokens: Number of tokens that `who` has sampled.
+            who: Name of the process that counts; the counts of a job's processes are added up.
         """
         run = self._run
         responses, total = handle.tail.count(who, done, total, tokens)
@@ -192,7 +260,7 @@ class JobCalls:
             handle.changed.ring()
         migration = run.scheduler.members.migration
         if run.log.problem is not None:
-            return  # there will be another report
+            return  # nothing can be recorded now, and another report will follow
         if migration is None or "rollout" not in handle.permits.holds or handle.tail.past_threshold or not run.present(handle):
             return
         if migration.at * total <= responses < total:
@@ -200,13 +268,16 @@ class JobCalls:
             run.tell(facts.Threshold(handle.id))
 
     async def warned(self, handle: JobHandle, text: str) -> None:
-        """A process of a job has something to tell the user; each text once."""
+        """Show a warning of a job's process to the user, unless the same text was shown before."""
         if handle.actors.warn(text):
             self._run.log.say(f"{handle.id}: WARNING: {text}")
 
     async def changes(self, handle: JobHandle) -> bool:
-        """Wait until a job's rollout is to use other parts of its nodes than it knows of, or as many responses have finished as it
-        stops for; False: it is over, or nothing of that ever is."""
+        """Wait until a job's rollout has to stop, to use other parts of its nodes or because the responses of `wake` are done.
+
+        Returns:
+            False if the rollout is over or never has to stop, else True.
+        """
         while "rollout" in handle.permits.holds:
             if self._run.scheduler.members.migration is None and handle.tail.wake is None:
                 return False
@@ -216,26 +287,39 @@ class JobCalls:
         return False
 
     async def wake(self, handle: JobHandle, responses: int | None) -> None:
-        """A job's rollout stops when so many of its responses have finished."""
+        """Set the number of finished responses at which a job's rollout stops.
+
+        Args:
+            handle: The job.
+            responses: Number of responses, or None to let it run to its end.
+        """
         handle.tail.wake_at(responses)
         handle.changed.ring()
 
     async def parts(self, handle: JobHandle) -> tuple[int, ...]:
-        """Numbers of the parts that a job's rollout is to use from now on."""
+        """Return the numbers of the parts that a job's rollout may use from now on."""
         return handle.tail.learn()
 
     async def left(self, handle: JobHandle) -> None:
-        """A job's rollout uses no others any more."""
+        """Report that a job's rollout has left the parts of its nodes that it may not use any more."""
         await self._run.written()
         if "rollout" in handle.permits.holds:
             self._run.tell(facts.Shrunk(handle.id))
 
     async def checkpointed(self, handle: JobHandle, checkpoint: Checkpoint) -> bool:
-        """What a job was after some iterations is on the disk; True: the journal knows it."""
+        """Record a checkpoint of a job. A job that was waiting for it leaves its placement.
+
+        Args:
+            handle: The job.
+            checkpoint: Checkpoint that is on disk.
+
+        Returns:
+            Whether the checkpoint is durable in the journal.
+        """
         run = self._run
         await run.written()
         if handle.gone or checkpoint.iterations > handle.iteration:
-            return False  # of processes that the job had before
+            return False  # it is from former processes of the job
         follows = protocol.checkpointed(handle, checkpoint, run.log.now())
         if checkpoint.iterations != handle.iteration or not self._leave(handle, follows):
             run.follow(follows)
@@ -245,19 +329,23 @@ class JobCalls:
         return False
 
     async def idle(self, handle: JobHandle) -> None:
-        """Nothing of a job that leaves its place is under way; it has no checkpoints."""
+        """Let a job without checkpoints leave its placement, because none of its phases is in progress."""
         await self._run.written()
         if handle.ending.over_budget:
             self._leave(handle, Follows())
 
     async def full(self, handle: JobHandle, problem: str) -> None:
-        """There is no room for a job's checkpoint: wait until it may be tried again. Until then the job is in nobody's way.
+        """Wait until a job's checkpoint may be tried again, because the disk is full. Meanwhile the job does not hold up others.
+
+        Args:
+            handle: The job.
+            problem: Error of the disk, in one line.
 
         Raises:
-            Stopped: the run stops.
+            Stopped: If the run stops.
         """
         run, folder = self._run, self._run.checkpoints(handle.id).parent.parent
-        free = free_bytes(folder)  # now: whoever hears of it may make room at once
+        free = free_bytes(folder)  # before the message, to which a user may react by making room at once
         handle.permits.work(None)
         await run.written()
         if handle.saved.full is None and run.present(handle) and not run.stopping:
@@ -272,19 +360,31 @@ class JobCalls:
         handle.permits.work(run.log.now())
 
     async def memory_limit(self, handle: JobHandle, pool: str) -> float | None:
-        """GB of host memory that a node of a pool has for jobs; of either pool, where none is named; None: nobody says."""
+        """Return the host memory that a node has for jobs, in GB, or None if the cluster file does not state it.
+
+        Args:
+            handle: The job.
+            pool: Pool of the node, or an empty string for the larger limit of both.
+        """
         limits = [one.node_memory_gb for name, one in self._run.plan.cluster.pools.items() if pool in (name, "")]
         known = [limit for limit in limits if limit is not None]
         return max(known) if len(known) == len(limits) else None
 
     async def exceeded(self, handle: JobHandle, node: str, gb: float, limit_gb: float) -> None:
-        """A process of a job has more host memory than its node has for jobs: the job fails."""
+        """Fail a job of which a process uses more host memory than a node has for jobs.
+
+        Args:
+            handle: The job.
+            node: Description of the process and its node.
+            gb: Host memory that it uses, in GB.
+            limit_gb: Limit of the node, in GB.
+        """
         problem = f"{node} has {gb:.2f} GB of host memory; a node has {limit_gb:.2f} GB for jobs"
         where = handle.permits.phase or "step"
         await self._lifecycle.fail(handle, End("failed", where, problem), again=False)
 
     def _completed(self, handle: JobHandle, done: Done) -> None:
-        """A job has carried out its order."""
+        """Record that a job has carried out its order."""
         if handle.iteration == PROFILE:
             if self._profiling.passed(handle, done):
                 rest(self._run, handle)
@@ -302,7 +402,7 @@ class JobCalls:
         if what is Next.DONE or (what is not Next.GO_ON and not settles):
             self._carry_out(handle, what, follows)
             return
-        run.follow(follows)  # who leaves writes a checkpoint before that, and ends what is under way
+        run.follow(follows)  # a job that leaves first ends its phases and writes a checkpoint
         moves = what is Next.MOVE and handle.is_moving
         goes = done.keeps and run.scheduler.is_to_go(handle.id)
         handle.place.leave_after(checkpoint=what is Next.OVER_BUDGET or (done.movable and (moves or goes)))
@@ -310,7 +410,7 @@ class JobCalls:
             run.decisions.order(handle)
 
     def _leave(self, handle: JobHandle, follows: Follows) -> bool:
-        """Let a job leave its place that has waited for what it has said now; False: it has waited for nothing."""
+        """Let a job leave its placement if it was waiting for this report to do so, and return whether it was."""
         if not (handle.place.leaving and handle.lives and self._run.present(handle)):
             return False
         handle.place.leave_after(checkpoint=False)
