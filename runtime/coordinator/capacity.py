@@ -26,7 +26,7 @@ class Capacity:
 
     def __init__(self, plan: RunPlan, nodes: NodePool) -> None:
         self._plan, self._nodes = plan, nodes
-        self._on_hosts: tuple[int, dict[str, list[Node]]] | None = None  # after so many changes
+        self._on_hosts: tuple[int, dict[str, list[Node]]] | None = None  # and the number of changes before
 
     def nodes(self) -> list[Node]:
         """Return the nodes of the run."""

@@ -1,4 +1,4 @@
-"""What the scheduler has decided is carried out: jobs get and leave places and permits, and processes are started and ended."""
+"""Decisions of the scheduler, carried out: jobs get and leave places and permits, and processes are started and ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from runtime.machines.nodes import POOLS
 
 
 class Errand(NamedTuple):
-    """A job's processes are to be started, where it has none, or to be ended (`ends`)."""
+    """A job whose processes are started, if it has none, or ended (`ends`)."""
 
     handle: JobHandle
     ends: bool
@@ -53,7 +53,7 @@ class Decisions:
 
     Attributes:
         residents: The jobs whose state stays on their nodes.
-        errands: What is to be done for the processes of jobs; `JobLifecycle` does it.
+        errands: Queue of jobs whose processes `JobLifecycle` starts or ends.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Decisions:
         handle.tell(handle.order(str(checkpoints_of(self._plan, handle.id))), self._log.now())
 
     def evict(self, handle: JobHandle) -> None:
-        """A job's processes are to end, and it with them or only until it is made anew."""
+        """End a job's processes, and the job with them or only until it is made again."""
         if handle.gone:  # it has been refused
             return
         if handle.ending.why is None:
@@ -169,7 +169,7 @@ class Decisions:
 
 
 def _known_anew(former: Job | None, job: Job) -> Iterator[str]:
-    """What is known of a job from now on, in place of what was: lines for the user."""
+    """Yield lines about what is known of a job now, in place of what was."""
     if former is not None and (replaced := _cold_starts(former, job)):
         yield replaced
     elif not job.movable:
@@ -191,7 +191,7 @@ def _kept_gb(job: Job) -> tuple[float, float]:
 
 
 def _cold_starts(former: Job, job: Job) -> str:
-    """What has been observed of cold starts in place of what was known of them; nothing where that is the same."""
+    """Return the cold starts that were observed in place of those that were known; empty if they are the same."""
     before, after = ({pool: getattr(one, pool).switch.cold_s for pool in POOLS} for one in (former, job))
     replaced = [pool for pool in POOLS if after[pool] != before[pool]]
     changes = [f"its {pool} took {after[pool]:.2f} s, in place of {before[pool]:.2f} s" for pool in replaced]

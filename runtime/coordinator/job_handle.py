@@ -16,7 +16,7 @@ from runtime.jobside.messages import End, Order
 
 @dataclass(eq=False)
 class JobHandle:
-    """What the coordinator knows of a job, and how it talks to it. Methods take what has happened.
+    """A job as the coordinator knows it, and its conversation with it. Methods take what has happened.
 
     Attributes:
         spec: The job as it was submitted.
@@ -41,12 +41,12 @@ class JobHandle:
 
     @property
     def state(self) -> JobState:
-        """Where it is in its life."""
+        """The state of the job."""
         return self.life.state
 
     @property
     def gone(self) -> bool:
-        """Whether it has come to its end, or another handle stands for it."""
+        """Whether it has come to its end, or another handle has replaced it."""
         return self.state is JobState.GONE
 
     @property
@@ -85,18 +85,18 @@ class JobHandle:
         return self.spec.id
 
     def lend(self, seating: Seating) -> None:
-        """It has nodes to be measured on."""
+        """Give it nodes on which it is measured."""
         if not (self.spec.is_attached or self.is_over):
             self.counts.begin(PROFILE)
         self._seat(seating, 0)
         self.life.follow("lent")
 
     def arrive(self) -> None:
-        """It is handed to the policy."""
+        """Hand it to the policy."""
         self.life.follow("arrived")
 
     def take_place(self, seating: Seating, shape: int = 0) -> None:
-        """It has this place, where it runs in a shape."""
+        """Give it a place, where it runs in a shape."""
         if self.place.group is None:
             self.counts.begin(self.counts.begins)
         self._seat(seating, shape)
@@ -108,49 +108,46 @@ class JobHandle:
         self.changed.ring()
 
     def begin_move(self) -> None:
-        """It is to go to another place."""
+        """Let it go to another place."""
         self.life.follow("moves")
 
     def leave_place(self) -> None:
-        """It has no place."""
+        """Take its place away."""
         self.place.give_up()
         self.permits.give_up()
         self.life.follow("left")
         self.changed.ring()
 
     def begin_rest(self, now_s: float, error: Exception) -> None:
-        """Its processes are to end, which get an error where they wait, until it has a place."""
+        """End its processes until it has a place; they get the error where they wait."""
         self.life.follow("rests")
         self.permits.work(now_s)
         self.refuse(error)
 
     def end_rest(self) -> None:
-        """Its processes have ended, since it waits for a place; it may have got one meanwhile."""
+        """Note that its processes have ended; it may have got a place meanwhile."""
         self.life.follow("rested")
         self.actors.end()
         self.permits.work(None)
 
     def begin_end(self, why: End, again: bool = False) -> None:
-        """Its processes are to end, and it with them or only until it is made anew (`again`)."""
+        """End its processes, and the job with them unless it is made `again`."""
         self.ending.begin(why, again)
         self.life.follow("ends")
 
-    def close(self) -> None:
-        """It has come to its end, or another handle stands for it."""
+    def close(self, halted: bool = False) -> None:
+        """Note that it has come to its end, or was replaced; if it is `halted`, it continues with the run."""
+        if halted:
+            self.ending.halt()
         self.life.follow("gone")
 
-    def halt(self) -> None:
-        """It has come to its end with the run, and continues with it."""
-        self.ending.halt()
-        self.close()
-
     def successor(self, begins: int, deaths: int, why: str) -> JobHandle:
-        """Return the job as it is made anew.
+        """Return the job as it is made again.
 
         Args:
             begins: Number of the iteration that it begins with.
             deaths: Number of its deaths in a row.
-            why: Why it is made anew.
+            why: Reason for which it is made again.
         """
         return JobHandle(
             self.spec,
@@ -165,12 +162,12 @@ class JobHandle:
         )
 
     def give_back(self, phase: HoldName, node_s: float = 0.0) -> None:
-        """A phase of it is over, which has taken so many node-seconds that count."""
+        """Note that a phase is over, and the node-seconds of it that count."""
         self.permits.give_back(phase, self.place.pool_of(phase), node_s)
         self.changed.ring()
 
     def learn(self, job: Job | None) -> None:
-        """It is known to the policy so."""
+        """Note how the policy knows it."""
         self.job = job
 
     def tell(self, order: Order | None, now_s: float) -> None:

@@ -41,11 +41,11 @@ class Counts:
     recent: list[Mapping[str, float]] = field(default_factory=list)
 
     def begin(self, iteration: int) -> None:
-        """The job is to do this iteration next."""
+        """Let the job do this iteration next."""
         self.iteration = iteration
 
     def add(self, metrics: Mapping[str, float]) -> bool:
-        """The job has done its iteration; returns whether it has done more than ever before."""
+        """Count an iteration; return whether the job has done more than ever before."""
         self.iteration += 1
         self.recent = [*self.recent[-PATIENCE:], metrics]
         is_most = self.iteration > self.done
@@ -53,19 +53,19 @@ class Counts:
         return is_most
 
     def begin_place(self) -> None:
-        """The job's place begins with the next iteration."""
+        """Let the job's place begin with the next iteration."""
         self.begins = self.iteration
 
     def go_back(self, number: int) -> None:
-        """The job continues after fewer iterations than are counted."""
+        """Continue after fewer iterations than are counted."""
         self.iteration, self.begins = number, min(self.begins, number)
 
     def recall(self, done: int) -> None:
-        """A journal tells that the job has done so many iterations."""
+        """Note how many iterations the job has done by its journal."""
         self.done = done
 
     def resume(self, begins: int) -> None:
-        """The job and its place continue with this iteration."""
+        """Let the job and its place continue with this iteration."""
         self.iteration = self.begins = begins
 
 
@@ -75,8 +75,8 @@ class Place:
 
     Attributes:
         group: Number of its group, `LEASE`, or None if it has no place.
-        numbers: Numbers of its nodes within the group, by phase.
-        nodes: Its nodes, by phase; those that it had last if it has no place.
+        numbers: Numbers of the nodes within the group, by phase.
+        nodes: Nodes of the job, by phase; those that it had last if it has no place.
         shape: Number of the shape in which it runs there.
         leaving: Whether it writes a checkpoint, and leaves then.
         parks: Whether an attached job asks for no place until its owner comes.
@@ -90,7 +90,7 @@ class Place:
     parks: bool = False
 
     def take(self, seating: Seating, shape: int) -> None:
-        """The job has this place, where it runs in a shape."""
+        """Note the job's place, where it runs in a shape."""
         self.group, self.shape, self.leaving = seating.group, shape, False
         self.numbers = {"rollout": seating.rollout, "training": seating.training}
         self.nodes = {"rollout": seating.rollout_nodes, "training": seating.training_nodes}  # type: ignore[dict-item]
@@ -112,21 +112,21 @@ class Place:
         return self.nodes["training" if phase in ALL_NODES else phase][0].pool  # type: ignore[index]
 
     def give_up(self) -> None:
-        """The job has no place."""
+        """Note that the job has no place."""
         self.group, self.leaving = None, False
 
     def leave_after(self, checkpoint: bool) -> None:
-        """Whether the job leaves its place as soon as its next checkpoint is written."""
+        """Set whether the job leaves its place as soon as its next checkpoint is written."""
         self.leaving = checkpoint
 
     def park(self, parks: bool) -> None:
-        """Whether the job asks for no place until its owner comes."""
+        """Set whether the job asks for no place until its owner comes."""
         self.parks = parks
 
 
 @dataclass
 class Tail:
-    """How far a job's rollout is, and which of its nodes it uses.
+    """The progress of a job's rollout, and the parts of its nodes that it uses.
 
     Attributes:
         parts: Parts into which the rollout's nodes are cut, if it can do with some of them.
@@ -150,16 +150,16 @@ class Tail:
         return self.wake is not None and how_far(self.progress)[0] >= self.wake
 
     def cut(self, parts: tuple[Node, ...]) -> None:
-        """The nodes of the next rollout are cut into these parts."""
+        """Note the parts into which the nodes of the next rollout are cut."""
         self.parts = parts
 
     def begin(self, parts: tuple[int, ...]) -> None:
-        """A phase begins; of a rollout the numbers of the parts that it uses."""
+        """Begin a phase; a rollout uses the parts with these numbers."""
         self.progress, self.past_threshold = {}, False
         self.uses = self.knows = parts
 
     def use(self, parts: tuple[int, ...]) -> None:
-        """The rollout is to use these parts from now on."""
+        """Let the rollout use these parts from now on."""
         self.uses = parts
 
     def learn(self) -> tuple[int, ...]:
@@ -168,22 +168,22 @@ class Tail:
         return self.uses
 
     def count(self, who: str, done: int, total: int, tokens: int) -> tuple[int, int]:
-        """A process has counted finished responses, all of them, and tokens; the first two, of all processes."""
+        """Note what a process has counted; return finished and all responses of all processes."""
         self.progress[who] = (done, total, tokens)
         return how_far(self.progress)[:2]
 
     def pass_threshold(self) -> None:
-        """The rollout has reached the threshold of migration."""
+        """Note that the rollout has reached the threshold of migration."""
         self.past_threshold = True
 
     def wake_at(self, responses: int | None) -> None:
-        """The rollout stops when so many responses have finished."""
+        """Let the rollout stop when this number of responses have finished."""
         self.wake = responses
 
 
 @dataclass
 class ProfilePass:
-    """How a job is being measured.
+    """The measurement of a job.
 
     Attributes:
         passes: Number of passes that it still has to make.
@@ -222,16 +222,16 @@ class ProfilePass:
             self.over.set_result(None)
 
     def count(self) -> int:
-        """A pass is over; returns the number of those that are left."""
+        """Count a pass; return the number of those that are left."""
         self.passes -= 1
         return self.passes
 
     def took(self, phase: str, seconds: float) -> None:
-        """A phase of a job whose first iterations are measured is over."""
+        """Note the seconds of a phase of a job whose first iterations are measured."""
         self.longest_s[phase] = max(self.longest_s.get(phase, 0.0), seconds)
 
     def synced(self, seconds: float) -> None:
-        """The sync of a pass is over."""
+        """Note the seconds of the sync of a pass."""
         self.sync_s = seconds
 
 
@@ -252,18 +252,18 @@ class Saved:
     full: str | None = None
 
     def add(self, checkpoint: Checkpoint) -> bool:
-        """A checkpoint is written; returns whether there was no room for it before."""
+        """Add a checkpoint; return whether there was no room for it before."""
         was_full, self.full = self.full is not None, None
         self.last, self.seconds = checkpoint.folder, checkpoint.seconds
         self.recorded.add(checkpoint.iterations)
         return was_full
 
     def fail(self, problem: str) -> None:
-        """There is no room for a checkpoint."""
+        """Note that there is no room for a checkpoint."""
         self.full = problem
 
     def recall(self, recorded: set[int]) -> None:
-        """A journal knows the checkpoints of these iterations."""
+        """Note the checkpoints that the journal knows, by iterations."""
         self.recorded = recorded
 
     def go_back(self, folder: Path, most: int) -> ResumePoint:
@@ -282,7 +282,7 @@ class Saved:
 
 @dataclass
 class Ending:
-    """Why and how a job's processes end.
+    """The end of a job's processes.
 
     Attributes:
         why: Why they are being ended, or None if they are not.
@@ -308,24 +308,24 @@ class Ending:
         return self.why.problem or self.why.outcome if self.why else "it is over"
 
     def begin(self, why: End, again: bool) -> None:
-        """The job's processes are to end, and the job with them or only until it is made anew."""
+        """End the job's processes, and the job with them unless it is made again."""
         self.why, self.again = why, again
 
     def clear(self) -> None:
-        """The processes have ended."""
+        """Note that the processes have ended."""
         self.cleared.set()
 
     def halt(self) -> None:
-        """The job ends with the run, and continues with it."""
+        """Note that the job ends with the run, and continues with it."""
         self.halted = True
 
     def spend(self, is_spent: bool) -> bool:
-        """Whether the job's budget is spent; it ends when its checkpoint is written then."""
+        """Set whether the job's budget is spent; it then ends when its checkpoint is written."""
         self.over_budget = is_spent
         return is_spent
 
     def forgive(self) -> None:
-        """The job has done more iterations than ever before."""
+        """Count the job's deaths from here: it has done more iterations than ever before."""
         self.deaths = 0
 
 
@@ -334,13 +334,13 @@ class Actors:
     """The processes of a job.
 
     Attributes:
-        controller: What is started for the job, or None.
-        workers: Its other processes.
+        controller: Handle of the process or place that was started for the job, or None.
+        workers: Handles of the other processes.
         has_come: Whether the controller has asked for an order.
         alive: Whether they have the job's state, on its nodes, since its profile.
         order: Future of the order that the controller waits for.
         warnings: Warnings that they have given.
-        processes: What was started for the job, by Ray node: process id, and when its machine started it.
+        processes: Process ids and start times of the job's processes, by Ray node.
     """
 
     controller: Any = None
@@ -352,27 +352,27 @@ class Actors:
     processes: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
 
     def begin(self, controller: Any) -> None:
-        """Processes are started."""
+        """Note the processes that were started."""
         self.controller, self.has_come, self.alive = controller, False, False
 
     def add(self, worker: Any) -> None:
-        """There is one more process."""
+        """Add a process."""
         self.workers.append(worker)
 
     def note_process(self, machine: str, pid: int, start: int) -> None:
-        """A process was started on a Ray node, by its machine at this time."""
+        """Note a process that was started on a Ray node, at this time of its machine."""
         self.processes.setdefault(machine, set()).add((pid, start))
 
     def come(self) -> None:
-        """The controller, or the owner, has asked for something."""
+        """Note that the controller, or the owner, has asked for something."""
         self.has_come = True
 
     def keep(self, alive: bool) -> None:
-        """A profile is over; whether they have the job's state."""
+        """Note whether the processes have the job's state after its profile."""
         self.alive = alive
 
     def end(self) -> None:
-        """There are none any more."""
+        """Note that there are no processes any more."""
         self.controller, self.workers = None, []
 
     def tell(self, order: Order | None) -> None:
@@ -402,12 +402,12 @@ class Actors:
 
 @dataclass
 class Residency:
-    """What a job keeps on its nodes between phases.
+    """The state of a job on its nodes between phases.
 
     Attributes:
-        waits: How its state may wait, by pool.
+        waits: Ways in which the job's state may wait, by pool.
         to_leave: Pools on whose nodes its state is no longer to stay.
-        exceeds: How much more it keeps than it has stated, in words; empty if it does not.
+        exceeds: Words that say how much more the job keeps than it has stated, or an empty string.
     """
 
     waits: dict[Pool, Waits] = field(default_factory=dict)
@@ -415,31 +415,31 @@ class Residency:
     exceeds: str = ""
 
     def learn(self, waits: Mapping[Pool, Waits]) -> None:
-        """It is known how the job's state may wait."""
+        """Note how the job's state may wait."""
         self.waits = dict(waits)
 
     def stay(self, pool: Pool, host_gb: float, device_gb: float) -> None:
-        """The state of a phase has stayed; where it takes more than was known, that is known from now on."""
+        """Note that the state of a phase has stayed, and what it takes if that is more than was known."""
         self.to_leave.discard(pool)  # it was asked before it was decided anew
         stay = self.waits[pool].levels[0]
         more = replace(stay, host_gb=max(stay.host_gb, host_gb), device_gb=max(stay.device_gb, device_gb))
         self.waits[pool] = replace(self.waits[pool], levels=(more, *self.waits[pool].levels[1:]))
 
     def forget_peak(self, pool: Pool) -> None:
-        """A phase had too little memory of a GPU: what it needs is not known any more."""
+        """Forget what a phase needs of a GPU, which had too little memory."""
         if pool in self.waits:
             self.waits[pool] = replace(self.waits[pool], peak_gb=0.0)
 
     def ask_to_leave(self, pool: Pool) -> None:
-        """The state of a phase is to leave its nodes."""
+        """Ask the state of a phase to leave its nodes."""
         self.to_leave.add(pool)
 
     def leave(self, pool: Pool) -> None:
-        """The state of a phase has left its nodes."""
+        """Note that the state of a phase has left its nodes."""
         self.to_leave.discard(pool)
 
     def exceed(self, why: str) -> None:
-        """The job keeps more than it has stated."""
+        """Note that the job keeps more than it has stated."""
         self.exceeds = why
 
 

@@ -45,7 +45,7 @@ TRANSITIONS: dict[JobState, _Row] = {
 
 
 class JobLife:
-    """Where a job is in its life.
+    """The life of a job, which follows the table.
 
     Attributes:
         state: The state of the job.
@@ -59,7 +59,7 @@ class JobLife:
         """Change the state as the table has it.
 
         Args:
-            event: What has happened to the job.
+            event: Event in the life of the job.
 
         Raises:
             InvariantError: That cannot happen in its state.

@@ -172,7 +172,7 @@ class JobLifecycle:
             self._start(handle)
 
     def _halt(self, handle: JobHandle, *notes: Fact) -> None:
-        handle.halt()
+        handle.close(halted=True)
         self._run.tell(facts.Halted(handle.id), notes=notes)
         handle.leave_place()
         handle.profile.end()

@@ -1,4 +1,4 @@
-"""What a job asks for and has: its permits, and what it waits for."""
+"""Permits of a job: those that it has, asks for and waits for."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def _no_seconds() -> dict[str, float]:
 
 @dataclass
 class Permits:
-    """What a job asks for and has. Its fields are written here alone.
+    """The permits of a job. Their fields are written here alone.
 
     Attributes:
         holds: Permits by phase: one, or one of each side if rollouts are ahead.
         asks: Permits that the job has asked for and does not have, by phase.
-        waits: What its owner waits for, by phase. A result that names pools is no permit: the job first leaves what it has on
-            their nodes.
+        waits: Futures for which its owner waits, by phase. A result that names pools is no permit: the job first leaves what it
+            has on their nodes.
         pauses: Whether its rollouts wait until it has left its place.
         since_s: Time since which it has had no need to wait, or None while it waits.
         began_s: Times at which the rollouts of iterations in progress were ready, by number of the iteration.
@@ -83,15 +83,15 @@ class Permits:
         return next(reversed(self.holds), None)
 
     def ask(self, phase: HoldName, number: int, now_s: float) -> None:
-        """The owner asks for a phase of an iteration."""
+        """Ask for a phase of an iteration."""
         self.asks[phase] = Asked(now_s, number)
 
     def begin(self, number: int, now_s: float) -> None:
-        """The rollout of an iteration is ready."""
+        """Note that the rollout of an iteration is ready."""
         self.began_s[number] = now_s
 
     def grant(self, grant: Grant, now_s: float, number: int) -> None:
-        """The scheduler grants a phase.
+        """Grant a phase.
 
         Args:
             grant: The scheduler's command.
@@ -106,48 +106,48 @@ class Permits:
         self.holds[hold.pool] = hold
 
     def admit(self, phase: HoldName, now_s: float) -> None:
-        """There is room for a phase that was granted: it begins."""
+        """Begin a phase that was granted, for which there is room."""
         self.since_s = self.holds[phase].since_s = now_s
 
     def repeat(self, phase: HoldName, now_s: float) -> None:
-        """A part of a phase is over, and the next one begins with the same permit."""
+        """Begin the next part of a phase with the same permit."""
         self.holds[phase].start_s = self.holds[phase].asked_s = now_s
 
     def give_back(self, phase: HoldName, pool: Pool, node_s: float) -> None:
-        """A phase is over, whose nodes are of a pool; it has taken so many node-seconds that count."""
+        """Give back a phase, with the pool of its nodes and the node-seconds of it that count."""
         self.busy_s[pool] += node_s
         del self.holds[phase]
 
     def give_up(self) -> None:
-        """The job has no permit, and asks for none."""
+        """Give up all permits, and ask for none."""
         self.holds.clear()
         self.asks.clear()
 
     def excuse(self, now_s: float) -> None:
-        """Nobody could give a permit back until now: the time before counts against none."""
+        """Let the time until now count against no permit: none could be given back."""
         for hold in self.holds.values():
             hold.since_s = now_s
 
     def interrupt(self, now_s: float) -> None:
-        """The journal could not be written until now: the job has waited for that, and did not hang."""
+        """Note that the job has waited for the journal until now, and did not hang."""
         self.interrupted = True
         self.since_s = None if self.since_s is None else now_s
         self.excuse(now_s)
 
     def hold_up(self) -> None:
-        """The job waits for room for its checkpoint."""
+        """Note that the job waits for room for its checkpoint."""
         self.interrupted = self.interrupted or bool(self.began_s)
 
     def work(self, now_s: float | None) -> None:
-        """The job has no need to wait from now on; None: it waits."""
+        """Set the time since which the job has had no need to wait, or None if it waits."""
         self.since_s = now_s
 
     def follow(self, now_s: float) -> None:
-        """The job begins its next iteration: it has a place, is loaded, or has finished the one before."""
+        """Note when the next iteration follows: the job has a place, is loaded, or has finished the one before."""
         self.follows_s = now_s
 
     def iterate(self, number: int, now_s: float, is_asynchronous: bool) -> tuple[float, bool]:
-        """An iteration is over.
+        """End an iteration.
 
         Returns:
             The time at which it began, and whether it had to wait for a disk.
@@ -158,7 +158,7 @@ class Permits:
         interrupted, self.interrupted = self.interrupted, False
         return began_s, interrupted
 
-    def count_anew(self, busy_s: dict[str, float] | None = None) -> None:
+    def recount(self, busy_s: dict[str, float] | None = None) -> None:
         """Count the job's work from here on.
 
         Args:
@@ -167,7 +167,7 @@ class Permits:
         self.busy_s = busy_s or _no_seconds()
 
     def forget(self) -> None:
-        """Rollouts that were ready belong to no iteration."""
+        """Forget the rollouts that were ready: they belong to no iteration."""
         self.began_s.clear()
 
     def pause(self, error: Exception) -> None:
@@ -182,11 +182,11 @@ class Permits:
         self.pauses = False
 
     def wait_for(self, phase: HoldName) -> None:
-        """The owner waits for a permit from now on."""
+        """Wait for a permit from now on."""
         self.waits[phase] = asyncio.get_running_loop().create_future()
 
     def wait_no_more(self, phase: HoldName) -> None:
-        """The owner has had what it waited for."""
+        """End the wait for a permit."""
         self.waits.pop(phase, None)
 
     def ask_to_leave(self, pools: tuple[Pool, ...]) -> None:

@@ -261,7 +261,7 @@ class Profiling:
         run.log.say(f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s")
         self._state(handle, longest_s)
         handle.counts.begin_place()
-        handle.permits.count_anew()
+        handle.permits.recount()
         if not handle.spec.movable:
             run.confine(handle, names)
         handle.leave_place()

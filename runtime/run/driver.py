@@ -279,5 +279,5 @@ def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, leases
 def _recall_work(run: RunState, handle: JobHandle) -> None:
     state = run.scheduler.state
     row = state.row(handle.id)
-    handle.permits.count_anew({pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS})
+    handle.permits.recount({pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS})
     handle.arrive()
