@@ -1,1 +1,1 @@
-"""The whole placement problem in plain Python, to be read in an hour: see README.md."""
+"""The whole placement problem in plain Python, readable in an hour: see README.md."""

@@ -1,4 +1,4 @@
-"""Plan, picture and bill of a scenario file: `python -m examples.mini [FILE]`."""
+"""Print the plan, the schedule and the cost of a scenario file: `python -m examples.mini [FILE]`."""
 
 import sys
 from pathlib import Path

@@ -1,11 +1,11 @@
-"""Part 5: the same round robin phase by phase, as a cluster sees it.
+"""Part 5: the same round robin phase by phase, as a cluster runs it.
 
-Part 2 computes when rounds end; it never says who asks whom. Here every phase is an event. `RoundRobin` is the **dispatcher** of a
-group: it gets the facts that a job is ready or has finished, and says which phases may start now. It has no clock, so its driver
-may be a simulator or a real cluster: `rollmux run` drives such a one with messages of real processes. `simulate` is the simulator:
-a heap of future ends, the clock jumps from one to the next.
+Part 2 computes when rounds end, but nothing there tells a phase to start. Here every phase is an event. `RoundRobin` is the
+**dispatcher** of a group: it is told that a job is ready or has finished, and returns the phases that may start now. It has no
+clock, so it can be driven by a simulator or by a real cluster: `rollmux run` drives such a dispatcher with messages of real
+processes. `simulate` is the simulator: it keeps a heap of future ends, and its clock jumps from one to the next.
 
-Played long enough, rounds take one period on average: the exact one of part 2, which the dispatcher does not know.
+After enough rounds, a round takes one period on average: the exact period of part 2, which the dispatcher does not know.
 """
 
 import heapq
@@ -18,7 +18,7 @@ from examples.mini.group import TRAINING, Group
 
 
 class Slice(NamedTuple):
-    """A phase that ran: the `round`-th of its job."""
+    """A phase that ran, in round number `round` of its job."""
 
     job: str
     kind: str  # rollout or training
@@ -29,9 +29,9 @@ class Slice(NamedTuple):
 
 
 class RoundRobin:
-    """Who may start: a phase whose job is ready, and whose turn it is on all its nodes.
+    """Dispatcher of a group. A phase may start if its job is ready and has the turn on all of the phase's nodes.
 
-    Members are numbers in order of admission. A turn ends with its phase, so that no node ever runs two.
+    Members are numbered in order of admission. A turn ends with its phase, so that no node ever runs two.
     """
 
     def __init__(self, group: Group) -> None:
@@ -39,23 +39,23 @@ class RoundRobin:
             **{(k, "rollout"): member.nodes for k, member in enumerate(group.members)},
             **{(k, "training"): (TRAINING,) for k in range(len(group.members))},
         }
-        self.turns: dict[int, deque[int]] = {}  # by node: its users, whose turn it is first
+        self.turns: dict[int, deque[int]] = {}  # by node: its members, beginning with the one that has the turn
         for (k, _), nodes in self.nodes.items():
             for node in nodes:
                 self.turns.setdefault(node, deque()).append(k)
-        self.waiting: dict[int, str] = {}  # by member: the phase that it is ready for
+        self.waiting: dict[int, str] = {}  # by member: the phase for which it is ready
 
     def ready(self, member: int, kind: str) -> None:
-        """A member wants to run its next phase."""
+        """Record that a member is ready for its next phase."""
         self.waiting[member] = kind
 
     def finished(self, member: int, kind: str) -> None:
-        """A phase is over: on its nodes the next one has its turn."""
+        """Record that a phase is over, and give the turn on its nodes to the next member."""
         for node in self.nodes[member, kind]:
             self.turns[node].rotate(-1)
 
     def grants(self) -> list[tuple[int, str]]:
-        """The phases that start now; they are waiting no longer."""
+        """Return the phases that start now, and remove them from the waiting ones."""
         starting = [(k, kind) for k, kind in self.waiting.items() if all(self.turns[node][0] == k for node in self.nodes[k, kind])]
         for member, _ in starting:
             del self.waiting[member]
@@ -63,9 +63,9 @@ class RoundRobin:
 
 
 def simulate(group: Group) -> Iterator[Slice]:
-    """The phases of a group at their worst-case lengths in order of their starts, for ever."""
+    """Yield the phases of a group in order of their starts, without end. Every phase takes its worst case."""
     dispatcher, rounds = RoundRobin(group), [0] * len(group.members)
-    events = [(0.0, k, "sync") for k in range(len(group.members))]  # (end, member, what ends): a rollout may follow a sync
+    events = [(0.0, k, "sync") for k in range(len(group.members))]  # (end, member, phase): a rollout follows a sync
     while True:
         now_s = events[0][0]
         while events and events[0][0] == now_s:
@@ -85,7 +85,10 @@ def simulate(group: Group) -> Iterator[Slice]:
 
 
 def measured_period_s(group: Group, settle: int = 200, rounds: int = 240) -> float:
-    """Seconds a round takes, on average over `rounds` of them after `settle` others; the first member's trainings are watched."""
+    """Return the mean seconds of a round over `rounds` rounds, after `settle` earlier ones.
+
+    A round is measured from one end of the first member's training to the next.
+    """
     first = group.jobs[0].id
     ends = (part.end_s for part in simulate(group) if part.job == first and part.kind == "training")
     times = [next(ends) for _ in range(settle + rounds + 1)]
@@ -93,7 +96,10 @@ def measured_period_s(group: Group, settle: int = 200, rounds: int = 240) -> flo
 
 
 def gantt(group: Group, from_round: int = 10, rounds: int = 2, width: int = 96) -> str:
-    """A picture of some rounds in text: a line a node, a letter a job, a dot where a node idles (a *dependency bubble*)."""
+    """Return a text chart of some rounds: a line per node and a letter per job.
+
+    A dot is idle time (a *dependency bubble*).
+    """
     parts = list(islice(simulate(group), 2 * len(group.members) * (from_round + rounds + 2)))
     start_s, seconds = min(part.start_s for part in parts if part.round == from_round), rounds * group.period_s
     letters = {job.id: chr(ord("a") + k) for k, job in enumerate(group.jobs)}

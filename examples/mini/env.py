@@ -1,18 +1,18 @@
-"""Part 6: the problem as a Gymnasium environment, for policies that are learned.
+"""Part 6: the problem as a Gymnasium environment, for learned policies.
 
-An episode is one stream of jobs. It stops at every decision of the replay (part 4), an action is an entry of the candidates (part
-3), and the mask is their feasibility, so that no agent can break an SLO. The return of an episode is minus its dollars over those
-of `solo`: -1 is what is usual today, and more is better.
+An episode is one stream of jobs. It stops at every decision of the replay (part 4). An action is an entry of the candidates (part
+3), and the mask is their feasibility, so that no agent can break an SLO. The return of an episode is minus its cost as a share of
+that of `solo`: -1 is the cost of separate nodes for every job, and more is better.
 
 | | |
 |---|---|
 | action | `Discrete(most)`: 0 is a new group, then the other candidates in their order |
 | `mask` | (most,) 1 where an action may be chosen |
 | `job` | (4,) of the waiting job: shares of T_solo that rollout and training take, slack of its SLO, nodes |
-| `rows` | (most, 6) of each action: is it a new group, new nodes, price, members, period, slack of the tightest SLO |
+| `rows` | (most, 6) per action: whether it is a new group, new nodes, price, members, period, slack of the tightest SLO |
 
-Numbers that have no limit are shown as x / (1 + x), prices as shares of those of the job's own nodes. An action that the mask
-forbids is replaced by the new group or, if that is impossible, the first of the cheapest places: `info["invalid_action"]`.
+Unbounded numbers are scaled to x / (1 + x), and prices are shares of the price of the job's own nodes. An action that the mask
+forbids is replaced by the new group or, if that is infeasible, by the first of the cheapest candidates: `info["invalid_action"]`.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,10 @@ Observation = dict[str, NDArray[Any]]
 
 
 def random_stream(rng: np.random.Generator) -> Scenario:
-    """Twenty jobs in about half a day, on H20 and H800 nodes, that mostly roll out or mostly train."""
+    """Return twenty jobs that arrive in about half a day, on H20 and H800 nodes.
+
+    Each job spends most of its time either in rollouts or in trainings.
+    """
     arrivals_s = np.cumsum(rng.exponential(2400, size=20))
     jobs = []
     for k, arrival_s in enumerate(arrivals_s.tolist()):
@@ -43,11 +46,11 @@ def random_stream(rng: np.random.Generator) -> Scenario:
 
 
 class PlacementEnv(gymnasium.Env[Any, np.int64]):
-    """The placement problem; the module's docstring has the tables.
+    """The placement problem as an environment; the docstring of the module describes actions and observations.
 
     Args:
-        draw: gives the jobs of the next episode.
-        most: actions; of more candidates those that are feasible come first.
+        draw: Function that returns the scenario of the next episode.
+        most: Number of actions. If there are more candidates, infeasible ones are left out.
     """
 
     def __init__(self, draw: Callable[[np.random.Generator], Scenario] = random_stream, most: int = 32) -> None:
@@ -58,7 +61,7 @@ class PlacementEnv(gymnasium.Env[Any, np.int64]):
         self.actions: list[Candidate] = []
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
-        """Draw a stream and go to its first decision."""
+        """Draw a stream of jobs and advance to its first decision."""
         super().reset(seed=seed)
         self.scenario = self.draw(self.np_random)
         self.solo_usd: float = replay(self.scenario, solo)["cost_usd"] or 1.0
@@ -68,7 +71,7 @@ class PlacementEnv(gymnasium.Env[Any, np.int64]):
         return self.observation(), {}
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Place the job, and go to the next decision, or to the end of the stream where there is none."""
+        """Place the job, and advance to the next decision or to the end of the stream."""
         before_usd = self.run.cost_usd
         invalid = not self.action_masks()[action]
         allowed = [entry for entry in self.actions if entry.feasible]
@@ -84,7 +87,7 @@ class PlacementEnv(gymnasium.Env[Any, np.int64]):
         return self.observation(), reward, not self.actions, False, info
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(most,) True where an action may be chosen; sb3-contrib's masked PPO asks for it by this name."""
+        """Return an array (most,) that is True where an action may be chosen; sb3-contrib's masked PPO requires this name."""
         mask = np.zeros(self.most, dtype=np.bool_)
         mask[: len(self.actions)] = [entry.feasible for entry in self.actions]
         return mask
@@ -96,7 +99,7 @@ class PlacementEnv(gymnasium.Env[Any, np.int64]):
         self.actions = [own, *shown][: self.most]
 
     def observation(self) -> Observation:
-        """What an agent may know; all zeros when the stream is over."""
+        """Return the observation; all zeros when the stream is over."""
         rows = np.zeros((self.most, 6), np.float32)
         shown: Observation = {"mask": self.action_masks().astype(np.int8), "job": np.zeros(4, np.float32), "rows": rows}
         if self.actions:
@@ -109,7 +112,7 @@ class PlacementEnv(gymnasium.Env[Any, np.int64]):
 
 
 def features(entry: Candidate, job: Job, own_usd: float) -> tuple[float, ...]:
-    """The row of an action."""
+    """Return the row of an action."""
     group = entry.group
     slack = min(one.limit_s for one in group.jobs) / group.period_s - 1
     own, price, longer = float(entry.strategy == "isolated"), entry.usd_per_hour / own_usd, group.period_s / job.solo_s - 1
@@ -117,5 +120,5 @@ def features(entry: Candidate, job: Job, own_usd: float) -> tuple[float, ...]:
 
 
 def squash(x: float) -> float:
-    """Between -1 and 1, in order."""
+    """Map a number into (-1, 1), keeping the order."""
     return x / (1 + abs(x))

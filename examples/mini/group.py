@@ -3,11 +3,11 @@
 A **co-execution group** has its own rollout nodes and training nodes. Each member's rollouts run on the rollout nodes that it is
 *pinned* to; every member trains on all of the group's training nodes. The members take turns by strict **round robin**: in each
 round (a *meta-iteration*) every member runs one rollout and one training, on every node in order of admission. A phase begins as
-soon as the job's previous one is over and its turn has come on all its nodes.
+soon as the job's previous one is over and the job has its turn on all nodes of the phase.
 
-`next_round` is that sentence as a program. All it does is add and take the larger of two times, so it is linear in the max-plus
-algebra (where "plus" is max, and "times" is +), and has an eigenvalue: however the rounds begin, in the long run each takes the
-same time, the group's **period**. Then every member's iteration takes one period, which decides whether it keeps its SLO.
+`next_round` is that rule as a program. It only adds times and takes the larger of two, so it is linear in the max-plus algebra
+(where "plus" is max, and "times" is +) and has an eigenvalue: whatever the first round, in the long run every round takes the same
+time, the group's **period**. Every member's iteration then takes one period, which decides whether the member keeps its SLO.
 """
 
 from dataclasses import dataclass, replace
@@ -16,12 +16,12 @@ from typing import Self
 
 from examples.mini.model import Cluster, Job, at_most
 
-TRAINING = -1  # all training nodes of a group, which work as one; rollout nodes are numbered from 0
+TRAINING = -1  # number of all training nodes of a group, which work as one; rollout nodes are numbered from 0
 
 
 @dataclass(frozen=True)
 class Member:
-    """A job and the numbers of the rollout nodes that it is pinned to."""
+    """A job and the numbers of the rollout nodes to which it is pinned."""
 
     job: Job
     nodes: tuple[int, ...]
@@ -29,10 +29,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Members in order of admission, and the nodes they share. It never changes: `joined` and `without` give another one.
+    """Members in order of admission, and the nodes that they share. Immutable: `joined` and `without` return another group.
 
-    Rollout nodes come and go with members and no number is used twice: the next new one gets the number `nodes_made`. Training
-    nodes stay as they are until the group is empty.
+    Rollout nodes come and go with members, and no number is used twice: the next new one gets the number `nodes_made`. Training
+    nodes stay the same until the group is empty.
     """
 
     id: int
@@ -43,46 +43,48 @@ class Group:
 
     @property
     def jobs(self) -> list[Job]:
+        """The jobs of the members."""
         return [member.job for member in self.members]
 
     def on(self, node: int) -> list[Job]:
-        """The jobs that use a node, in order of admission."""
+        """Return the jobs that use a node, in order of admission."""
         return [member.job for member in self.members if node == TRAINING or node in member.nodes]
 
     def training_s(self, job: Job) -> float:
-        """A training of a member: with more nodes than it asked for it may be faster."""
+        """Return the seconds of a member's training, which may be faster on more nodes than it asked for."""
         return job.training.seconds_on(self.training_nodes)
 
     def usd_per_hour(self, cluster: Cluster) -> float:
+        """Return the price of all nodes of the group."""
         rollout, training = cluster.rollout.node_usd_per_hour, cluster.training.node_usd_per_hour
         return len(self.rollout_nodes) * rollout + self.training_nodes * training
 
     @cached_property
     def cycle_s(self) -> float:
-        """T_cycle: a round is no shorter than any member's iteration alone."""
+        """T_cycle: the longest iteration of a member alone. No round is shorter."""
         return max(job.solo_s for job in self.jobs)
 
     @cached_property
     def load_s(self) -> float:
-        """T_load: nor is it shorter than the work of any node."""
+        """T_load: the most work of a node in one round. No round is shorter."""
         rollouts = [sum(job.rollout.worst_case_s for job in self.on(node)) for node in self.rollout_nodes]
         return max([*rollouts, sum(self.training_s(job) for job in self.jobs)])
 
     @property
     def saturated(self) -> bool:
-        """Whether some node has no gap left in which another job could hide. Algorithm 1 adds no job to such a group."""
+        """Whether some node has no gap into which another job could fit. Algorithm 1 adds no job to such a group."""
         return at_most(self.cycle_s, self.load_s)
 
     @cached_property
     def period_s(self) -> float:
         """The length of a round in the long run: the eigenvalue of `next_round`, by Karp's theorem.
 
-        `next_round` keeps N times. Play N rounds from 0, and take of each of these times the least of its average growths over the
-        last 1, 2, ..., N rounds. The largest of these is the period: exactly, after N rounds, however many more the rounds
-        themselves need to settle (R. M. Karp, A characterization of the minimum cycle mean in a digraph, 1978).
+        `next_round` keeps N times. Run N rounds from 0. For each time, take its average growths over the last 1, 2, ..., N rounds,
+        and of these the smallest. The largest of the N results is the period. It is exact after N rounds, even if the rounds
+        themselves need more to settle (R. M. Karp, A characterization of the minimum cycle mean in a digraph, 1978).
 
-        max(T_cycle, T_load) is the same where every member is pinned to one node and none has a sync or trains on more nodes than
-        it asks for; else it may be too short, and a planner that relied on it would break SLOs.
+        max(T_cycle, T_load) is the same if every member is pinned to one node and none has a sync or trains on more nodes than it
+        asks for. Otherwise it may be too short, and a planner that relied on it would break SLOs.
         """
         rounds: list[dict[str | int, float]] = [dict.fromkeys([TRAINING, *self.rollout_nodes, *(job.id for job in self.jobs)], 0.0)]
         for _ in rounds[0]:
@@ -91,7 +93,10 @@ class Group:
         return max(min((last[entry] - at[entry]) / (len(earlier) - k) for k, at in enumerate(earlier)) for entry in last)
 
     def next_round(self, free: dict[str | int, float]) -> dict[str | int, float]:
-        """One meta-iteration: when each node (by number) is free and each job (by id) may roll out, before it and after it."""
+        """Advance by one meta-iteration.
+
+        The times, before and after it, are those from which each node (by number) is free and each job (by id) may start a rollout.
+        """
         free = dict(free)
         for job, nodes in ((member.job, member.nodes) for member in self.members):
             rollout_end = max(free[job.id], *(free[node] for node in nodes)) + job.rollout.worst_case_s
@@ -102,18 +107,20 @@ class Group:
         return free
 
     def keeps_slos(self) -> bool:
+        """Return whether every member keeps its SLO."""
         return all(at_most(self.period_s, job.limit_s) for job in self.jobs)
 
     def fits_rollout_memory(self, cluster: Cluster) -> bool:
-        """Residency: the waiting state of all jobs that are pinned to a node is in its memory at once."""
+        """Return whether every rollout node can hold the state of all jobs pinned to it at once (residency)."""
         limit = cluster.rollout.node_memory_gb
         return all(at_most(sum(job.rollout.host_memory_gb for job in self.on(node)), limit) for node in self.rollout_nodes)
 
     def fits_training_memory(self, cluster: Cluster) -> bool:
+        """Return whether the training nodes can hold the state of all members at once (residency)."""
         return at_most(sum(job.training.host_memory_gb for job in self.jobs), cluster.training.node_memory_gb)
 
     def joined(self, job: Job, nodes: tuple[int, ...], new_nodes: int) -> Self:
-        """The group with a job as its last member, pinned to `nodes` of it and to `new_nodes` new ones."""
+        """Return the group with a job as its last member, pinned to `nodes` of the group and to `new_nodes` new ones."""
         new = tuple(range(self.nodes_made, self.nodes_made + new_nodes))
         return replace(
             self,
@@ -123,7 +130,7 @@ class Group:
         )
 
     def without(self, job: Job) -> Self:
-        """The group after a departure. Rollout nodes without a pinned member are released at once."""
+        """Return the group after a departure. Rollout nodes without a pinned member are released at once."""
         members = tuple(member for member in self.members if member.job != job)
         used = {node for member in members for node in member.nodes}
         return replace(self, members=members, rollout_nodes=tuple(node for node in self.rollout_nodes if node in used))

@@ -1,15 +1,16 @@
 """Part 1: jobs that alternate between two pools, and the file that describes them.
 
-Reinforcement learning of a language model repeats one *iteration*: the model samples responses (the **rollout**), learns from
-them (the **training**), and its new weights go back to the nodes that sample (the **sync**). Sampling is bound by memory and does
-well on cheap GPUs, learning is bound by arithmetic and needs expensive ones, so there are two **pools**, rented by the node.
+Reinforcement learning of a language model repeats one *iteration*: the model samples responses (the **rollout**), learns from them
+(the **training**), and its new weights are sent to the nodes that sample (the **sync**). Sampling is bound by memory bandwidth and
+is efficient on cheap GPUs. Learning is bound by arithmetic and needs expensive ones. So there are two **pools**, whose nodes are
+rented.
 
-The next rollout needs the new weights: while a job trains, its rollout nodes are idle, and the other way round. Jobs whose phases
-fit into each other's gaps can share nodes and save money, as long as none of them becomes too slow. Which jobs should share which
-nodes is the problem of this package.
+The next rollout needs the new weights: while a job trains, its rollout nodes are idle, and vice versa. Jobs whose phases fit into
+each other's gaps can share nodes and save money, as long as none of them becomes too slow. Which jobs should share which nodes is
+the problem of this package.
 
-Times are in seconds, prices in dollars per hour. `docs/reference/scenario.md` describes the file; this reader knows the keys of
-the plain problem and refuses all others. It does not check values: `rollmux validate FILE` does.
+Times are in seconds, prices in dollars per hour. `docs/reference/scenario.md` describes the file; this reader knows the keys of the
+plain problem and refuses all others. It does not check values: `rollmux validate FILE` does.
 """
 
 import json
@@ -20,13 +21,13 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-TOLERANCE = 1e-9  # relative: two sums of the same seconds in another order are equal
-EVENT_REPLAY_KEYS = {"actual", "switch", "drift", "colocated"}  # what happens beside the plan; nothing here looks at it
+TOLERANCE = 1e-9  # relative: sums of the same seconds in different orders count as equal
+EVENT_REPLAY_KEYS = {"actual", "switch", "drift", "colocated"}  # only used by the event replay, and ignored here
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Nodes of one kind, as many as `max_nodes`."""
+    """Nodes of one kind, at most `max_nodes` of them."""
 
     gpus_per_node: int
     usd_per_gpu_hour: float
@@ -36,39 +37,40 @@ class Pool:
 
     @property
     def node_usd_per_hour(self) -> float:
+        """The price of a node."""
         return self.gpus_per_node * self.usd_per_gpu_hour
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Both pools, and how many jobs may share a group of nodes (part 2)."""
+    """The two pools, and the largest number of jobs in a group (part 2)."""
 
     rollout: Pool
     training: Pool
     max_group_size: int = 5
-    migration_s: float = 300.0  # of a job that is moved; nothing here moves any
+    migration_s: float = 300.0  # pause of a job that is moved; unused, because no policy here moves jobs
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A rollout or a training: its worst-case seconds, its nodes, and the memory of each that keeps its state between its turns."""
+    """A rollout or a training: worst-case seconds, nodes, and the memory on each that holds its state between its turns."""
 
     worst_case_s: float
     nodes: int = 1
     host_memory_gb: float = 0.0
-    by_nodes: dict[Any, float] = field(default_factory=dict)  # of a training: seconds on more nodes (strings in JSON)
+    by_nodes: dict[Any, float] = field(default_factory=dict)  # seconds of a training by number of nodes (a string in JSON)
 
     def seconds_on(self, nodes: int) -> float:
-        """Worst-case seconds on a number of nodes: those of the largest known count that is not above it."""
+        """Return the worst-case seconds on a number of nodes: those of the largest known number that is not above it."""
         known = {self.nodes: self.worst_case_s} | {int(count): seconds for count, seconds in self.by_nodes.items()}
         return known[max(count for count in known if count <= nodes)]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job: its phases, when it comes, when it leaves, and how much delay it tolerates.
+    """A job: its phases, its arrival and departure, and the delay that it tolerates.
 
-    It leaves after `iterations`, or `duration_s` after its admission: one of the two is None.
+    It leaves after `iterations` iterations, or `duration_s` after its admission; the other one is None.
     """
 
     id: str
@@ -82,31 +84,35 @@ class Job:
 
     @property
     def solo_s(self) -> float:
-        """T_solo: an iteration of the job alone, on the nodes that it asks for."""
+        """T_solo: the seconds of an iteration of the job alone, on the nodes that it asks for."""
         return self.rollout.worst_case_s + self.training.worst_case_s + self.sync_s
 
     @property
     def limit_s(self) -> float:
-        """The longest iteration that keeps its SLO."""
+        """The longest iteration that keeps the SLO, in seconds."""
         return self.slo * self.solo_s
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A problem: the pools, and the jobs in order of arrival (those that come together in the file's order)."""
+    """The cluster, and the jobs in order of arrival. Jobs that arrive together keep the order of the file."""
 
     cluster: Cluster
     jobs: tuple[Job, ...]
 
 
 def load(path: str | Path) -> Scenario:
-    """The scenario of a YAML or JSON file."""
+    """Return the scenario of a YAML or JSON file."""
     text = Path(path).read_text()
     return from_dict(json.loads(text) if str(path).endswith(".json") else YAML(typ="safe", pure=True).load(text))
 
 
 def from_dict(data: dict[str, Any]) -> Scenario:
-    """The scenario of a file's contents; a key that this package does not know is a ValueError."""
+    """Return the scenario of a file's contents.
+
+    Raises:
+        ValueError: If a key is unknown to this package.
+    """
     cluster = record(Cluster, data["cluster"], "cluster", Pool)
     jobs = [merged(data.get("defaults") or {}, job) for job in data["jobs"]]
     read = [record(Job, job, f"jobs[{number}]", Phase) for number, job in enumerate(jobs)]
@@ -114,13 +120,13 @@ def from_dict(data: dict[str, Any]) -> Scenario:
 
 
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """The keys of both, level by level; those of `above` count."""
+    """Return the keys of both dictionaries, level by level. Where both have a key, `above` wins."""
     deeper = {key: merged(below[key], above[key]) for key in below.keys() & above.keys() if isinstance(above[key], dict)}
     return {**below, **above, **deeper}
 
 
 def record(kind: Any, keys: dict[str, Any], where: str, side: Any = None) -> Any:
-    """A dataclass made of a file's keys, with one of kind `side` under `rollout` and `training`; null is as good as no key."""
+    """Return a dataclass with the keys of a file. `rollout` and `training` become records of kind `side`; null keys are ignored."""
     names = {one.name for one in fields(kind)}
     for key in sorted(keys.keys() - names - EVENT_REPLAY_KEYS):
         raise ValueError(f"{where}: examples/mini does not know the key '{key}'")
@@ -131,5 +137,5 @@ def record(kind: Any, keys: dict[str, Any], where: str, side: Any = None) -> Any
 
 
 def at_most(a: float, b: float) -> bool:
-    """Whether a <= b, up to rounding."""
+    """Return whether a <= b, up to rounding."""
     return a <= b + TOLERANCE * max(abs(a), abs(b))

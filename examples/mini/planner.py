@@ -1,8 +1,8 @@
-"""Part 3: where may an arriving job go, what does it cost there, and which place does Algorithm 1 take?
+"""Part 3: where may an arriving job go, what does it cost there, and which placement does Algorithm 1 choose?
 
-The places of a job are listed as **candidates**: in every group that may take it, its rollouts on any old nodes and any number of
-new ones, and at last a new group. Each has its extra cost per hour and the reason against it, if there is one. The list
-is all there is to choose from: Algorithm 1 takes the cheapest feasible entry, `solo` always the last one, and a learned policy
+The possible placements of a job are listed as **candidates**: first every existing group that can take the job, with every choice
+of old and new rollout nodes, and at last a new group. Each has its extra cost per hour, and the reason against it if there is one.
+A policy chooses from this list: Algorithm 1 takes the cheapest feasible entry, `solo` always the last one, and a learned policy
 (part 6) scores the entries and is masked by their feasibility.
 """
 
@@ -16,52 +16,53 @@ from examples.mini.model import Cluster, Job, Scenario
 
 @dataclass(frozen=True)
 class Candidate:
-    """One place for a job."""
+    """One possible placement of a job."""
 
     strategy: str  # direct_packing (no new nodes), rollout_scaling (some), isolated (a new group)
-    group: Group  # as it becomes, with the job as its last member
-    new_nodes: int  # rollout nodes that are rented for it
+    group: Group  # group after the admission, with the job as its last member
+    new_nodes: int  # rollout nodes that are added for the job
     usd_per_hour: float  # marginal cost
-    saturated: bool  # whether the group was, before
-    problem: str  # the first reason against it; where there is none it is feasible
+    saturated: bool  # whether the group was saturated before
+    problem: str  # first reason against it, or an empty string if it is feasible
 
     @property
     def feasible(self) -> bool:
+        """Whether there is no reason against the placement."""
         return not self.problem
 
 
-Policy = Callable[[Sequence[Candidate]], Candidate | None]  # chooses one that is feasible, or lets the job wait
+Policy = Callable[[Sequence[Candidate]], Candidate | None]  # returns a feasible candidate, or None to let the job wait
 
 
 @dataclass
 class State:
-    """All groups at an instant, in order of creation."""
+    """All groups at one instant, in order of creation."""
 
     cluster: Cluster
     groups: list[Group] = field(default_factory=list)
     groups_made: int = 0
 
     def nodes(self, side: str) -> int:
-        """Nodes of all groups, of the rollout or of the training pool."""
+        """Return the number of nodes of all groups in the pool `side`, `rollout` or `training`."""
         return sum(len(group.rollout_nodes) if side == "rollout" else group.training_nodes for group in self.groups)
 
     def place(self, candidate: Candidate) -> None:
-        """Admit a job: its group becomes the candidate's, or is new."""
+        """Admit a job: replace its group by the candidate's, or add a new group."""
         self.groups = [candidate.group if group.id == candidate.group.id else group for group in self.groups]
         if candidate.strategy == "isolated":
             self.groups.append(candidate.group)
             self.groups_made += 1
 
     def remove(self, job: Job) -> None:
-        """A job leaves; a group without members is closed, and all its nodes are released."""
+        """Remove a job. A group without members is closed, and all its nodes are released."""
         left = [group.without(job) if job in group.jobs else group for group in self.groups]
         self.groups = [group for group in left if group.members]
 
 
 def candidates(state: State, job: Job) -> list[Candidate]:
-    """Every place of a job that fits nowhere yet: oldest groups first, fewest new nodes first, lowest node numbers first.
+    """Return all candidates of a job: oldest groups first, fewest new nodes first, lowest node numbers first.
 
-    A group that is full, has too few training nodes for the job, or no memory left on them, is out as a whole.
+    A group that is full, has too few training nodes for the job, or has no memory left on them, is left out.
     """
     cluster, n = state.cluster, job.rollout.nodes
     entries = []
@@ -82,7 +83,7 @@ def candidates(state: State, job: Job) -> list[Candidate]:
 
 
 def subsets(group: Group, size: int) -> Iterator[tuple[int, ...]]:
-    """Sets of old rollout nodes in lexicographic order.
+    """Yield sets of existing rollout nodes in lexicographic order.
 
     Nodes with the same jobs on them are interchangeable: of sets that differ only in such nodes, only the first is listed.
     """
@@ -95,7 +96,7 @@ def subsets(group: Group, size: int) -> Iterator[tuple[int, ...]]:
 
 
 def problem(state: State, after: Group, new_nodes: int) -> str:
-    """The reason against a group as it would become, with a number of new rollout nodes."""
+    """Return the first reason against a group after an admission that adds `new_nodes` rollout nodes, or an empty string."""
     if not after.fits_rollout_memory(state.cluster):
         return "memory"
     if new_nodes and state.nodes("rollout") + new_nodes > state.cluster.rollout.max_nodes:
@@ -104,20 +105,23 @@ def problem(state: State, after: Group, new_nodes: int) -> str:
 
 
 def algorithm1(entries: Sequence[Candidate]) -> Candidate | None:
-    """`rollmux`: the first of the cheapest feasible candidates, saturated groups left out (Algorithm 1 of arXiv 2512.11306)."""
+    """Choose the first of the cheapest feasible candidates, without saturated groups: `rollmux`.
+
+    This is Algorithm 1 of arXiv 2512.11306.
+    """
     allowed = [entry for entry in entries if entry.feasible and not entry.saturated]
     return min(allowed, key=lambda entry: entry.usd_per_hour, default=None)
 
 
 def solo(entries: Sequence[Candidate]) -> Candidate | None:
-    """`solo`: every job gets its own nodes, as is usual today. The baseline of the others."""
+    """Give every job its own nodes, the common practice: `solo`, the baseline of the other policies."""
     return entries[-1] if entries[-1].feasible else None
 
 
 def plan(scenario: Scenario, policy: Policy) -> tuple[list[Candidate | None], State]:
-    """Admit the jobs in order of arrival, without departures: the place of each, and the groups in the end.
+    """Admit jobs in order of arrival, without departures, and return their placements and the final groups.
 
-    Behind a job that fits nowhere (None) all others wait.
+    When a job cannot be placed (None), all later jobs wait.
     """
     state, choices = State(scenario.cluster), []
     for job in scenario.jobs:

@@ -1,12 +1,12 @@
 """Part 4: what a policy costs over weeks: the fluid replay.
 
-Between two events nothing changes, so rounds need not be simulated: each member of a group progresses at 1 / period iterations
-per second, and each group costs its nodes' price. Events are arrivals and departures. At an **instant** (times within a
-microsecond are one) first all departures happen, then the queue is served, then the arrivals come. In the queue wait jobs that fit
-nowhere, because a pool has no more nodes; no job overtakes another there.
+Between two events nothing changes, so rounds need not be simulated: each member of a group progresses at 1 / period iterations per
+second, and each group costs the price of its nodes. Events are arrivals and departures. At an **instant** (times within a
+microsecond count as one) all departures come first, then the queue is served, then jobs arrive. Jobs wait in the queue if a pool
+has no nodes left for them, and do not overtake each other.
 
-`Replay.play` is a generator: it stops at every decision, yields the candidates, and is sent the chosen one. A policy answers it in
-`replay`, an agent in the environment (part 6), so that both pay the same dollars.
+`Replay.play` is a generator: it stops at every decision, yields the candidates, and is sent the chosen one. In `replay` a policy
+answers it, and in the environment (part 6) an agent does, so that both pay the same dollars.
 """
 
 from collections.abc import Generator
@@ -20,24 +20,24 @@ INSTANT_S = 1e-6
 
 
 class Replay:
-    """A scenario from its first arrival to its last departure, and what is measured on the way."""
+    """A scenario from its first arrival to its last departure, with its measurements."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.jobs = scenario.jobs
         self.state = State(scenario.cluster)
         self.now_s = scenario.jobs[0].arrival_s
         self.queue: list[Job] = []
-        self.done: dict[str, float] = {}  # iterations, with fractions, by job
+        self.done: dict[str, float] = {}  # iterations including fractions, by job
         self.admitted_s: dict[str, float] = {}
         self.departed_s: dict[str, float] = {}
         self.cost_usd = 0.0
         self.admissions = {"direct_packing": 0, "rollout_scaling": 0, "isolated": 0}
         self.peak_gpus = {"rollout": 0, "training": 0}
-        self.provisioned_s = {"rollout": 0.0, "training": 0.0}  # node-seconds that were paid for
-        self.busy_s = {"rollout": 0.0, "training": 0.0}  # and those of running phases
+        self.provisioned_s = {"rollout": 0.0, "training": 0.0}  # node-seconds of all groups
+        self.busy_s = {"rollout": 0.0, "training": 0.0}  # node-seconds of running phases
 
     def play(self) -> Generator[list[Candidate], Candidate | None, None]:
-        """Run the whole scenario; stops where a job has a feasible place. It waits where it is sent None."""
+        """Run the scenario. Yield the candidates of a job if one is feasible; the job waits if None is sent."""
         to_come = list(self.jobs)
         while to_come or self.state.groups:
             departures = self.departures()
@@ -57,7 +57,7 @@ class Replay:
                 self.peak_gpus[side] = max(self.peak_gpus[side], self.state.nodes(side) * pool.gpus_per_node)
 
     def departures(self) -> dict[str, float]:
-        """When each running job leaves if nothing else happens before."""
+        """Return the time at which each running job leaves if no other event comes before."""
         times = {}
         for group in self.state.groups:
             for job in group.jobs:
@@ -68,7 +68,7 @@ class Replay:
         return times
 
     def pass_time(self, until_s: float) -> None:
-        """Let all groups run undisturbed until then."""
+        """Advance all groups to a time before which no event comes."""
         seconds = until_s - self.now_s
         for group in self.state.groups:
             self.cost_usd += group.usd_per_hour(self.state.cluster) * seconds / 3600
@@ -82,7 +82,7 @@ class Replay:
         self.now_s = until_s
 
     def admits_head(self) -> Generator[list[Candidate], Candidate | None, bool]:
-        """Ask where the first of the queue goes, and put it there. Whether it went."""
+        """Ask for a placement of the first job of the queue, and return whether it was admitted."""
         entries = candidates(self.state, self.queue[0])
         choice = (yield entries) if any(entry.feasible for entry in entries) else None
         if choice is None:
@@ -94,7 +94,7 @@ class Replay:
         return True
 
     def metrics(self) -> dict[str, Any]:
-        """The figures of `rollmux bench --format json`, after the last departure. docs/reference/metrics.md defines them."""
+        """Return the figures of `rollmux bench --format json`, after the last departure (docs/reference/metrics.md)."""
         hours = (self.now_s - self.jobs[0].arrival_s) / 3600
         work_h = sum(self.done[job.id] * job.solo_s for job in self.jobs) / 3600
         mean_s = {job.id: (self.departed_s[job.id] - self.admitted_s[job.id]) / self.done[job.id] for job in self.jobs}
@@ -115,7 +115,7 @@ class Replay:
 
 
 def replay(scenario: Scenario, policy: Policy) -> dict[str, Any]:
-    """Metrics of a scenario under a policy."""
+    """Return the metrics of a scenario under a policy."""
     run = Replay(scenario)
     play = run.play()
     try:
