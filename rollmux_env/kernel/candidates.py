@@ -1,8 +1,8 @@
 """Candidates of one job: every way to place it, evaluated.
 
 The order is the paper's (Algorithm 1): groups in order of creation; in a group the job's shapes; of each 0, 1, ... new rollout
-nodes; for each, the subsets of existing nodes in lexicographic order. Of subsets that differ only in nodes with the same pinned
-members the first stands for all. The last rows are a new group, in each shape.
+nodes; for each, the subsets of existing nodes in lexicographic order. Of several subsets that differ only in nodes with the same
+pinned members, only the first is listed. The last rows are a new group, in each shape.
 """
 
 from __future__ import annotations
@@ -35,12 +35,19 @@ ANY_NODES = -1  # in place of a number of new nodes: the group as a whole is out
 
 
 def candidate_type(nodes: int) -> np.dtype[Any]:
-    """One candidate of a job with at most so many rollout nodes.
+    """Return the record type of one candidate of a job with at most `nodes` rollout nodes.
 
-    group: row of the group, -1 for a new one. of_shape: number of the job's shape. new_nodes: rollout nodes to add, ANY_NODES where
-    the group as a whole is out. nodes: (N,) numbers of the existing nodes, ascending, padded with -1. usd: marginal cost, $/h.
-    period_s: of the group with the job in it, seconds; limit_s: longest that keeps what was promised; all three nan where the group
-    as a whole is out. reason: FEASIBLE, or the first reason against it.
+    The fields `period_s`, `limit_s` and `usd` are nan if the group as a whole is excluded.
+
+    Fields:
+        group: Row of the group, -1 for a new one.
+        of_shape: Number of the job's shape.
+        new_nodes: Rollout nodes to add, ANY_NODES if the group as a whole is excluded.
+        reason: FEASIBLE, or the first reason against the candidate.
+        usd: Marginal cost, $/h.
+        period_s: Period of the group with the job in it, seconds.
+        limit_s: Longest period that keeps all promises, seconds.
+        nodes: (N,) numbers of the existing nodes, ascending, padded with -1.
     """
     return np.dtype(
         [
@@ -57,11 +64,11 @@ def candidate_type(nodes: int) -> np.dtype[Any]:
 
 
 class Subsets(NamedTuple):
-    """Room for going through the subsets of a group's rollout nodes.
+    """Scratch to enumerate the subsets of a group's rollout nodes.
 
     Attributes:
-        chosen: (n + 1,) positions of the nodes of the present one, ascending.
-        before: (N + 1,) of each node the one like it that has to be chosen first, as in `node_before`, or _BARRED.
+        chosen: (n + 1,) positions of the nodes of the present subset, ascending.
+        before: (N + 1,) for each node, the equivalent node that must be chosen first, as in `node_before`, or _BARRED.
     """
 
     chosen: Ints
@@ -70,13 +77,13 @@ class Subsets(NamedTuple):
 
 @compiled(arrays=False)
 def is_saturated(group: Records) -> bool:
-    """T_load >= T_cycle, over the present members of a group, a record."""
+    """Return whether T_load is at least T_cycle, over the present members of a group record."""
     return bool(group.load_s >= group.cycle_s * (1.0 - TOLERANCE))
 
 
 @compiled(arrays=False)
 def complete(chosen: Ints, at: int, size: int, n_nodes: int, before: Ints) -> bool:
-    """Fill chosen[at:size] with the lowest nodes allowed after chosen[:at]; False where there are too few."""
+    """Fill chosen[at:size] with the lowest nodes allowed after chosen[:at]; return False if there are too few."""
     v = chosen[at - 1] + 1 if at > 0 else 0
     while at < size:
         while v < n_nodes and not _allowed(chosen, at, v, before):
@@ -91,7 +98,10 @@ def complete(chosen: Ints, at: int, size: int, n_nodes: int, before: Ints) -> bo
 
 @compiled(arrays=False)
 def _allowed(chosen: Ints, at: int, v: int, before: Ints) -> bool:
-    """Whether node position v may follow chosen[:at]: the nodes like it that come before it must be chosen too; _BARRED never."""
+    """Return whether node position v may follow chosen[:at].
+
+    The equivalent nodes before it must be chosen too. A _BARRED node is never allowed.
+    """
     w = before[v]
     if w < 0:
         return bool(w == -1)
@@ -103,7 +113,7 @@ def _allowed(chosen: Ints, at: int, v: int, before: Ints) -> bool:
 
 @compiled(arrays=False)
 def next_subset(chosen: Ints, size: int, n_nodes: int, before: Ints) -> bool:
-    """Advance to the next subset in lexicographic order; False at the end."""
+    """Advance to the next subset in lexicographic order; return False at the end."""
     for at in range(size - 1, -1, -1):
         for v in range(chosen[at] + 1, n_nodes - (size - at) + 1):
             if _allowed(chosen, at, v, before):
@@ -117,9 +127,9 @@ def next_subset(chosen: Ints, size: int, n_nodes: int, before: Ints) -> bool:
 def period_with(
     jobs: Records, groups: Records, job: int, group: int, training_s: float, chosen: Ints, size: int, limit: float
 ) -> float:
-    """Period of the group with the job as its last member, on the chosen node positions and on new nodes of its own.
+    """Return the period of the group with the job as its last member, on the chosen node positions and on new nodes for the rest.
 
-    Where the period is above `limit` a lower bound of it, also above `limit`, may be returned instead.
+    If the period is above `limit`, a lower bound of it that is also above `limit` may be returned instead.
     """
     j, g = jobs[job], groups[group]
     bound = max(g.period_s, cycle_s(j, j.rollout_s, training_s, j.sync_s))
@@ -149,8 +159,11 @@ def period_with(
 
 @compiled(arrays=False)
 def bar_nodes(group: Records, job: Records, limits: Limits, limit_s: float, subsets: Subsets) -> None:
-    """Leave out the nodes of a group where a job has no memory, or its rollouts come to more than `limit_s` with those there: no
-    subset with one of them is of use. The group and the job are records."""
+    """Exclude the nodes of a group that cannot take a job's rollouts.
+
+    These are nodes without enough memory for the job, and nodes on which the rollouts would take more than `limit_s` in all. No
+    subset with one of them is feasible. The group and the job are records.
+    """
     for v in range(group.n_nodes):
         fits = rollout_memory_fits(group, v, job, limits) and group.node_load_s[v] + job.rollout_s <= limit_s
         subsets.before[v] = group.node_before[v] if fits else _BARRED
@@ -158,14 +171,19 @@ def bar_nodes(group: Records, job: Records, limits: Limits, limit_s: float, subs
 
 @compiled(arrays=False, inline=True)
 def next_period(view: View, job: int, group: int, subsets: Subsets, size: int, first: bool, seconds: tuple[float, float]) -> float:
-    """Go on to the next subset of a group's nodes, of this size, on which a job makes the group's period no longer than a limit.
+    """Advance to the next subset of a group's nodes on which a job keeps the group's period within a limit.
 
     Args:
-        job: row of the job, or of its shape. first: begin with the first subset of this size.
-        seconds: of the job's training there, and the limit.
+        view: Tables of the cluster.
+        job: Row of the job, or of one of its shapes.
+        group: Row of the group.
+        subsets: Scratch with the present subset; updated.
+        size: Number of nodes in a subset.
+        first: Whether to start with the first subset of this size.
+        seconds: Seconds of the job's training in this group, and the longest period, seconds.
 
     Returns:
-        The period, seconds; infinite where there is no such subset any more.
+        The period, seconds; infinite if no such subset is left.
     """
     chosen, before, n_nodes = subsets.chosen, subsets.before, view.groups[group].n_nodes
     training_s, limit = seconds
@@ -206,7 +224,7 @@ def _write_nodes(out: Records, at: int, group: Records, subsets: Subsets, size: 
 
 @compiled(arrays=False)
 def _group_reason(group: Records, job: Records, limits: Limits) -> int:
-    """FEASIBLE, or what speaks against a group as a whole; both are records."""
+    """Return FEASIBLE, or the reason against a group as a whole; both are records."""
     if not is_same(group, job):
         return OTHER_POOLS
     if group.n_members >= limits.group_size_max or group.exclusive != 0:
@@ -220,7 +238,7 @@ def _group_reason(group: Records, job: Records, limits: Limits) -> int:
 
 @compiled(arrays=False)
 def _own_reason(view: View, job: Records) -> int:
-    """FEASIBLE, or what speaks against a group of a job's own; the job is a record."""
+    """Return FEASIBLE, or the reason against a new group for a job, a record."""
     if not has_room(job, job.rollout_nodes, job.training_nodes, view.limits, view.clock):
         return MAX_NODES
     return FEASIBLE if keeps_alone(job) else SLO
@@ -228,7 +246,7 @@ def _own_reason(view: View, job: Records) -> int:
 
 @compiled(arrays=False)
 def _nodes_reason(view: View, group: Records, job: Records, subsets: Subsets, size: int) -> int:
-    """FEASIBLE, or what speaks against the chosen nodes and the new ones."""
+    """Return FEASIBLE, or the reason against the chosen nodes and the new ones."""
     for i in range(size):
         if not rollout_memory_fits(group, subsets.chosen[i], job, view.limits):
             return ROLLOUT_MEMORY
@@ -264,8 +282,10 @@ def _every_place(view: View, job: int, group: int, subsets: Subsets, out: Record
 
 @compiled(arrays=False, inline=True)
 def _cheaper_place(view: View, job: int, group: int, subsets: Subsets, best_usd: float, out: Records, rows: int) -> float:
-    """Write the first of the cheapest places of a job, or of one of its shapes, in a group, if it costs less than `best_usd`;
-    returns which of both costs less."""
+    """Write the first of the cheapest places of a job, or of one of its shapes, in a group, if it costs less than `best_usd`.
+
+    Returns the lower of the two costs.
+    """
     g, j = view.groups[group], view.jobs[job]
     training_s = training_seconds(view.jobs, job, g.training_nodes)
     limit = entry_limit(view.jobs, j, g, 0) * (1.0 + TOLERANCE)

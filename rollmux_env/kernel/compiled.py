@@ -63,23 +63,27 @@ def compiled(function: Any = None, *, arrays: bool = True, inline: bool = False)
     """Compile a function to machine code, without fast-math: results are the same bytes everywhere IEEE 754 holds.
 
     Args:
-        arrays: False for a function that makes no arrays, gets none from what it calls, and gives none back. References to arrays
-            are then not counted in it (numba's internal flag `_nrt`, used here alone): else every look at a row or a column of a
-            table takes one and gives it back, each an atomic operation, and in loops over jobs, groups and candidates that is most
-            of the time. Numba refuses to compile such a function if it makes an array. One that it gets from a function that it
-            calls is never freed; one that it gives to a function that counts is freed too early.
-        inline: True for what a loop over jobs, groups or candidates calls and often ends at once: every call of a compiled function
-            hands over each array of a tuple as seven numbers, some 250 of them with a `Chance`. LLVM does not inline a function of
-            some size even where nobody else calls it, since another module could.
+        function: Function to compile; None returns a decorator with these options.
+        arrays: False for a function that makes no arrays, gets none from the functions it calls, and returns none. Numba then
+            counts no references to arrays in it (its internal flag `_nrt`, used here alone). Otherwise every access to a row or a
+            column of a table increments and decrements a counter atomically, which takes most of the time of loops over jobs,
+            groups and candidates. Numba refuses to compile such a function if it makes an array. An array that it gets from a
+            function that it calls is never freed; one that it passes to a function that counts references is freed too early.
+        inline: True for a function that loops over jobs, groups or candidates call and that often returns at once. Every call of a
+            compiled function passes each array of a tuple as seven numbers, some 250 of them with a `Chance`. LLVM does not inline
+            a large function even if it has a single caller, since another module could call it.
     """
     if function is None:
         return partial(_njit, _nrt=arrays, forceinline=inline)
-    return _njit(function, _nrt=arrays)  # said, or it would be as in the function that calls it
+    return _njit(function, _nrt=arrays)  # explicit, or numba would take the flag of the calling function
 
 
 def twin(function: F) -> F:
-    """Compile a plain function, and all plain functions that it calls: one text runs over objects as it is, and over records as
-    machine code. It makes no arrays, gets none from what it calls, and gives none back."""
+    """Compile a plain function, and all plain functions that it calls.
+
+    The same source runs over objects in Python and over records as machine code. It makes no arrays, gets none from the functions
+    it calls, and returns none.
+    """
     return cast("F", _twin(function))
 
 
@@ -127,8 +131,10 @@ def _cache_folder(function: Any) -> Path | None:
 
 
 def _for_all_constants(entered: Any, called: Any = None) -> Any:
-    """Let other compiled code call a function by the types of its arguments alone: numba compiles it anew, and all that it calls,
-    for every constant that stands in a call, `f(0)`, `f(-1)`, `f(True)`.
+    """Let other compiled code call a function by the types of its arguments alone.
+
+    Otherwise numba compiles the function, and all that it calls, once more for every constant in a call, such as `f(0)`, `f(-1)`
+    and `f(True)`.
 
     Args:
         entered: Dispatcher of the function.
@@ -136,7 +142,7 @@ def _for_all_constants(entered: Any, called: Any = None) -> Any:
     """
     called = entered if called is None else called
     template = getattr(called, "get_call_template", None)
-    if template is not None:  # else numba is told to compile nothing
+    if template is not None:  # without it numba compiles nothing
 
         def without_literals(args: Iterable[Any], kws: dict[str, Any]) -> Any:
             return template(tuple(map(unliteral, args)), {name: unliteral(kind) for name, kind in kws.items()})

@@ -1,4 +1,4 @@
-"""What a learner sees of a decision: of one of many streams, or of a candidate table."""
+"""Observations of a decision: of one of many streams, or of a candidate table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NONE_YET = -2  # in place of a row of a group, which is negative for a new one
 
 
 class Observations(NamedTuple):
-    """What a learner sees: (E, ...) numbers as `rollmux_env.kernel.features` defines them, and the mask."""
+    """Observations of a learner: (E, ...) numbers as `rollmux_env.kernel.features` defines them, and the mask."""
 
     job: NDArray[np.float32]
     candidates: NDArray[np.float32]
@@ -64,7 +64,7 @@ class Names(NamedTuple):
 
 
 def observation_table(streams: int, rows: int, names: Names) -> Observations:
-    """Arrays for E observations, which compiled code writes: job (E, Fj), candidates (E, A, Fc), cluster (E, Fk), mask (E, A)."""
+    """Return arrays for E observations: job (E, Fj), candidates (E, A, Fc), cluster (E, Fk), mask (E, A)."""
     return Observations(
         job=np.zeros((streams, len(names.job)), dtype=np.float32),
         candidates=np.zeros((streams, rows, len(names.candidates)), dtype=np.float32),
@@ -74,7 +74,7 @@ def observation_table(streams: int, rows: int, names: Names) -> Observations:
 
 
 def columns(names: Sequence[str]) -> Any:
-    """The numbers of columns by name, as a constant that compiled code may use: `out[columns(names).next_end]` for `next end`."""
+    """Return the numbers of columns by name, a constant for compiled code: `out[columns(names).next_end]` for `next end`."""
     words = (re.sub(r"\W+", "_", name.replace("'", "")).strip("_") for name in names)
     return namedtuple("Columns", [f"at_{word}" if word[0].isdigit() else word for word in words])(*range(len(names)))
 
@@ -83,7 +83,9 @@ class Workspace(NamedTuple):
     """Scratch for the features of places, one after the other.
 
     Attributes:
-        valuation: of the groups. shared: (1,) of `SHARED`: for the group in question. base: (N_VALUES,) its values without the job.
+        valuation: Stays, terms and scratch to value groups.
+        shared: (1,) record of `SHARED`, for the present group.
+        base: (N_VALUES,) values of the present group without the job.
     """
 
     valuation: Valuation
@@ -92,7 +94,7 @@ class Workspace(NamedTuple):
 
 
 def make_workspace(jobs: Records, groups: Records) -> Workspace:
-    """Scratch for tables like these records."""
+    """Return scratch for tables like these records."""
     nodes = groups.dtype["node_number"].shape[0]
     valuation = make_valuation(len(jobs), nodes, jobs.dtype["pins"].shape[0])
     return Workspace(valuation, np.zeros(1, SHARED), np.zeros(N_VALUES))
@@ -128,7 +130,11 @@ def place_values(view: View, job: int, place: Records, workspace: Workspace, out
     """Write `VALUE_FEATURES` of a place of a waiting job, after `begin_group` of its group.
 
     Args:
-        job: row of the job, or of its shape.
+        view: Tables of the cluster.
+        job: Row of the job, or of one of its shapes.
+        place: Record of `rollmux_env.kernel.candidates.candidate_type`.
+        workspace: Scratch for the features of places.
+        out: Row of features; written.
     """
     asks = view.jobs[job]
     written = asks if asks.more_shapes == 0 else view.jobs[asks.first_shape]
@@ -144,7 +150,7 @@ def place_values(view: View, job: int, place: Records, workspace: Workspace, out
 
 @compiled(arrays=False)
 def begin_places(view: View, known_stays: bool, job: int, workspace: Workspace, out: Out) -> None:
-    """Write the features of a waiting job, and begin with those of its places."""
+    """Write the features of a waiting job, and prepare for those of its places."""
     asks, shared = view.jobs[job], workspace.shared[0]
     shared.stay_s = min(asks.duration_s, asks.iterations * asks.solo_s) if known_stays else 0.0
     shared.group = shared.row = _NONE_YET
@@ -158,9 +164,14 @@ def place_features(
     """Write the features of a waiting job's next place.
 
     Args:
-        place: a record of `rollmux_env.kernel.candidates.candidate_type`.
-        values: None where there are no columns of dollars and work, for which `begin_values` has been called else.
-        shapes_from: the column where those of shapes begin, where there is room for them.
+        view: Tables of the cluster.
+        known_stays: Whether it is known when jobs leave.
+        job: Row of the job.
+        place: Record of `rollmux_env.kernel.candidates.candidate_type`.
+        workspace: Scratch for the features of places.
+        values: Values to start from, after a call of `begin_values`; None if there are no columns of dollars and work.
+        shapes_from: First column of the features of shapes, if `out` has room for them.
+        out: Row of features; written.
     """
     shared, row = workspace.shared[0], shape_row(view.jobs[job], job, place.of_shape)
     if values is not None and place.group != shared.group:
@@ -178,11 +189,16 @@ def place_features(
 def features_of_places(
     view: View, known_stays: bool, first_s: float, job: int, rows: Records, workspace: Workspace, out: Observations
 ) -> None:
-    """Write the features of a waiting job's candidates as those of the first stream, those of shapes where there is room for them.
+    """Write the features of a waiting job's candidates as those of the first stream, with those of shapes if there is room.
 
     Args:
+        view: Tables of the cluster.
+        known_stays: Whether it is known when jobs leave.
+        first_s: Time of the first arrival, seconds.
+        job: Row of the job.
         rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
-        first_s: time of the first arrival.
+        workspace: Scratch for the features of places.
+        out: Observations; written.
     """
     begin_places(view, known_stays, job, workspace, out.job[0])
     cluster_features(view, first_s, False, out.cluster[0])
@@ -199,9 +215,13 @@ def features_of_moves(
     """Write `stop`, the rows of moves, and their features.
 
     Args:
-        view, valuation, scratch, choices: as in `enumerate_moves`, whose result is returned; the stays are written here.
-        unit_usd: mean price of the running jobs' own nodes, $/h.
-        out: (A, F) out.
+        view: Tables of the cluster.
+        known_stays: Whether it is known when jobs leave.
+        unit_usd: Mean price of the running jobs' own nodes, $/h.
+        valuation: Stays, which are written here, terms and scratch.
+        scratch: Scratch of `enumerate_moves`, whose result is returned.
+        choices: (A,) records of choices; written.
+        out: (A, F) features; written.
     """
     write_stop(choices[0])
     write_stays(view, known_stays, valuation.stays)

@@ -1,13 +1,13 @@
-"""What a learner sees of a decision, as numbers between -1 and 1.
+"""Features of a decision, as numbers between -1 and 1.
 
-They are read off the kernel's tables, so that the environments and a policy that scores the candidate table of a
-`rollmux_env.cluster.state.State` see the same. A quantity without an upper end is given as x / (|x| + scale).
+They are computed from the kernel's tables, so the environments see the same features as a policy that scores the candidate table
+of a `rollmux_env.cluster.state.State`. A quantity without an upper end is given as x / (|x| + scale).
 
-Columns of dollars from now on are of `rollmux_env.kernel.valuation`: until the members leave, discounted by
-exp(-t / horizon). Their `unit` is the price of the job's own nodes, $/h, where one wants a place; where jobs may be moved, the mean
-of the running jobs, so that rows compare. Where it is not known when jobs leave, they are expected to stay 24 h, and as long again
-as they have. Rows of moves have the columns of places to `stretch`, the first job's, and those of dollars and work; the others are
-0. An environment without moves shows the columns of places alone.
+Columns of future dollars are from `rollmux_env.kernel.valuation`: until the members leave, discounted by exp(-t / horizon), with t
+and the horizon in hours. Their `unit` is the price of the job's own nodes, $/h, if a job waits for a place. If jobs may be moved,
+it is the mean of the running jobs, so that rows can be compared. If it is not known when jobs leave, they are expected to stay 24
+h, and as long again as they have stayed. Rows of moves have the columns of places up to `stretch`, those of the first job, and
+those of dollars and work; the others are 0. An environment without moves shows the columns of places alone.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ JOB_FEATURES = (
 )
 PLACE_FEATURES = (
     "is_row",  # 1; padding is 0 throughout
-    "price",  # what it adds to the cluster's $/h, less what a move frees, over the price of the job's own nodes
+    "price",  # increase of the cluster's $/h, less the nodes freed by a move, over the price of the job's own nodes
     "new_nodes",  # rollout nodes to add over those asked for
-    "new_group",  # 1 for a group of its own
+    "new_group",  # 1 for a new group
     "stretch",  # 1 - T_solo / period: how much longer the job's iterations are than alone
     "slack",  # 1 - period / limit, over the members and the job; below 0 an SLO is broken
     "harm",  # 1 - period now / period then of the group
@@ -62,22 +62,22 @@ PLACE_FEATURES = (
     "outlives",  # the job's remaining hours over the sum of them and `longest`; known stays only
 )
 VALUE_FEATURES = (
-    "before_1h",  # what the groups concerned cost from now on without it, at that horizon, over `unit` times it, scale 1
+    "before_1h",  # future cost of the affected groups without it, at that horizon, over `unit` times the horizon, scale 1
     "before_4h",
     "before_24h",
-    "more_1h",  # what they cost more with it, likewise; negative where a move saves
+    "more_1h",  # increase of that cost with it, on the same scale; negative if a move saves
     "more_4h",
     "more_24h",
-    "work_1h",  # what the work done is worth more with it, at the present price of a work-hour, likewise
+    "work_1h",  # increase of the worth of the work with it, at the present price of a work-hour, on the same scale
     "work_4h",
     "work_24h",
 )
 CANDIDATE_FEATURES = PLACE_FEATURES + VALUE_FEATURES
 MOVE_FEATURES = (
-    "gain",  # the order of the rows: what is saved at the shortest horizon, less the price of the move, over `unit`, scale 1
+    "gain",  # the order of the rows: saving at the shortest horizon, less the price of the move, over `unit`, scale 1
     "held",  # the price of the move: the nodes that are left, until the pauses end, over `unit`, scale 1
     "moved",  # jobs that move, over the most that a row moves
-    "is_move",  # 1 for a single move, and likewise
+    "is_move",  # 1 for a single move, and so for the next two
     "is_exchange",
     "is_merger",
     "leaves_members",  # members of the group that the first one leaves, over max_group_size
@@ -109,7 +109,7 @@ CLUSTER_FEATURES = (
 
 
 def _columns(names: tuple[str, ...], first: int = 0) -> Any:
-    """Positions of columns by name, from a first one on: constants of compiled code."""
+    """Return the positions of columns by name, from `first` on: constants of compiled code."""
     return namedtuple("Columns", names)(*range(first, first + len(names)))
 
 
@@ -135,7 +135,7 @@ def unit(x: float) -> float:
 
 @compiled(arrays=False)
 def share(part: float, whole: float) -> float:
-    """part / whole between -1 and 1; 0 where the whole is nothing or without end."""
+    """Return part / whole, clipped to -1 and 1; 0 if the whole is 0 or infinite."""
     return unit(part / whole) if 0.0 < whole < np.inf else 0.0
 
 
@@ -144,7 +144,10 @@ def job_features(job: Records, limits: Limits, stay_s: float, out: Out) -> None:
     """Write `JOB_FEATURES` of a job, a record.
 
     Args:
-        stay_s: seconds that it would stay alone; 0 where that is not known.
+        job: Record of the job.
+        limits: Limits of the cluster.
+        stay_s: Seconds that the job would stay alone; 0 if not known.
+        out: Row of features; written.
     """
     solo = job.solo_s
     out[JOB.rollout_share] = job.rollout_s / solo
@@ -179,7 +182,10 @@ def cluster_features(view: View, first_s: float, consolidate: bool, out: Out) ->
     """Write `CLUSTER_FEATURES`.
 
     Args:
-        first_s: time of the first arrival.
+        view: Tables of the cluster.
+        first_s: Time of the first arrival, seconds.
+        consolidate: Whether jobs may be moved; else a job waits for a place.
+        out: Row of features; written.
     """
     limits, clock = view.limits, view.clock
     running = 0
@@ -216,7 +222,7 @@ def cluster_features(view: View, first_s: float, consolidate: bool, out: Out) ->
 
 @compiled(arrays=False)
 def _provisioned(nodes: Ints, side: int, limits: Limits) -> float:
-    """Nodes on one side, over the most that there can be of the pools that they are of."""
+    """Return the nodes on one side over the maximum of their pools."""
     count = 0
     most = 0.0
     for p in range(len(nodes)):
@@ -246,13 +252,14 @@ SHARED = np.dtype(
 
 @compiled(arrays=False)
 def shared_features(view: View, known_stays: bool, job: int, group: int, shared: Records) -> None:
-    """What all candidates of a waiting job in one group and shape have in common.
+    """Compute what all candidates of a waiting job in one group and shape have in common.
 
     Args:
-        job: row of the job, or of its shape.
-        known_stays: whether it is known when jobs leave.
-        group: row, negative for a new one.
-        shared: out: a record of `SHARED`, whose `stay_s` is written.
+        view: Tables of the cluster.
+        known_stays: Whether it is known when jobs leave.
+        job: Row of the job, or of one of its shapes.
+        group: Row of the group, negative for a new one.
+        shared: Record of `SHARED` with its `stay_s`; the rest is written.
     """
     asks, limits, now_s = view.jobs[job], view.limits, view.clock.now_s
     written = asks if asks.more_shapes == 0 else view.jobs[asks.first_shape]
@@ -314,9 +321,11 @@ def candidate_features(view: View, job: int, place: Records, shared: Records, ou
     """Write `PLACE_FEATURES` of a waiting job's candidate.
 
     Args:
-        job: row of the job, or of its shape.
-        place: a record of `rollmux_env.kernel.candidates.candidate_type`.
-        shared: what `shared_features` gives for the job and the group.
+        view: Tables of the cluster.
+        job: Row of the job, or of one of its shapes.
+        place: Record of `rollmux_env.kernel.candidates.candidate_type`.
+        shared: Result of `shared_features` for the job and the group.
+        out: Row of features; written.
     """
     asks, limits, group = view.jobs[job], view.limits, place.group
     node_gb = asks.rollout_gb
@@ -359,8 +368,11 @@ def value_features(before: Floats, more: Floats, unit_usd: float, work_usd: floa
     """Write `VALUE_FEATURES` of a row.
 
     Args:
-        before, more: (N_VALUES,) what the groups concerned come to, and how that changes: `rollmux_env.kernel.valuation`.
-        unit_usd: $/h. work_usd: worth of a work-hour, $.
+        before: (N_VALUES,) values of the affected groups without the change: `rollmux_env.kernel.valuation`.
+        more: (N_VALUES,) changes of these values.
+        unit_usd: Price that dollars are divided by, $/h.
+        work_usd: Worth of a work-hour, $.
+        out: Row of features; written.
     """
     for h in range(N_HORIZONS):
         per_unit = 1.0 / (unit_usd * HORIZONS_H[h]) if unit_usd > 0.0 else 0.0
@@ -371,11 +383,15 @@ def value_features(before: Floats, more: Floats, unit_usd: float, work_usd: floa
 
 @compiled(arrays=False)
 def move_features(view: View, known_stays: bool, unit_usd: float, work_usd: float, choice: Records, out: Out) -> None:
-    """Write `CANDIDATE_FEATURES` and `MOVE_FEATURES` of a row of moves, and where there is room `SHAPE_FEATURES` of the first move.
+    """Write `CANDIDATE_FEATURES` and `MOVE_FEATURES` of a row of moves, and `SHAPE_FEATURES` of the first move if there is room.
 
     Args:
-        unit_usd: mean price of the running jobs' own nodes, $/h. work_usd: worth of a work-hour, $.
-        choice: a record of `rollmux_env.kernel.neighbourhood.table.choice_type`.
+        view: Tables of the cluster.
+        known_stays: Whether it is known when jobs leave.
+        unit_usd: Mean price of the running jobs' own nodes, $/h.
+        work_usd: Worth of a work-hour, $.
+        choice: Record of `rollmux_env.kernel.neighbourhood.table.choice_type`.
+        out: Row of features; written.
     """
     for k in range(len(out)):
         out[k] = 0.0

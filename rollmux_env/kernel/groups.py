@@ -1,10 +1,10 @@
 """Feasible groups of a set of jobs, enumerated.
 
-Every subset of a feasible group is feasible on no more nodes and at no longer a period: leaving a member out replaces its arcs by
+Every subset of a feasible group is feasible on no more nodes and at no longer a period: without a member its arcs are replaced by
 shorter ones, and the larger training pool may be kept. So the enumeration extends feasible groups only.
 
-A job of several shapes has a row for each. A set of jobs is looked at in every choice of their shapes, and of all of them together
-those ways are kept that no other beats.
+A job of several shapes has a row for each. A set of jobs is tried in every combination of their shapes. Of all combinations
+together, the ways that no other beats are kept.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class Columns(NamedTuple):
     """Groups, a row each.
 
     Attributes:
-        members: (rows, M) rows of the members' shapes, padded with -1. nodes: (rows, 2) rollout and training nodes.
-        period_s: (rows,) seconds.
+        members: (rows, M) rows of the members' shapes, padded with -1.
+        nodes: (rows, 2) rollout and training nodes.
+        period_s: (rows,) periods, seconds.
     """
 
     members: Ints
@@ -34,14 +35,15 @@ class Columns(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which ways to run a set of jobs are of use.
+    """Criterion for the ways to run a set of jobs that are kept.
 
     Attributes:
-        kind: ON_NODES: those that no other beats on rollout and training nodes, each at its least period. PERIODS: those that none
-            beats on nodes and period. CHEAPEST: the cheapest alone, of several the one with the shortest period.
-        alone_usd: (J,) for CHEAPEST: what each job costs at least in a group of its own, $/h. A set is then of use only where it is
-            cheaper than its members apart.
-        tries: choices of shapes of sets of jobs that are looked at, at most.
+        kind: ON_NODES keeps those that no other beats on rollout and training nodes, each at its least period. PERIODS keeps those
+            that none beats on nodes and period. CHEAPEST keeps the single cheapest one, and of several the one with the shortest
+            period.
+        alone_usd: (J,) for CHEAPEST, the least cost of each job alone in a group, $/h. A set is kept only if it is cheaper than
+            its members apart.
+        tries: Maximum number of combinations of shapes that are tried.
     """
 
     kind: int
@@ -53,7 +55,8 @@ class Choices(NamedTuple):
     """The jobs that groups are made of, and their shapes.
 
     Attributes:
-        rows: (V,) rows of their shapes, job by job. starts: (J + 1,) where each job's begin; the first job is in all groups.
+        rows: (V,) rows of their shapes, job by job.
+        starts: (J + 1,) positions in `rows` at which each job's shapes begin; the first job is in all groups.
     """
 
     rows: Ints
@@ -97,7 +100,7 @@ class Making(NamedTuple):
 
 @compiled(arrays=False)
 def _way(making: Making, k: int) -> Way:
-    """A column as a way."""
+    """Return a column as a way."""
     jobs, limits, columns = making.jobs, making.limits, making.columns
     lead, r, t = jobs[columns.members[k, 0]], columns.nodes[k, 0], columns.nodes[k, 1]
     return Way(r, t, columns.period_s[k], nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
@@ -105,7 +108,7 @@ def _way(making: Making, k: int) -> Way:
 
 @compiled(arrays=False)
 def _beats(kind: int, one: Way, other: Way) -> bool:
-    """Whether another way is of no use beside one."""
+    """Return whether one way makes another one useless."""
     if kind == CHEAPEST:
         return bool(one.usd < other.usd or (one.usd == other.usd and one.period_s <= other.period_s))
     if one.rollout_pool != other.rollout_pool or one.training_pool != other.training_pool:
@@ -116,7 +119,7 @@ def _beats(kind: int, one: Way, other: Way) -> bool:
 
 @compiled(arrays=False)
 def _is_beaten(making: Making, known: tuple[int, int], kind: int, way: Way) -> bool:
-    """Whether a column of a range, which ends where they are counted and no longer written, makes a way useless."""
+    """Return whether a column of a range makes a way useless. Columns that were counted but not written are skipped."""
     k, end = known[0], min(known[1], len(making.columns.period_s))
     while k < end and not _beats(kind, _way(making, k), way):
         k += 1
@@ -125,7 +128,7 @@ def _is_beaten(making: Making, known: tuple[int, int], kind: int, way: Way) -> b
 
 @compiled(arrays=False)
 def _keep(making: Making, known: tuple[int, int], kind: int, way: Way) -> int:
-    """Drop the columns of a range that a way beats, and make room for it behind them; returns the range's new end."""
+    """Drop the columns of a range that a way beats, and make room for it after them; return the range's new end."""
     columns, (at, end) = making.columns, known
     if end > len(columns.period_s):
         return end + 1
@@ -151,8 +154,10 @@ def _write(columns: Columns, row: int, members: Ints, way: Way) -> None:
 
 
 class _Asked(NamedTuple):
-    """What members of a group ask for together: their limit in seconds, the fewest and the most rollout nodes that could do, and
-    training nodes; `fits` where nothing can be said against the group yet."""
+    """Joint requirements of the members of a group.
+
+    `fits` is True if nothing is known against the group yet. The limit is in seconds; `least` and `most` are rollout nodes.
+    """
 
     fits: bool
     limit_s: float
@@ -163,7 +168,7 @@ class _Asked(NamedTuple):
 
 @compiled(arrays=False)
 def _asked(jobs: Records, limits: Limits, members: Ints) -> _Asked:
-    """What the rows of members ask for together."""
+    """Return the joint requirements of the members' rows."""
     lead = jobs[members[0]]
     rollout, training = limits.pools[lead.rollout_pool], limits.pools[lead.training_pool]
     fits = True
@@ -194,7 +199,7 @@ def _asked(jobs: Records, limits: Limits, members: Ints) -> _Asked:
 
 @compiled(arrays=False)
 def _next_step(jobs: Records, members: Ints, t: int) -> int:
-    """The next number of training nodes above `t` at which a member trains faster; UNUSED where there is none."""
+    """Return the next number of training nodes above `t` at which a member trains faster, or UNUSED."""
     larger = UNUSED
     for row in members:
         for nodes in jobs[row].rescale_nodes:
@@ -206,16 +211,18 @@ def _next_step(jobs: Records, members: Ints, t: int) -> int:
 
 @compiled(arrays=False)
 def group_columns(making: Making, members: Ints, wanted: tuple[int, float], at: int, end: int) -> tuple[int, bool]:
-    """Add the ways to run a set of jobs as one group to those that are known of the same jobs, as far as they are of use.
+    """Add the ways to run a set of jobs as one group to the known ways of the same jobs, if they are wanted.
 
     Args:
+        making: Tables and scratch of the enumeration.
         members: (n,) rows of the jobs in their shapes.
-        wanted: a kind as of `Wanted`, and the $/h below which a way is of use.
-        at, end: rows of the columns are those known.
+        wanted: Kind as in `Wanted`, and the price below which a way is wanted, $/h.
+        at: First row of the known columns.
+        end: Row after the last known column.
 
     Returns:
-        The new end; where the arrays end, the rest are counted and not written. And whether the group may be feasible: it is not
-        looked at where nothing could come of it.
+        The new end, and whether the group may be feasible. Rows beyond the arrays are counted and not written. A group that cannot
+        give a wanted way is not examined.
     """
     jobs, limits = making.jobs, making.limits
     lead, asked = jobs[members[0]], _asked(jobs, limits, members)
@@ -242,11 +249,11 @@ def group_columns(making: Making, members: Ints, wanted: tuple[int, float], at: 
 def _add_ways(
     making: Making, members: Ints, wanted: tuple[int, float], known: tuple[int, int], nodes: tuple[int, float, int], limit: float
 ) -> tuple[int, int]:
-    """Add the ways of members, whose packing is loaded, on so many training nodes, and at least and at most so many rollout nodes.
+    """Add the ways of members, whose packing is loaded, on given training nodes and a range of rollout nodes.
 
     Returns:
-        The end of the known rows then, and the fewest rollout nodes on which the group was found feasible: UNUSED where it was not
-        looked at on any, NOWHERE where it is not.
+        The new end of the known rows, and the fewest rollout nodes on which the group was found feasible: UNUSED if it was not
+        examined, NOWHERE if it is infeasible.
     """
     limits, p, columns = making.limits, making.packing, making.columns
     lead, floor = making.jobs[members[0]], least_bound(p, len(members))
@@ -283,27 +290,31 @@ def _copy(source: Ints, target: Ints, n: int) -> None:
 def enumerate_groups(
     jobs: Records, limits: Limits, choices: Choices, size_max: int, wanted: Wanted, p: Packing, columns: Columns
 ) -> int:
-    """Columns of every feasible group of one job with some of the others.
+    """Write the columns of every feasible group of one job with some of the others.
 
     Args:
-        choices: the jobs. size_max: most members.
-        p: room for groups of that size.
-        columns: out.
+        jobs: (J,) job table.
+        limits: Limits of the cluster.
+        choices: Jobs and their shapes.
+        size_max: Maximum number of members.
+        wanted: Criterion for the ways that are kept.
+        p: Scratch for groups of that size.
+        columns: Groups; written.
 
     Returns:
-        How many columns there are. More than the arrays hold: they were left incomplete, and the count is only a lower bound.
-        Negative: there was more to look at than is wanted.
+        The number of columns. If it exceeds the length of the arrays, the columns are incomplete, and it is only a lower bound. It
+        is negative if there was more to try than `wanted` allows.
     """
     tries = 0
     making, rows = Making(jobs, limits, p, columns), len(columns.members)
     n_jobs = len(choices.starts) - 1
-    following = np.zeros(size_max + 2, np.int64)  # which job may come next behind so many members
+    following = np.zeros(size_max + 2, np.int64)  # next job to try after the first `size` members
     following[1] = 1
     alone_usd = np.zeros(size_max + 1)
     # Choices of shapes of the present set and of those that it extends, in each of which the group may be feasible.
     tuples = np.zeros((64, size_max), np.int64)
-    begins = np.zeros(size_max + 2, np.int64)  # of those of so many members; behind the last: their end
-    begins[1], begins[2] = 1, 1  # the one choice for nobody is the first
+    begins = np.zeros(size_max + 2, np.int64)  # first combination of the sets of each size; after the last: the end
+    begins[1], begins[2] = 1, 1  # the empty set has one combination, the first
     size = 1
     job = 0
     count = 0

@@ -1,14 +1,14 @@
 """A search for a better grouping of running jobs, over tables that are a copy of the present state.
 
-A few jobs are taken out of their groups, each is put back where the dollars rise least (which may be where it was), and the
-result is kept where it is worth more than its moves cost: moves, swaps and mergers of groups are all of this kind. This is large
-neighbourhood search (Shaw, 1998) by ruin and recreate (Schrimpf et al., 2000), with groups overlooked at random while a job is put
-back, so that the search does not always do the same (SISR: Christiaens and Vanden Berghe, 2020).
+A few jobs are taken out of their groups. Each is put back where the dollars rise least, which may be its old place, and the result
+is kept if it saves more than its moves cost. Moves, swaps and mergers of groups are all of this kind. This is large neighbourhood
+search (Shaw, 1998) by ruin and recreate (Schrimpf et al., 2000). Groups are overlooked at random while a job is put back, so that
+the search varies (SISR: Christiaens and Vanden Berghe, 2020).
 
-A decision in a large cluster looks at a part of it, so that its cost does not grow with the cluster. Jobs come and go one at a
-time, and with them decisions: a cluster twice as large has twice as many decisions in an hour. So each may look at a part, if the
-parts are drawn anew every time: those groups that have just changed, some that a newcomer could join, and others at random, the
-dearer the more likely. (Large problems are improved part by part: Taillard and Voss, POPMUSIC, 2002.)
+A decision in a large cluster looks at a part of it, so that its cost does not grow with the cluster. Jobs arrive and depart one at
+a time, and each causes a decision: a cluster twice as large has twice as many decisions in an hour. So each may look at a part, if
+the parts are drawn again every time: groups that have just changed, some that a newcomer could join, and others at random,
+expensive ones with a higher probability. (Large problems are improved part by part: Taillard and Voss, POPMUSIC, 2002.)
 """
 
 from __future__ import annotations
@@ -31,13 +31,10 @@ _LEAST_USD = 1e-6  # a saving below is rounding
 
 @compiled(arrays=False)
 def _choose(jobs: Records, groups: Records, facts: Regrouping, rng: np.random.Generator, picked: Ints, chosen: Ints) -> int:
-    """Choose the jobs to take out: the members of up to two groups, and up to two more jobs; those that are free, in random order.
+    """Choose the jobs to take out, and return their number.
 
-    Args:
-        picked: (J,) out: their rows. chosen: (J,) zeros, and zeros again afterwards.
-
-    Returns:
-        How many.
+    They are the free members of up to two groups and up to two more jobs, in random order. Their rows are written to `picked`
+    (J,). `chosen` (J,) has zeros before and after.
     """
     n_jobs = facts.n_jobs
     count = 0
@@ -63,11 +60,7 @@ def _choose(jobs: Records, groups: Records, facts: Regrouping, rng: np.random.Ge
 
 @compiled(arrays=False)
 def _price(jobs: Records, groups: Records, limits: Limits, facts: Regrouping, left: Ints) -> float:
-    """What the nodes cost that the moves leave behind, until their pauses end, $.
-
-    Args:
-        left: (P, 2) room for counts.
-    """
+    """Return the price of the nodes that the moves leave, until their pauses end, $. `left` (P, 2) is scratch."""
     left[:] = 0
     nodes_left(jobs, groups, facts, left)
     return float(provisioned_usd(left, limits) * facts.migration_h)
@@ -75,7 +68,7 @@ def _price(jobs: Records, groups: Records, limits: Limits, facts: Regrouping, le
 
 @compiled(arrays=False)
 def _fits(jobs: Records, groups: Records, limits: Limits, facts: Regrouping, used: Ints) -> bool:
-    """Whether the cluster has the nodes that are in use; `used` is room as in `_price`."""
+    """Return whether the cluster has the nodes that are in use; `used` (P, 2) is scratch."""
     if is_unlimited(limits):
         return True
     nodes_in_use(jobs, groups, facts, used)
@@ -104,17 +97,19 @@ def _copy(values: NDArray[Any], out: NDArray[Any]) -> None:
 
 @compiled
 def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.random.Generator, search: Search) -> float:
-    """Place a newcomer, then regroup the free jobs for the better, in place.
+    """Place a newcomer, then regroup the free jobs for less cost, in place.
 
     Args:
-        view: the active jobs and no others, then the shapes of those that have several and are free, `first_shape` to
-            `first_shape + more_shapes` of each; the present groups, then at least as many empty rows as there are jobs.
-        newcomer: row of a job that waits for a place, or NOWHERE.
-        budget: the search ends when it has looked at so many groups and places in them.
-        search: `rollmux_env.kernel.lns_insert.make_search` of the view.
+        view: Tables with the active jobs only, then the shapes of the free jobs with several, `first_shape` to `first_shape +
+            more_shapes` of each; the present groups, then at least as many empty rows as there are jobs.
+        facts: Facts about the jobs that are regrouped.
+        newcomer: Row of a job that waits for a place, or NOWHERE.
+        budget: Number of groups and places in them after which the search ends.
+        rng: Random generator.
+        search: Result of `rollmux_env.kernel.lns_insert.make_search` for the view.
 
     Returns:
-        What the moves save, discounted $, with what they cost taken off; nan where there is no place for the newcomer.
+        The saving of the moves less their cost, discounted $; nan if there is no place for the newcomer.
     """
     jobs, groups, limits, usd, version = view.jobs, view.groups, view.limits, search.usd, search.version
     for group in range(len(facts.rollout_nodes)):
@@ -155,21 +150,24 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
     return float(began - now)
 
 
-_ROUND = 3  # groups that are compared; the dearest of them is taken
+_ROUND = 3  # groups that are compared; the most expensive of them is taken
 _TRIES = 8  # draws for every group that is wanted
 _SHARE = 3  # a third at most for groups that have changed, and for those that a newcomer could join
 
 
 @compiled
 def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, out: Ints) -> int:
-    """Choose the groups that are looked at, where there are more of them than `out` takes.
+    """Choose the groups to look at, if there are more of them than `out` has room for.
 
     Args:
-        newcomer: row of a job that waits for a place, negative for none. host: row of a group that it fits into, likewise.
-        out: (F,) out: their positions in the view's order, ascending.
+        view: Tables of the cluster.
+        newcomer: Row of a job that waits for a place, negative for none.
+        host: Row of a group that the newcomer fits into, negative for none.
+        rng: Random generator.
+        out: (F,) positions of the groups in the view's order, ascending; written.
 
     Returns:
-        How many.
+        The number of groups.
     """
     jobs, groups, order, limits = view.jobs, view.groups, view.order, view.limits
     n, most = len(order), len(out)
@@ -200,7 +198,7 @@ def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, 
 
 @compiled(arrays=False)
 def _draw_dear(view: View, chosen: NDArray[np.bool_], rng: np.random.Generator) -> int:
-    """The dearest of some groups that are drawn: its position in the view's order, or -1 where all are chosen already."""
+    """Return the most expensive of a few random groups, as its position in the view's order, or -1 if all are chosen already."""
     best, dearest = -1, -1.0
     for _ in range(_ROUND):
         k = int(rng.random() * len(view.order))

@@ -1,13 +1,13 @@
-"""Putting a job back into a group where the dollars rise least, and what a grouping of jobs is worth until its members leave.
+"""Insertion of a job into the group where the dollars rise least, and the worth of a grouping until its members leave.
 
-The dollars of a group are those of its nodes for as long as someone needs them: a rollout node until the last job pinned to it has
-left, the training nodes until the last member has. From them the worth of the members' work is taken off: cost rate minus lambda
-times work rate, as in Dinkelbach's method for ratios. Both are discounted by exp(-t / horizon): what is far away will be regrouped
-before it comes.
+The dollars of a group are those of its nodes for as long as they are needed: a rollout node until the last job pinned to it has
+left, the training nodes until the last member has left. The worth of the members' work is subtracted: cost rate minus lambda times
+work rate, as in Dinkelbach's method for ratios, where lambda is the price of a work-hour. Both are discounted by exp(-t /
+horizon), since groups will be changed again before a distant time.
 
-Within one search most groups are, most of the time, what they were when a job was last held against them. So every group has a
-version, a number for what it is made of, and the best place of each job in each group is kept with the version that it was found
-for: looking again costs a comparison. What is kept is what would be found anew, to the last bit.
+Within one search most groups have not changed since a job was last compared with them. So every group has a version number, and
+the best place of each job in each group is kept with the version for which it was found. Then a second look costs one comparison.
+The kept result equals a recomputation, to the last bit.
 """
 
 from __future__ import annotations
@@ -36,14 +36,21 @@ from rollmux_env.kernel.trials import Trial, keep_group, make_trial
 
 
 def home_type(pins: int) -> np.dtype[Any]:
-    """What is known of a job that is regrouped. It is at home where it runs now; any other place is a move.
+    """Return the record type of the facts about a job that is regrouped.
 
-    group: row of the group where the job is at home, NOWHERE for one that waits for a place. of_shape: number of its shape there.
-    rank: its position among the members there. pins: its rollout nodes there, ascending; n_pins: how many. free: 1 where it may be
-    given another place.
-    stay_h: hours that a job of fixed stay still has; infinite for others. iterations: what a job that leaves after so many still
-    has to do; infinite for others. pause_h: hours until it makes progress at home: the rest of an earlier pause.
-    work_usd: worth of a work-hour (T_solo / 3600 an iteration) of the job, $.
+    It is at home where it runs now; any other place is a move.
+
+    Fields:
+        group: Row of the group where the job is at home, NOWHERE for a job that waits for a place.
+        of_shape: Number of its shape there.
+        rank: Its position among the members there.
+        n_pins: Number of its rollout nodes there.
+        free: 1 if it may get another place.
+        stay_h: Hours that a job with a fixed stay still has; infinite for others.
+        iterations: Iterations left for a job that leaves after a number of them; infinite for others.
+        pause_h: Hours until it makes progress at home: the rest of an earlier pause.
+        work_usd: Worth of a work-hour (T_solo / 3600 per iteration) of the job, $.
+        pins: Its rollout nodes there, ascending.
     """
     ints = [(name, "i8") for name in ("group", "of_shape", "rank", "n_pins", "free")]
     floats = [(name, "f8") for name in ("stay_h", "iterations", "pause_h", "work_usd")]
@@ -51,15 +58,16 @@ def home_type(pins: int) -> np.dtype[Any]:
 
 
 class Regrouping(NamedTuple):
-    """What is known of the jobs that are regrouped, and how it counts.
+    """Facts about the jobs that are regrouped, and parameters of the comparison.
 
     Attributes:
-        homes: (J,) records of `home_type`, by row of the job table: those of a job's shapes have what the job has.
-        n_jobs: rows of jobs; behind them come those of their shapes.
-        rollout_nodes, training_nodes: (G,) nodes of the present groups, which are the first rows of the group table.
-        horizon_h: of the discount, hours.
-        migration_h: pause of a move, hours.
-        overlooked: share of a job's shapes that are left out, at random, when the search puts it back.
+        homes: (J,) records of `home_type`, by row of the job table; those of a job's shapes equal the job's.
+        n_jobs: Number of rows of jobs; rows of their shapes follow.
+        rollout_nodes: (G,) rollout nodes of the present groups, which are the first rows of the group table.
+        training_nodes: (G,) training nodes of the present groups.
+        horizon_h: Horizon of the discount, hours.
+        migration_h: Pause of a move, hours.
+        overlooked: Share of a job's shapes that are left out, at random, when the search puts it back.
         reserved: (P, 2) nodes of each pool that are held for earlier moves, for rollouts and for trainings.
     """
 
@@ -75,19 +83,19 @@ class Regrouping(NamedTuple):
 
 @compiled(arrays=False)
 def discounted_h(hours: float, horizon_h: float) -> float:
-    """The integral of exp(-t / horizon) from 0 to `hours`, hours."""
+    """Return the integral of exp(-t / horizon) from 0 to `hours`, in hours."""
     return float(horizon_h * -np.expm1(-hours / horizon_h))
 
 
 @compiled(arrays=False)
 def is_home(jobs: Records, facts: Regrouping, job: int, group: int) -> bool:
-    """Whether a job that is in a group, in the shape that its row has, is at home."""
+    """Return whether a job that is in a group, in the shape of its row, is at home."""
     return bool(facts.homes[job].group == group and facts.homes[job].of_shape == jobs[job].of_shape)
 
 
 @compiled(arrays=False)
 def job_worth(jobs: Records, facts: Regrouping, job: int, group: int, period_s: float) -> tuple[float, float]:
-    """What a job's stay in a group comes to: discounted hours until it leaves, and the worth of its work until then, $.
+    """Return the discounted hours of a job's stay in a group, and the worth of its work until it leaves, $.
 
     A move adds its pause to a fixed stay, and no work is done in the pause. The row may be that of one of the job's shapes.
     """
@@ -102,21 +110,24 @@ def job_worth(jobs: Records, facts: Regrouping, job: int, group: int, period_s: 
 
 @compiled
 def group_usd(view: View, facts: Regrouping, group: int, job: int, place: Records, period_s: float) -> float:
-    """Discounted dollars of a group until its members have left, less the worth of their work.
+    """Return the discounted dollars of a group until its members have left, less the worth of their work.
 
-    `rollmux_env.kernel.valuation.value_group` is the same sum, and rounds otherwise. It has three fixed horizons, and 1 - e^-x at
-    two of them from powers of e^-x at the longest; this one has the horizon that a policy is given, which need not divide another,
-    and -expm1(-x), which keeps the digits of short stays. It prices node by node, this one the sum of the nodes' hours; and it has
-    one price of work, this one a price for each job. A search compares such sums down to 1e-9 $, so one in place of the other
-    changes its choices.
+    `rollmux_env.kernel.valuation.value_group` is the same sum with other rounding. It has three fixed horizons, and computes 1 -
+    e^-x at two of them from powers of e^-x at the longest. This function has the horizon of a policy, which need not divide
+    another, and -expm1(-x), which keeps the digits of short stays. The other one sums prices node by node, this one multiplies the
+    sum of the nodes' hours. The other one has a single price of work, this one a price for each job. A search compares such sums
+    down to 1e-9 $, so the two are not interchangeable: the choices would differ.
 
     Args:
-        job: row of a job, or of one of its shapes, that is counted as one more member; NOWHERE for none.
-        place: of that job, a record of `rollmux_env.kernel.candidates.candidate_type`.
-        period_s: of the group, with that job in it, seconds.
+        view: Tables of the cluster.
+        facts: Facts about the jobs that are regrouped.
+        group: Row of the group.
+        job: Row of a job, or of one of its shapes, that is counted as one more member; NOWHERE for none.
+        place: Place of that job, a record of `rollmux_env.kernel.candidates.candidate_type`.
+        period_s: Period of the group with that job in it, seconds.
 
     Returns:
-        $, 0 for an empty group.
+        Dollars, 0 for an empty group.
     """
     jobs, limits = view.jobs, view.limits
     g = view.groups[group]
@@ -146,12 +157,16 @@ def group_usd(view: View, facts: Regrouping, group: int, job: int, place: Record
 
 @compiled
 def nodes_left(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -> None:
-    """Count the nodes that no job needs any more that stays at home: they are held until the movers' pauses end.
+    """Count the nodes that no job at home needs any more: they are held until the movers' pauses end.
 
-    A node of the present groups stays where a member that has not moved is pinned to it, training nodes where there is any.
+    A rollout node of the present groups is kept if a member that has not moved is pinned to it, training nodes if there is any
+    such member.
 
     Args:
-        out: (P, 2) of each pool and side; added to.
+        jobs: (J,) job table.
+        groups: (G,) group table.
+        facts: Facts about the jobs that are regrouped.
+        out: (P, 2) counts of each pool and side; added to.
     """
     for group in range(len(facts.rollout_nodes)):
         rollout, training = groups[group].rollout_pool, groups[group].training_pool
@@ -172,7 +187,7 @@ def nodes_left(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -> 
 
 @compiled(arrays=False)
 def _counted(jobs: Records, groups: Records, facts: Regrouping, group: int, end: int, number: int) -> bool:
-    """Whether one of the group's first `end` members is at home on this rollout node."""
+    """Return whether one of the group's first `end` members is at home on this rollout node."""
     for i in range(end):
         job = groups[group].members[i]
         if is_home(jobs, facts, job, group):
@@ -195,24 +210,26 @@ def nodes_in_use(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -
             out[groups[group].training_pool, TRAINING] += groups[group].training_nodes
 
 
-CANDIDATES = 1024  # of one job in one group; what comes after is not looked at
-EMPTY = -1  # version of a group that nobody is in
-_ALL_PINS = 2  # up to so many rollout nodes of a job all ways to pin it are looked at, beyond that the cheapest of each group
+CANDIDATES = 1024  # of one job in one group; later ones are not looked at
+EMPTY = -1  # version of a group without members
+_ALL_PINS = 2  # most rollout nodes of a job for which all pinnings are tried, else the cheapest of each group
 _NOT_YET = -1
 _TIE_USD = 1e-9
 
 
 class Search(NamedTuple):
-    """What a search knows, and scratch. Shapes: J job rows, G group rows.
+    """State of a search, and scratch. Shapes: J job rows, G group rows.
 
     Attributes:
         usd: (G,) `rollmux_env.kernel.lns_insert.group_usd` of every group row.
-        version: (G,) of every group, from 1 on, or EMPTY; last: (1,) the last one given.
-        places: (J, G) records of `_place_type`: the best place of a job in a group; for its home, that of going home. A job of
-            several shapes has the rows of its shapes for the one and its own for the other.
+        version: (G,) version of every group, from 1 on, or EMPTY.
+        last: (1,) the last version given.
+        places: (J, G) records of `_place_type`: the best place of a job in a group. A place in its home is the return home. For a
+            job of several shapes, rows of its shapes have the former and its own row the latter.
         rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
-        trial: the rows that change.
-        used: (P, 2) nodes of each pool that are in use, zeros where they are unlimited. order: (1,) the group that is looked at.
+        trial: Rows that change.
+        used: (P, 2) nodes of each pool that are in use, zeros if unlimited.
+        order: (1,) the group that is looked at.
     """
 
     usd: Floats
@@ -226,17 +243,23 @@ class Search(NamedTuple):
 
 
 def _place_type(nodes: int) -> np.dtype[Any]:
-    """version: of the group for which this was found, 0 for none; room: new rollout nodes that there was room for then.
+    """Return the record type of a job's best place in a group.
 
-    joins: 0 where the group as a whole is out. looked: candidates, negative where they have not been looked at.
-    usd: what the group costs more with the job, infinite where there is no place. new_nodes, nodes: as a candidate has them.
+    Fields:
+        version: Version of the group for which this was found, 0 for none.
+        room: New rollout nodes that could be added then.
+        joins: 0 if the group as a whole is excluded.
+        looked: Number of candidates, negative if they were not enumerated.
+        new_nodes: Rollout nodes to add, as in a candidate.
+        usd: Increase of the group's cost with the job, infinite if there is no place.
+        nodes: Numbers of the existing nodes, as in a candidate.
     """
     ints = [(name, "i8") for name in ("version", "room", "joins", "looked", "new_nodes")]
     return np.dtype([*ints, ("usd", "f8"), ("nodes", "i8", (nodes,))])
 
 
 def make_search(view: View) -> Search:
-    """Room for a search over these tables, in which nothing is known."""
+    """Return room for a search over these tables, without results."""
     jobs, groups, nodes = len(view.jobs), len(view.groups), view.jobs.dtype["pins"].shape[0]
     return Search(
         np.zeros(groups),
@@ -252,7 +275,7 @@ def make_search(view: View) -> Search:
 
 @compiled(arrays=False)
 def changed(view: View, facts: Regrouping, group: int, search: Search) -> None:
-    """A group has other members or other nodes than before."""
+    """Update the version and the dollars of a group whose members or nodes have changed."""
     members = view.groups[group].n_members
     if members > 0:
         search.last[0] += 1
@@ -314,7 +337,7 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
 
 @compiled(arrays=False)
 def _home_usd(view: View, facts: Regrouping, job: int, search: Search) -> float:
-    """What going home makes that group cost more; infinite where there is no place for the job there any more."""
+    """Return the increase of the home group's cost if the job returns; infinite if it no longer fits there."""
     home = facts.homes[job].group
     place = search.places[job, home]
     if place.version != search.version[home]:
@@ -327,7 +350,7 @@ def _home_usd(view: View, facts: Regrouping, job: int, search: Search) -> float:
 
 @compiled(arrays=False)
 def may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
-    """What can be said of a group as a whole, before its nodes are looked at; the group is a record."""
+    """Return whether a job may join a group, by the group as a whole, before its nodes are examined. The group is a record."""
     limit = entry_limit(jobs, jobs[job], group, 0) * (1.0 + TOLERANCE)
     training_s = group.training_load_s + training_seconds(jobs, job, group.training_nodes)
     return bool(
@@ -340,7 +363,7 @@ def may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
 
 @compiled(arrays=False)
 def _look(view: View, facts: Regrouping, job: int, group: int, search: Search) -> None:
-    """Find the best place of a job, in the shape of the row, in the only group of the view's order, and write what was found."""
+    """Find the best place of a job, in the shape of the row, in the only group of the view's order, and store it."""
     place, rows = search.places[job, group], search.rows
     count = enumerate_candidates(view, job, view.jobs[job].rollout_nodes > _ALL_PINS, False, rows)
     place.looked, place.usd = count, np.inf
@@ -361,12 +384,11 @@ def _best_place(
 ) -> tuple[float, int, int]:
     """Find the group where the dollars rise least, and by less than `best`, with a job in the shape of a row in it.
 
-    Args:
-        view: its `order` is scratch, one row; its clock counts the nodes that are in use.
-        overlooked: share of the groups that are left out, at random.
+    The view's `order` is scratch, one row, and its clock counts the nodes in use. `overlooked` is the share of groups that are
+    left out at random.
 
     Returns:
-        Dollars and group, `best` and NOWHERE where there is none, and how many groups and places in them were looked at.
+        Dollars and group, or `best` and NOWHERE if there is none, and the number of groups and places in them that were looked at.
     """
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     job, pool = jobs[row], limits.pools[jobs[row].rollout_pool]
@@ -396,7 +418,7 @@ def _best_place(
 
 @compiled(arrays=False)
 def _alone_usd(view: View, facts: Regrouping, row: int, group: int) -> float:
-    """What a job in the shape of a row comes to in a group of its own, an empty one; infinite where it may have none."""
+    """Return the dollars of a job, in the shape of a row, alone in an empty group; infinite if that is not allowed."""
     job, limits = view.jobs[row], view.limits
     if not keeps_alone(job) or not has_room(job, job.rollout_nodes, job.training_nodes, limits, view.clock):
         return np.inf
@@ -409,11 +431,15 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     """Give a job that is in no group the place, and the shape, where the dollars rise least.
 
     Args:
-        overlooked: share of the groups that are left out, at random; 0 leaves no shapes out either.
-        search: `usd` and `version` are kept up to date, and the group that changes is kept in its trial, which has begun.
+        view: Tables of the cluster.
+        facts: Facts about the jobs that are regrouped.
+        job: Row of the job.
+        overlooked: Share of the groups that are left out, at random; with 0 no shapes are left out either.
+        rng: Random generator.
+        search: State of the search. `usd` and `version` are updated, and the changed group is kept in its trial, which has begun.
 
     Returns:
-        How many groups and places in them were looked at; 0 where there is no place for the job.
+        The number of groups and places in them that were looked at; 0 if there is no place for the job.
     """
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     home = facts.homes[job].group
@@ -422,7 +448,7 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
     there = View(jobs, groups, search.order, limits, Clock(view.clock.now_s, search.used, view.clock.waiting))
     looked = 0
     best = np.inf
-    best_group, best_row = NOWHERE, NOWHERE  # who goes home needs no row
+    best_group, best_row = NOWHERE, NOWHERE  # a job that returns home needs no row
     if home != NOWHERE and _home_usd(view, facts, job, search) < np.inf:
         looked += 1
         # The nodes to be held elsewhere are only known when all jobs have a place; a rollout node each is about right.

@@ -14,32 +14,32 @@ from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Limits, 
 
 @compiled(arrays=False)
 def shape_row(record: Records, job: int, shape: int) -> int:
-    """The row with the numbers of a shape of the job in row `job`, whose record is given too."""
+    """Return the row of a shape of the job in row `job`, whose record is given too."""
     return int(job if record.more_shapes == 0 else record.first_shape + shape)
 
 
 @compiled(arrays=False)
 def keeps_alone(job: Records) -> bool:
-    """Whether a job, a record, may have a group of its own: as it is written always, in another shape where its promise is kept."""
+    """Return whether a job, a record, may run alone in a new group: always in shape 0, in another shape if its promise is kept."""
     limit = min(job.limit_s, job.enters_limit_s - job.enters_per_cold * job.cold_s)
     return bool(job.of_shape == 0 or job.alone_s <= limit * (1.0 + TOLERANCE))
 
 
 @compiled(arrays=False)
 def cycle_s(job: Records, rollout_s: float, training_s: float, sync_s: float) -> float:
-    """Seconds of an iteration of a job, a record, that has its nodes for itself, with such phases."""
+    """Return the seconds of an iteration of a job, a record, alone on its nodes with these phases."""
     return float(own_period(rollout_s, training_s, sync_s, job.staleness))
 
 
 @compiled(arrays=False)
 def one_after_the_other(job: Records) -> bool:
-    """Whether a job, a record, is on-policy: it runs one phase at a time."""
+    """Return whether a job, a record, is on-policy: it runs one phase at a time."""
     return bool(job.staleness == 0.0)
 
 
 @compiled(arrays=False)
 def training_seconds(jobs: Records, job: int, nodes: int) -> float:
-    """Worst-case training seconds of a job row on a pool of `nodes` training nodes."""
+    """Return the worst-case training seconds of a job row on a pool of `nodes` training nodes."""
     j = jobs[job]
     seconds = j.training_s
     for k in range(len(j.rescale_nodes)):
@@ -63,7 +63,7 @@ def node_positions(jobs: Records, groups: Records, job: int, group: int, pinned:
 
 @compiled(arrays=False)
 def training_memory_fits(group: Records, job: Records, limits: Limits) -> bool:
-    """Whether the training nodes of a group have room for one more job; both are records."""
+    """Return whether the training nodes of a group have memory for one more job; both are records."""
     pool = limits.pools[group.training_pool]
     fits = group.training_gb + job.training_gb <= pool.node_gb * (1.0 + TOLERANCE)
     return bool(fits and group.training_device_gb + job.training_device_gb <= pool.device_gb * (1.0 + TOLERANCE))
@@ -71,7 +71,7 @@ def training_memory_fits(group: Records, job: Records, limits: Limits) -> bool:
 
 @compiled(arrays=False)
 def rollout_memory_fits(group: Records, node: int, job: Records, limits: Limits) -> bool:
-    """Whether the rollout node at a position of a group has room for one more job."""
+    """Return whether the rollout node at a position of a group has memory for one more job."""
     pool = limits.pools[group.rollout_pool]
     fits = group.node_gb[node] + job.rollout_gb <= pool.node_gb * (1.0 + TOLERANCE)
     return bool(fits and group.node_device_gb[node] + job.rollout_device_gb <= pool.device_gb * (1.0 + TOLERANCE))
@@ -79,7 +79,7 @@ def rollout_memory_fits(group: Records, node: int, job: Records, limits: Limits)
 
 @compiled(arrays=False)
 def memory_kept(group: Records, limits: Limits) -> bool:
-    """Whether no node of a group has more to keep than it has memory for."""
+    """Return whether every node of a group has enough memory for its members."""
     rollout, training = limits.pools[group.rollout_pool], limits.pools[group.training_pool]
     fits = group.training_gb <= training.node_gb * (1.0 + TOLERANCE)
     fits = fits and group.training_device_gb <= training.device_gb * (1.0 + TOLERANCE)
@@ -91,7 +91,7 @@ def memory_kept(group: Records, limits: Limits) -> bool:
 
 @compiled(arrays=False)
 def departure_s(jobs: Records, groups: Records, job: int) -> float:
-    """When a running job leaves at its group's present period."""
+    """Return the time at which a running job leaves at its group's present period."""
     j = jobs[job]
     g = groups[j.group]
     runs_from = max(g.since_s, j.paused_until_s)
@@ -100,10 +100,13 @@ def departure_s(jobs: Records, groups: Records, job: int) -> float:
 
 @compiled(arrays=False)
 def may_pause(stayed_s: float, pause_s: float, limit_s: float, done: float) -> bool:
-    """Whether a running job would still meet its SLO on average if it left when the pause of a move ends.
+    """Return whether a running job would still meet its SLO on average if it left when the pause of a move ends.
 
     Args:
-        stayed_s: since its admission, seconds. limit_s: longest period that keeps its SLO. done: iterations, with fractions.
+        stayed_s: Time since its admission, seconds.
+        pause_s: Pause of the move, seconds.
+        limit_s: Longest period that keeps its SLO, seconds.
+        done: Iterations done, with fractions.
     """
     return bool(stayed_s + pause_s <= limit_s * done * (1.0 + TOLERANCE))
 
@@ -131,7 +134,7 @@ def _load_nodes(jobs: Records, groups: Records, group: int) -> None:
 
 @compiled(arrays=False)
 def promised_limit(member: Records, cold_s: float) -> float:
-    """The longest period of its group that keeps a member's promise, with so many seconds of cold starts to come there."""
+    """Return the longest period of its group that keeps a member's promise, with `cold_s` seconds of cold starts ahead."""
     if member.visits != 0:
         return float(min(member.limit_s, member.enters_limit_s - member.enters_per_cold * cold_s))
     return float(min(member.limit_s, member.stays_limit_s - member.stays_per_cold * cold_s))
@@ -139,11 +142,13 @@ def promised_limit(member: Records, cold_s: float) -> float:
 
 @compiled(arrays=False, inline=True)
 def entry_limit(jobs: Records, job: Records, group: Records, new_nodes: int) -> float:
-    """The longest period of a group once a job has entered it, at which it and the members keep what was promised, or 0.
+    """Return the longest period of a group after a job has entered it, at which it and the members keep their promises, or 0.
 
     Args:
-        job, group: records.
-        new_nodes: rollout nodes that are added for the job: on these nothing of it can be alive.
+        jobs: (J,) job table.
+        job: Record of the job.
+        group: Record of the group.
+        new_nodes: Rollout nodes that are added for the job; it has no state on these, so it cannot enter warm.
     """
     cold = 0.0 if new_nodes == 0 and job.warm_group == group.id else job.cold_s
     coming = group.coming_cold_s + cold
@@ -156,7 +161,7 @@ def entry_limit(jobs: Records, job: Records, group: Records, new_nodes: int) -> 
 
 @compiled(arrays=False)
 def refresh_promises(jobs: Records, group: Records) -> None:
-    """Recompute what a group, a record, may be joined at; see `rollmux_env.kernel.promises`."""
+    """Recompute the limits for entering a group, a record; see `rollmux_env.kernel.promises`."""
     visitors = 0
     cold = 0.0
     for i in range(group.n_members):
@@ -270,7 +275,7 @@ def _refresh_pins(jobs: Records, groups: Records, group: int) -> None:
 
 @compiled(arrays=False)
 def settle(jobs: Records, groups: Records, group: int, now_s: float) -> None:
-    """Bring `done` of a group's members up to `now_s` at the present period; a paused member makes no progress."""
+    """Update `done` of a group's members to `now_s` at the present period; a paused member makes no progress."""
     g = groups[group]
     period = g.period_s
     since = g.since_s
@@ -310,7 +315,7 @@ def wear(jobs: Records, job: int, shape: int) -> None:
 
 @compiled(arrays=False)
 def open_group(groups: Records, group: int, number: int, first: Records, training_nodes: int, now_s: float) -> None:
-    """Make an empty group of a free row, on the pools of the job, a record, that is to be its first member."""
+    """Make an empty group of a free row, on the pools of the record of its future first member."""
     g = groups[group]
     g.rollout_pool = first.rollout_pool
     g.training_pool = first.training_pool
@@ -328,8 +333,12 @@ def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new
     """Make a job the last member of a settled group.
 
     Args:
-        there: so many existing rollout nodes of the group it is pinned to; their numbers stand in its `pins`, ascending.
-        new_nodes: rollout nodes that are added for it.
+        jobs: (J,) job table.
+        groups: (G,) group table.
+        job: Row of the job.
+        group: Row of the group.
+        there: Number of existing rollout nodes that it is pinned to; their numbers are the first ones in its `pins`, ascending.
+        new_nodes: Rollout nodes that are added for it.
     """
     j = jobs[job]
     g = groups[group]
@@ -348,10 +357,16 @@ def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new
 
 @compiled(arrays=False)
 def visit(jobs: Records, groups: Records, job: int, group: int, shape: int, nodes: Ints, new_nodes: int) -> None:
-    """Let a job that is in no group take a place of a plan that is being made, which it has not entered yet.
+    """Let a job that is in no group take a place of a plan in progress, which it has not entered yet.
 
     Args:
-        nodes: numbers of the group's rollout nodes that it is pinned to, ascending, and behind them what is not looked at.
+        jobs: (J,) job table.
+        groups: (G,) group table.
+        job: Row of the job.
+        group: Row of the group.
+        shape: Number of the job's shape there.
+        nodes: Numbers of the group's rollout nodes that it is pinned to, ascending; later entries are ignored.
+        new_nodes: Rollout nodes that are added for it.
     """
     wear(jobs, job, shape)
     j = jobs[job]
@@ -364,7 +379,7 @@ def visit(jobs: Records, groups: Records, job: int, group: int, shape: int, node
 
 @compiled(arrays=False)
 def replan(jobs: Records, groups: Records, job: int) -> None:
-    """Let a member's phases in its settled group take what its row says."""
+    """Set the phases of a member in its settled group to those of its row."""
     j = jobs[job]
     group = j.group
     j.placed_rollout_s = j.rollout_s
@@ -391,19 +406,22 @@ def attach_colocated(jobs: Records, groups: Records, job: int, group: int, rollo
 
 @compiled(arrays=False)
 def detach(jobs: Records, groups: Records, job: int) -> int:
-    """Take a job out of its settled group and drop the rollout nodes that no member is pinned to; returns how many."""
+    """Take a job out of its settled group, drop the rollout nodes that no member is pinned to, and return their number."""
     return int(detach_for(jobs, groups, job, 0))
 
 
 @compiled(arrays=False)
 def detach_for(jobs: Records, groups: Records, job: int, staying: int) -> int:
-    """Take a job out of its settled group, to which it will come back in another shape: what `detach` does, but for some nodes.
+    """Take a job out of its settled group, to which it will return in another shape, and keep some of its nodes.
 
     Args:
-        staying: so many nodes stay; their numbers stand first in its `pins`, ascending.
+        jobs: (J,) job table.
+        groups: (G,) group table.
+        job: Row of the job.
+        staying: Number of nodes that stay; their numbers are the first ones in its `pins`, ascending.
 
     Returns:
-        How many rollout nodes were dropped.
+        The number of rollout nodes that were dropped.
     """
     j = jobs[job]
     group = j.group

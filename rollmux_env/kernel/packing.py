@@ -1,14 +1,14 @@
 """The least period of a set of jobs on given numbers of nodes, over all pinnings and member orders.
 
 Rollout nodes with the same pinned members are interchangeable, so a pinning is a number of nodes for every set of members: a
-class. The search places one member after the other: some nodes of each class that is there, the rest on new nodes.
+class. The search places one member after the other: on some nodes of each existing class, and on new nodes for the rest.
 
 Without sync and with one rollout node a member the order does not matter: the period is the larger of cycles and loads. Otherwise
-the orders are searched too, by inserting one member after the other: taking a member out of an order never lengthens the period
-(its arcs are replaced by shorter ones), so an order whose beginning is too slow is out. The first member is fixed, because rotating
-an order only shifts tokens from the arcs into a member to the arcs out of it; without sync, and where all members are equally
-stale, the reversed order has the same period (reversing every arc, and delaying all trainings by 1 + staleness meta-iterations,
-gives the reversed order's graph).
+the orders are searched too, by inserting one member after the other. Taking a member out of an order never lengthens the period
+(its arcs are replaced by shorter ones), so an order whose beginning is too slow is excluded. The first member is fixed, because
+rotating an order only shifts tokens from the arcs into a member to the arcs out of it. Without sync, and if all members are
+equally stale, the reversed order has the same period (reversing every arc, and delaying all trainings by 1 + staleness
+meta-iterations, gives the reversed order's graph).
 """
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ _LEVEL = np.dtype([("classes", "i8"), ("used", "i8"), ("new", "i8"), ("top_s", "
 
 
 class Packing(NamedTuple):
-    """Room for the search, and what it found, for M members and C classes of rollout nodes.
+    """Scratch and result of the search, for M members and C classes of rollout nodes.
 
     Attributes:
         phases: (PHASES, M) the members' phases, as `rollmux_env.kernel.period` has them.
-        members: (M,) records. gb, device_gb: rollout memory of a node and of each of its GPUs, GB; nodes: rollout nodes that each
-            asks for; order: best order found, as positions of members.
-        best: (C,) classes of the best pinning, of which `best_count`: (1,) says how many there are.
-        classes: (M + 1, C) records: the classes before the member of that level is placed. mask: members as bits; nodes; take: of
-            how many of them the member is; load_s, load_gb, load_device_gb: rollout seconds and memory on a node.
-        levels: (M + 1,) records. classes, used, new: classes, rollout nodes, and the member's own new nodes; top_s: largest load;
-            place: where the last member of a partial order was put.
+        members: (M,) records. `gb` and `device_gb` are the rollout memory of a node and of each of its GPUs, GB; `nodes` is the
+            number of rollout nodes that each asks for; `order` is the best order found, as positions of members.
+        best: (C,) classes of the best pinning.
+        best_count: (1,) number of the classes in `best`.
+        classes: (M + 1, C) records: the classes before the member of that level is placed. `mask` has the members as bits; `nodes`
+            is the number of nodes; `take` is the number of them that the member uses; `load_s`, `load_gb` and `load_device_gb` are
+            rollout seconds and memory on a node.
+        levels: (M + 1,) records. `classes`, `used` and `new` are numbers of classes, of rollout nodes, and of the member's new
+            nodes; `top_s` is the largest load; `place` is the position of the last member of a partial order.
         sequence: (M + 1, M) partial orders.
-        ordered: (PHASES, M) phases in the order tried; pinned: (M, C) its pins.
+        ordered: (PHASES, M) phases in the order tried.
+        pinned: (M, C) pins in the order tried.
     """
 
     phases: Floats
@@ -54,7 +57,7 @@ class Packing(NamedTuple):
 
 
 def packing(members: int, rollout_nodes: int) -> Packing:
-    """Room for groups of up to `members` jobs that ask for up to `rollout_nodes` rollout nodes together."""
+    """Return room for groups of up to `members` jobs that ask for up to `rollout_nodes` rollout nodes together."""
     m, classes = members, max(1, min(rollout_nodes, 2 ** min(members, 20)))
     return Packing(
         phases=np.zeros((PHASES, m)),
@@ -71,14 +74,17 @@ def packing(members: int, rollout_nodes: int) -> Packing:
 
 @compiled(arrays=False)
 def least_period(p: Packing, n: int, r: int, pool: Records, limit_s: float) -> float:
-    """Least period of the first `n` jobs in `p` on at most `r` rollout nodes.
+    """Return the least period of the first `n` jobs in `p` on at most `r` rollout nodes.
 
     Args:
-        pool: of the rollout nodes, a record of `rollmux_env.kernel.tables.POOL`.
-        limit_s: longest period that is of use.
+        p: Members, scratch and result.
+        n: Number of members.
+        r: Maximum number of rollout nodes.
+        pool: Pool of the rollout nodes, a record of `rollmux_env.kernel.tables.POOL`.
+        limit_s: Longest period that is accepted.
 
     Returns:
-        Seconds, infinite where none keeps to `limit_s`; then what was found before stays in `p`.
+        Seconds, infinite if no period is within `limit_s`; then the earlier result stays in `p`.
     """
     longest, floor, levels = limit_s * (1.0 + TOLERANCE), least_bound(p, n), p.levels
     general = False
@@ -116,7 +122,7 @@ def least_period(p: Packing, n: int, r: int, pool: Records, limit_s: float) -> f
 
 @compiled(arrays=False)
 def least_bound(p: Packing, n: int) -> float:
-    """The larger of the first `n` jobs' own cycles and of all their trainings: never above a period of theirs. Seconds."""
+    """Return the larger of the first `n` jobs' own cycles and the sum of their trainings, seconds: never above their period."""
     floor = 0.0
     trainings = 0.0
     for i in range(n):
@@ -127,7 +133,7 @@ def least_bound(p: Packing, n: int) -> float:
 
 @compiled(arrays=False)
 def _keep(p: Packing, n: int, ordered: bool) -> None:
-    """The pinning at level `n` is the best so far, in the order that was found, or in any."""
+    """Store the pinning at level `n` as the best so far, with the order that was found, or with any order."""
     for i in range(n):
         if not ordered:
             p.members[i].order = i
@@ -173,7 +179,7 @@ def _next_take(p: Packing, level: int, r: int, pool: Records, longest: float) ->
 
 @compiled(arrays=False)
 def _takes(p: Packing, level: int, c: int, pool: Records, longest: float) -> bool:
-    """Whether the member of a level may take one more node of a class."""
+    """Return whether the member of a level may take one more node of a class."""
     there, member = p.classes[level, c], p.members[level]
     return bool(
         there.take < there.nodes
@@ -217,7 +223,7 @@ def _place(p: Packing, level: int) -> None:
 
 @compiled(arrays=False)
 def _is_mirrored(p: Packing, n: int) -> bool:
-    """Whether an order of the members and its reverse have the same period."""
+    """Return whether an order of the members and its reverse have the same period."""
     mirrored = n > 2
     for i in range(n):
         mirrored = mirrored and p.phases[2, i] == 0.0 and p.phases[3, i] == p.phases[3, 0]
@@ -226,9 +232,9 @@ def _is_mirrored(p: Packing, n: int) -> bool:
 
 @compiled(arrays=False)
 def _best_order(p: Packing, n: int, bound: float, longest: float) -> float:
-    """Least period over the member orders of the pinning at level `n`, written into the members' `order`.
+    """Return the least period over the member orders of the pinning at level `n`, and write the best one to the members' `order`.
 
-    Infinite where all are above `longest`; the caller asks again whether the result is better than what it has.
+    It is infinite if all are above `longest`. The caller checks whether the result is better than its own.
     """
     mirrored = _is_mirrored(p, n)
     best = np.inf
@@ -262,7 +268,7 @@ def _best_order(p: Packing, n: int, bound: float, longest: float) -> float:
 
 @compiled(arrays=False)
 def _period_of(p: Packing, m: int, n: int) -> float:
-    """Exact period of the partial order of `m` members, with the pins that they have among all `n`."""
+    """Return the exact period of the partial order of `m` members, with the pins that they have among all `n`."""
     bound = 0.0
     trainings = 0.0
     for k in range(m):

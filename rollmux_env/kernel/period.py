@@ -3,14 +3,14 @@
 Events of a meta-iteration are the starts of the members' rollouts and trainings, in admission order. An arc u -> v of weight w and
 t tokens says: v starts at least w seconds after u of t meta-iterations ago. The period is the largest (seconds / tokens) over the
 cycles of this graph (max-plus spectral theory: the growth rate in steady state). The arc from a training and its sync to a later
-rollout of its member carries 1 + staleness tokens: so many meta-iterations later that rollout is.
+rollout of its member carries 1 + staleness tokens: that rollout is 1 + staleness meta-iterations later.
 
-Found by Newton's method: begin with the cycles that are there by construction (every member alone, every node), look for a cycle
+It is found by Newton's method: start with the cycles that exist by construction (every member alone, every node), look for a cycle
 that is longer at this period, take its ratio as the next period, until there is none.
 
-Where every member is pinned to one node and none has sync these are all that count, at any staleness. Of another elementary cycle
-that goes m times from a training to a rollout, the rollouts take at most m loads of a node and the trainings one; it has a token
-for each of the m, and one more because it goes around the order of admission.
+If every member is pinned to one node and none has a sync, only these cycles matter, at any staleness. Consider another elementary
+cycle that goes m times from a training to a rollout. Its rollouts take at most m loads of a node and its trainings one. It has a
+token for each of the m, and one more because it goes around the order of admission.
 
 Members' phases are rows of an array: rollout, training and sync seconds, staleness, and the warm starts of the first two.
 """
@@ -34,18 +34,19 @@ own_period = twin(alone_s)
 
 @compiled(arrays=False)
 def cycle_of(phases: Floats, i: int) -> float:
-    """Seconds of an iteration of a member alone."""
+    """Return the seconds of an iteration of a member alone."""
     return float(own_period(phases[0, i], phases[1, i], phases[2, i], phases[3, i]))
 
 
 @compiled(arrays=False)
 def period_bound(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
-    """The larger of every member's own cycle and every node's load: never above the period.
+    """Return the larger of every member's own cycle and every node's load: never above the period.
 
     Args:
         phases: (>= 4, >= n) the members' phases in order of admission.
         pinned: (>= n, >= n_nodes) 1 where a member is pinned to a rollout node.
-        n: members. n_nodes: rollout nodes.
+        n: Number of members.
+        n_nodes: Number of rollout nodes.
 
     Returns:
         Seconds.
@@ -58,7 +59,7 @@ def period_bound(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
 
 @compiled(arrays=False)
 def load_bound(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
-    """T_load: the largest, over the nodes, of the summed phases of a meta-iteration; arguments as in `period_bound`. Seconds."""
+    """Return T_load, the largest sum of phases of a meta-iteration on one node, in seconds; arguments as in `period_bound`."""
     bound = 0.0
     for i in range(n):
         bound += phases[1, i]
@@ -73,12 +74,16 @@ def load_bound(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> float:
 
 @compiled(arrays=False)
 def add_warm_starts(phases: Floats, pinned: Ints, n: int, n_nodes: int) -> None:
-    """Lengthen the phases of a group by what they wait for their state: on a node that two members use, a phase of another job has
-    always come before. One on a node of the member's own finds everything as it left it.
+    """Lengthen the phases of a group by their warm starts.
+
+    On a node that two members use, another job's phase always precedes, so the state must be loaded. On a node that one member
+    uses alone, the state is still on the devices.
 
     Args:
-        phases: (PHASES, >= n); rollouts and trainings are written.
-        pinned, n, n_nodes: as in `period_bound`.
+        phases: (PHASES, >= n) the members' phases; rollouts and trainings are written.
+        pinned: (>= n, >= n_nodes) 1 where a member is pinned to a rollout node.
+        n: Number of members.
+        n_nodes: Number of rollout nodes.
     """
     if n < 2:
         return
@@ -98,8 +103,13 @@ class _Arcs(NamedTuple):
     """The graph of a group: of its A arcs, those into event v are `first[v]` to `first[v + 1]`.
 
     Attributes:
-        source: (A,) events where they begin. tokens, weight: (A,) of each, seconds. first: (events + 1,).
-        parent: (events,) arcs of a path that may be a cycle; mark: (events,) scratch. start: (events,) seconds.
+        source: (A,) events at which the arcs begin.
+        tokens: (A,) tokens of the arcs.
+        weight: (A,) weights of the arcs, seconds.
+        first: (events + 1,) position of the first arc into each event.
+        parent: (events,) arcs of a path that may be a cycle.
+        mark: (events,) scratch.
+        start: (events,) start of each event, seconds.
     """
 
     source: Ints
@@ -113,11 +123,14 @@ class _Arcs(NamedTuple):
 
 @compiled
 def exact_period(phases: Floats, pinned: Ints, n: int, n_nodes: int, bound: float) -> float:
-    """The period of a group under strict round robin, for any pinning, any sync and any staleness.
+    """Return the period of a group under strict round robin, for any pinning, any sync and any staleness.
 
     Args:
-        phases, pinned, n, n_nodes: as in `period_bound`.
-        bound: what `period_bound` gives for them.
+        phases: (>= 4, >= n) the members' phases in order of admission.
+        pinned: (>= n, >= n_nodes) 1 where a member is pinned to a rollout node.
+        n: Number of members.
+        n_nodes: Number of rollout nodes.
+        bound: Result of `period_bound` for them, seconds.
 
     Returns:
         Seconds, exact to rounding.
@@ -128,7 +141,7 @@ def exact_period(phases: Floats, pinned: Ints, n: int, n_nodes: int, bound: floa
         return bound  # a cycle through both members has two tokens and at most the seconds of one cycle of each
     events = 2 * n
     most = 3 * n + n * min(n_nodes, n - 1) + n
-    ints = np.empty(2 * most + 3 * events + 1 + n_nodes + n, np.int64)  # one piece: allocations are what costs most here
+    ints = np.empty(2 * most + 3 * events + 1 + n_nodes + n, np.int64)  # one piece, since allocations are expensive here
     floats = np.empty(most + events)
     at = 2 * most + events + 1
     arcs = _Arcs(
@@ -152,11 +165,9 @@ def exact_period(phases: Floats, pinned: Ints, n: int, n_nodes: int, bound: floa
 
 @compiled(arrays=False)
 def _write_arcs(phases: Floats, pinned: Ints, n: int, n_nodes: int, arcs: _Arcs, used_by: Ints, arc_to: Ints) -> None:
-    """Write a group's arcs. The rollout of member i is event 2i, its training event 2i + 1: those without a token go from lower to
-    higher numbers.
+    """Write a group's arcs; `used_by` (n_nodes,) and `arc_to` (n,) are scratch.
 
-    Args:
-        used_by: (n_nodes,) and arc_to: (n,) scratch.
+    The rollout of member i is event 2i, its training event 2i + 1. So arcs without a token go from lower to higher numbers.
     """
     arc_to[:] = -1
     for v in range(n_nodes):
@@ -191,7 +202,7 @@ def _add_arc(arcs: _Arcs, at: int, source: int, weight: float, tokens: int) -> i
 
 @compiled(arrays=False)
 def _longer_cycle(arcs: _Arcs, events: int, period: float, rounding: float) -> float:
-    """Seconds a token of a cycle that is longer than a period; negative where there is none."""
+    """Return the seconds per token of a cycle that is longer than a period; negative if there is none."""
     source, first, start = arcs.source, arcs.first, arcs.start
     start[:] = 0.0
     arcs.parent[:] = -1
@@ -216,7 +227,7 @@ def _longer_cycle(arcs: _Arcs, events: int, period: float, rounding: float) -> f
 
 @compiled(arrays=False)
 def _parent_cycle_ratio(arcs: _Arcs, events: int) -> float:
-    """Seconds a token of a cycle of the parent arcs, or -1 where they have none."""
+    """Return the seconds per token of a cycle of the parent arcs, or -1 if they have none."""
     source, parent, mark = arcs.source, arcs.parent, arcs.mark
     mark[:] = -1
     for root in range(events):

@@ -1,4 +1,4 @@
-"""What nodes of pools cost, and whether a cluster has so many more; a group has one pool on each side, often not the same."""
+"""Prices of nodes, and the room of a cluster for more of them. A group has one pool on each side, often two different ones."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _EXACT = 1 + 1e-6  # an SLO that is just kept is kept
 
 @compiled(arrays=False)
 def rollout_usd(record: Records, limits: Limits) -> float:
-    """Price of a rollout node of a job or a group, a record, $/h."""
+    """Return the price of a rollout node of a record, a job or a group, $/h."""
     return float(limits.pools[record.rollout_pool].usd)
 
 
 @compiled(arrays=False)
 def own_usd(job: Records, limits: Limits) -> float:
-    """Price of the nodes that a job, a record, asks for, $/h."""
+    """Return the price of the nodes that a job, a record, asks for, $/h."""
     pools = limits.pools
     return float(job.rollout_nodes * pools[job.rollout_pool].usd + job.training_nodes * pools[job.training_pool].usd)
 
 
 @compiled(arrays=False)
 def nodes_usd(record: Records, rollout: int, training: int, limits: Limits) -> float:
-    """Price of so many rollout and training nodes of the pools of a job or a group, a record, $/h."""
+    """Return the price of a number of rollout and training nodes of the pools of a record, a job or a group, $/h."""
     pools = limits.pools
     return float(rollout * pools[record.rollout_pool].usd + training * pools[record.training_pool].usd)
 
 
 @compiled(arrays=False)
 def dearness(jobs: Records, group: Records, limits: Limits) -> float:
-    """The price of a group's nodes over that of its members' own nodes; the group is a record."""
+    """Return the price of a group's nodes over that of its members' own nodes; the group is a record."""
     own = 0.0
     for i in range(group.n_members):
         own += own_usd(jobs[group.members[i]], limits)
@@ -42,7 +42,7 @@ def dearness(jobs: Records, group: Records, limits: Limits) -> float:
 
 @compiled(arrays=False)
 def provisioned_usd(nodes: Ints, limits: Limits) -> float:
-    """Price of (P, 2) nodes of all pools, $/h."""
+    """Return the price of (P, 2) nodes of all pools, $/h."""
     usd = 0.0
     for p in range(len(nodes)):
         usd += (nodes[p, ROLLOUT] + nodes[p, TRAINING]) * limits.pools[p].usd
@@ -51,11 +51,11 @@ def provisioned_usd(nodes: Ints, limits: Limits) -> float:
 
 @compiled(arrays=False)
 def penalty_usd(view: View) -> float:
-    """What groups whose members miss their SLOs cost more as RollMux's authors count it, $/h: a group costs as much more as the
-    worst of those members is slowed down in its steady period.
+    """Return the penalty for missed SLOs as RollMux's authors count it, $/h.
 
-    It is what the simulator of the authors charges `random` and `most-idle` (github.com/wutianyuan1/ROLL at 66a06bba,
-    `global_scheduler/weave_scheduler.py`, `per_time_cost`), and what section 6.5 of the paper compares with its optimum.
+    The cost of a group is multiplied by the slowdown, in its steady period, of the worst member that misses its SLO. The simulator
+    of the authors charges this to `random` and `most-idle` (github.com/wutianyuan1/ROLL at 66a06bba,
+    `global_scheduler/weave_scheduler.py`, `per_time_cost`), and section 6.5 of the paper compares it with its optimum.
     """
     usd = 0.0
     for k in range(len(view.order)):
@@ -70,7 +70,7 @@ def penalty_usd(view: View) -> float:
 
 
 def count_nodes(limits: Limits, records: Records, rollout_nodes: Ints) -> Ints:
-    """(P, 2) nodes of each pool, for rollouts and for trainings, of jobs or groups, which have so many rollout nodes each."""
+    """Return (P, 2) nodes of each pool, for rollouts and for trainings, of records with the given numbers of rollout nodes."""
     nodes = np.zeros((limits.pools.size, 2), dtype=np.int64)
     np.add.at(nodes[:, ROLLOUT], records["rollout_pool"], rollout_nodes)
     np.add.at(nodes[:, TRAINING], records["training_pool"], records["training_nodes"])
@@ -79,7 +79,7 @@ def count_nodes(limits: Limits, records: Records, rollout_nodes: Ints) -> Ints:
 
 @compiled(arrays=False)
 def nodes_of(nodes: Ints, side: int) -> int:
-    """Of (P, 2) nodes of all pools, those on one side."""
+    """Return the sum of (P, 2) nodes over all pools, on one side."""
     count = 0
     for p in range(len(nodes)):
         count += nodes[p, side]
@@ -88,19 +88,19 @@ def nodes_of(nodes: Ints, side: int) -> int:
 
 @compiled(arrays=False)
 def nodes_of_pool(nodes: Ints, pool: int) -> int:
-    """Of (P, 2) nodes of all pools, those of one, on both sides."""
+    """Return the sum of (P, 2) nodes over both sides, for one pool."""
     return int(nodes[pool, ROLLOUT] + nodes[pool, TRAINING])
 
 
 @compiled(arrays=False)
 def is_same(one: Records, other: Records) -> bool:
-    """Whether a job or a group, records, has the pools of the other one on both sides."""
+    """Return whether two records, jobs or groups, have the same pools on both sides."""
     return bool(one.rollout_pool == other.rollout_pool and one.training_pool == other.training_pool)
 
 
 @compiled(arrays=False)
 def has_room(record: Records, rollout: int, training: int, limits: Limits, clock: Clock) -> bool:
-    """Whether so many more rollout and training nodes can be provisioned of the pools of a job or a group, a record."""
+    """Return whether the pools of a record, a job or a group, have room for `rollout` and `training` more nodes."""
     p, q = record.rollout_pool, record.training_pool
     pools, nodes = limits.pools, clock.nodes
     if p == q:
@@ -112,7 +112,7 @@ def has_room(record: Records, rollout: int, training: int, limits: Limits, clock
 
 @compiled(arrays=False)
 def are_within(nodes: Ints, limits: Limits) -> bool:
-    """Whether so many nodes, (P, 2), can be provisioned at once."""
+    """Return whether (P, 2) nodes can be provisioned at once."""
     fits = True
     for p in range(len(nodes)):
         fits = fits and nodes[p, ROLLOUT] + nodes[p, TRAINING] <= limits.pools[p].nodes_max
@@ -121,7 +121,7 @@ def are_within(nodes: Ints, limits: Limits) -> bool:
 
 @compiled(arrays=False)
 def is_unlimited(limits: Limits) -> bool:
-    """Whether no pool has a `max_nodes`."""
+    """Return whether no pool has a `max_nodes`."""
     least = np.inf
     for p in range(len(limits.pools)):
         least = min(least, limits.pools[p].nodes_max)

@@ -1,28 +1,28 @@
-"""What a job has left of its SLO for what joining a group costs: where switches are planned, a promise covers that too.
+"""Limits on a group's period from its jobs' SLOs, and from switches where they are planned.
 
-Who enters a group waits for a meta-iteration to begin and then starts cold; those who are there wait for its cold starts, and for
-the pattern to settle. A strict round robin settles within two periods: a member's events lie less than two periods apart, because
-its trainings share all nodes with everybody's. So m iterations from now take at most m + 2 periods, and the cold starts that are
-still to come. A stale job fills its pipeline first: its own are m + 2 + staleness. A group of period P may be entered if every
-member would keep its promise at that pace to its end:
+A job that enters a group waits for a meta-iteration to begin and then starts cold. The members wait for its cold starts, and for
+the pattern to settle. A strict round robin settles within two periods: a member's events are less than two periods apart, because
+its trainings share all nodes with those of all others. So m iterations from now take at most m + 2 periods, and the remaining cold
+starts. A stale job fills its pipeline first: its m iterations take m + 2 + staleness periods. A group of period P may be entered
+if every member would keep its promise at that pace to its end:
 
     stayed + cold + (left + 2) P <= slo (T_solo iterations + own cold)                        with a number of iterations
     stayed + rest                <= slo (T_solo (done + (rest - cold) / P - 2) + own cold)    with a fixed stay, `rest` of it left
 
-`cold` are the cold starts that are to come in the group: of members that have not finished an iteration there, and of those who
-enter. Nothing is kept back for others who may come: each entry is checked against what every member has left then, and where one
-has too little the group is closed to it. The right side is the SLO against a run alone, which begins with cold starts of its own
-(`slo_attainment_observed`), as the job is written.
+`stayed` are the seconds since the job's admission, `left` and `done` its iterations left and done. `cold` are the remaining cold
+starts of the group: of members that have not finished an iteration there, and of the entering jobs. No time is reserved for jobs
+that may arrive later: each entry is checked against the time that every member has left then, and a group is closed if one of them
+has too little. The right side is the SLO against a run alone, which begins with the job's own cold starts
+(`slo_attainment_observed`), in shape 0.
 
-A job whose state is alive on the very nodes that it gets enters warm: it has no cold start to come there, and none to its credit,
-since alone it would not have begun with one either. Where it could enter warm somewhere, it has no credit anywhere.
+A job whose state is alive on exactly the nodes that it gets enters warm. It has no cold start there, and no credit for one, since
+alone it would not have begun with one either. If it could enter warm in one group, it has no credit in any.
 
-Every entry is checked so, and so is a group of a job's own in another shape: its cold starts may be longer, and a stale job's
-pipeline may fill more slowly. As it is written a job always gets a group of its own, and no departure makes a period longer: what
-was promised holds at worst-case durations. Of several jobs that enter a group in one plan each waits for all their cold starts
-(`visits`).
+Every entry is checked like this. A new group in another shape is checked too: its cold starts may be longer, and a stale job's
+pipeline may fill more slowly. In shape 0 a job may always get a new group, and no departure makes a period longer. So a promise
+holds at worst-case durations. If several jobs enter a group in one plan, each waits for all their cold starts (`visits`).
 
-Both conditions are lines in P: P <= limit - per_cold x cold (`stays_limit_s`, `enters_limit_s` and what stands beside them).
+Both conditions are linear in P: P <= limit - per_cold x cold (`stays_limit_s`, `enters_limit_s` and the columns after them).
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ SETTLING = 2.0  # periods
 
 @compiled(arrays=False)
 def promised(job: Records, credit_s: float, stayed_s: float, rest_s: float, done: float) -> tuple[float, float]:
-    """The longest period of a group, from an entry on, at which a job, a record, keeps its promise if no cold start is to come.
+    """Return the longest period of a group, from an entry on, at which a job keeps its promise if no cold start is ahead.
 
     Args:
-        credit_s: cold starts of the job alone, as it is written.
-        stayed_s: since its admission. rest_s: of a fixed stay, else infinite. done: iterations, with fractions.
+        job: Record of the job.
+        credit_s: Cold starts of the job alone in shape 0, seconds.
+        stayed_s: Time since its admission, seconds.
+        rest_s: Rest of a fixed stay, seconds, else infinite.
+        done: Iterations done, with fractions.
 
     Returns:
-        It, at most infinite, and what each second of cold starts takes off it.
+        The period, seconds, possibly infinite, and its decrease for each second of cold starts.
     """
     limit = job.limit_s
     credit_s *= limit / job.solo_s
@@ -61,7 +64,7 @@ def promised(job: Records, credit_s: float, stayed_s: float, rest_s: float, done
 
 @compiled(arrays=False)
 def _stay(job: Records, group: Records, now_s: float, observed: bool) -> tuple[float, float, float]:
-    """Seconds since a member's admission, a pause's rest with them; seconds from then to the end of a fixed stay; iterations."""
+    """Return seconds stayed, seconds of a fixed stay left, and iterations done; the rest of a pause counts as stayed."""
     done = job.done
     if not observed:
         done += max(0.0, now_s - max(group.since_s, job.paused_until_s)) / group.period_s
@@ -71,12 +74,13 @@ def _stay(job: Records, group: Records, now_s: float, observed: bool) -> tuple[f
 
 @compiled
 def promise(view: View, rows: int, observed: bool, pause_s: float) -> None:
-    """Write what all jobs that wait or run, and the groups, have left now.
+    """Write the limits of all jobs that wait or run, and of the groups, at the present time.
 
     Args:
-        rows: jobs that have arrived.
-        observed: as of `rollmux_env.cluster.state.State`.
-        pause_s: of a move.
+        view: Tables of the cluster; updated.
+        rows: Number of jobs that have arrived.
+        observed: Whether progress is observed, as in `rollmux_env.cluster.state.State`.
+        pause_s: Pause of a move, seconds.
     """
     jobs, groups, now_s = view.jobs, view.groups, view.clock.now_s
     for position in range(len(view.order)):

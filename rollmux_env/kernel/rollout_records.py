@@ -13,7 +13,7 @@ from rollmux_env.kernel.tables import Ints, Records
 
 NEW, WAITING, RUNNING, FINISHED, ABORTED, AWAY = range(6)
 NONE = -1
-TIE_S = 1e-9  # apart; so that rounding does not say who comes first
+TIE_S = 1e-9  # events within this time are a tie, so that rounding does not decide their order
 # As the fields of ReplicaTiming, then those of MixtureTiming, which are 0 of dense models.
 STEP, WEIGHTS, KV, SEQUENCE, PREFILL_TOKEN, PREFILL_TOKEN2, PREFILL, EXPERTS, EXPERT_SHARE = range(9)
 COSTS = 9
@@ -24,7 +24,7 @@ _RESPONSE = np.dtype(
     [
         ("prompt", "i8"),  # tokens, of the turns so far
         ("length", "i8"),  # tokens that it is going to have
-        ("group", "i8"),  # whose it is
+        ("group", "i8"),  # row of its group
         ("turn", "i8"),  # its present one, from 0
         ("until", "i8"),  # tokens that it has when that is through
         ("reads", "i8"),  # tokens of the prompt of each further turn
@@ -72,11 +72,13 @@ class Rollout(NamedTuple):
     """A rollout: its responses, and the replicas that they are on.
 
     Attributes:
-        responses: (R,) records of `_RESPONSE`. replicas: (K,) records of `_REPLICA`. groups: (G,) records of `_GROUP`.
-        turns: (R, T) tokens that a response has when each of its turns is through.
-        batch: (K, R) the running responses of each replica in the order in which they were taken.
-        order: (R + 1,) responses in the order in which they finished, and at the end how many did.
-        counts: (2,) groups that are complete, preemptions.
+        responses: (R,) records of `_RESPONSE`.
+        replicas: (K,) records of `_REPLICA`.
+        groups: (G,) records of `_GROUP`.
+        turns: (R, T) tokens of a response at the end of each of its turns.
+        batch: (K, R) running responses of each replica, in the order in which they were taken.
+        order: (R + 1,) responses in the order in which they finished, and at the end their number.
+        counts: (2,) numbers of complete groups and of preemptions.
     """
 
     responses: Records
@@ -89,7 +91,7 @@ class Rollout(NamedTuple):
 
 
 def response_table(rows: int) -> Records:
-    """(rows,) responses that are new, without tokens."""
+    """Return (rows,) new responses without tokens."""
     table = np.zeros(rows, _RESPONSE)
     table["replica"] = table["after"] = table["before"] = NONE
     table["back_s"], table["end_s"], table["refill_s"] = -np.inf, np.inf, -1.0
@@ -97,7 +99,7 @@ def response_table(rows: int) -> Records:
 
 
 def replica_table(rows: int) -> Records:
-    """(rows,) replicas with nothing to do."""
+    """Return (rows,) idle replicas."""
     table = np.zeros(rows, _REPLICA)
     table["next_s"] = table["back_s"] = np.inf
     table["head"] = table["tail"] = NONE
@@ -105,14 +107,14 @@ def replica_table(rows: int) -> Records:
 
 
 def group_table(rows: int, needed: int) -> Records:
-    """(rows,) groups of which nothing has finished."""
+    """Return (rows,) groups without finished responses."""
     table = np.zeros(rows, _GROUP)
     table["needed"] = needed
     return table
 
 
 def rollout_table(responses: int = 1, replicas: int = 1, groups: int = 1, needed: int = 1, turns: int = 1) -> Rollout:
-    """A rollout of which nothing has begun."""
+    """Return the tables of a rollout that has not begun."""
     return Rollout(
         responses=response_table(responses),
         replicas=replica_table(replicas),

@@ -1,7 +1,7 @@
-"""A round of a rollout: what it begins with, when it is over, which responses count, and when it has their rewards.
+"""A round of a rollout: its start, its end, the responses that count, and the time of their rewards.
 
-A round launches responses to prompts, which are groups of the rollout's table. It is over when so many groups are complete as are
-wanted, or nothing is open; what is open then is aborted.
+A round launches responses to prompts, which are groups of the rollout's table. It is over when the wanted number of groups is
+complete, or no response is open. Open responses are aborted then.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ _NEW, _IDLE = response_table(1), replica_table(1)
 
 @compiled(arrays=False)
 def write_replica(replicas: Records, k: int, cost: Floats, kv: int, most: int, from_s: float) -> None:
-    """A replica without work, that begins at a time.
+    """Write a replica without work, which begins at a time.
 
     Args:
-        cost: (7,) seconds, as in `rollmux_env.kernel.rollout_records`. kv: tokens of its cache. most: sequences of a batch.
+        replicas: (K,) table of replicas; row k is written.
+        k: Row of the replica.
+        cost: (7,) seconds, as in `rollmux_env.kernel.rollout_records`.
+        kv: Tokens that its cache holds.
+        most: Maximum number of sequences in a batch.
+        from_s: Time at which it begins, seconds.
     """
     replicas[k] = _IDLE[0]
     replica = replicas[k]
@@ -35,11 +40,14 @@ def write_replica(replicas: Records, k: int, cost: Floats, kv: int, most: int, f
 
 @compiled(arrays=False)
 def begin_round(rollout: Rollout, prompts: Ints, each: int, needed: int, away_s: float) -> None:
-    """Responses are new, with the tokens that `turns` has for them; what the table holds beyond them is in no round.
+    """Start a round: responses are new, with the tokens that `turns` has for them; later rows of the table are in no round.
 
     Args:
-        prompts: (n,) tokens of the prompt of each turn of a response. each: responses of each group. needed: that complete one.
-        away_s: before each further turn.
+        rollout: Tables of the rollout.
+        prompts: (n,) tokens of the prompt of each turn of a response.
+        each: Number of responses of each group.
+        needed: Number of responses that complete a group.
+        away_s: Seconds before each further turn.
     """
     for g in range(len(rollout.groups)):
         rollout.groups[g].finished, rollout.groups[g].needed = 0, needed
@@ -58,7 +66,7 @@ def begin_round(rollout: Rollout, prompts: Ints, each: int, needed: int, away_s:
 
 @compiled
 def go_on(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: int) -> tuple[float, bool]:
-    """As `run`, and then what ends at the same instant ends too; and whether the round is over."""
+    """Run as `run` does, then include all that ends at the same instant; return the time, and whether the round is over."""
     now_s = run(rollout, now_s, until_s, responses, groups)
     now_s = run(rollout, now_s, now_s, rollout.order.size, groups)
     return now_s, rollout.counts[0] >= groups or not any_open(rollout)
@@ -91,7 +99,7 @@ def end_round(rollout: Rollout, wanted: int, now_s: float) -> tuple[Ints, NDArra
 
 @compiled
 def over_s(rollout: Rollout) -> Floats:
-    """(n,) when each finished response did, rising."""
+    """Return (n,) the times at which the finished responses finished, ascending."""
     ends = np.empty(rollout.order[-1])
     for j in range(ends.size):
         ends[j] = rollout.responses[rollout.order[j]].end_s
@@ -100,15 +108,17 @@ def over_s(rollout: Rollout) -> Floats:
 
 @compiled
 def reward_ends(over_s: Floats, reward_s: float, nodes: int) -> Floats:
-    """When rewards end that are computed on nodes of their own, beside the rest of a rollout, as in RollPacker (arXiv 2509.21009).
+    """Return the ends of rewards that are computed on separate nodes during a rollout, as in RollPacker (arXiv 2509.21009).
 
-    A reward begins when its response is over and a node is free, in the order in which the responses end. All take as long.
+    A reward begins when its response is over and a node is free, in the order in which the responses end. All take equally long.
 
     Args:
-        over_s: (n,) when each response is over, rising. reward_s: seconds of a reward. nodes: rewards that are computed at once.
+        over_s: (n,) end of each response, seconds, ascending.
+        reward_s: Seconds of a reward.
+        nodes: Number of rewards that are computed at once.
 
     Returns:
-        (n,) rising. Reward k has the node of reward k - nodes, the first one that is free.
+        (n,) seconds, ascending. Reward k has the node of reward k - nodes, the first one that is free.
     """
     ends = np.empty(over_s.size)
     for k in range(over_s.size):
@@ -118,10 +128,14 @@ def reward_ends(over_s: Floats, reward_s: float, nodes: int) -> Floats:
 
 @compiled
 def rewarded_s(now_s: float, over_s: Floats, counts: NDArray[np.bool_], reward_s: float, nodes: int) -> float:
-    """When a round that is over at `now_s` has the last reward that counts; then, where rewards take no time.
+    """Return when a round that is over at `now_s` has the last reward that counts; `now_s` if rewards take no time.
 
     Args:
-        over_s: (n,) when each response was over, rising. counts: (n,) whether it does. reward_s, nodes: as in `reward_ends`.
+        now_s: Time at which the round is over, seconds.
+        over_s: (n,) end of each response, seconds, ascending.
+        counts: (n,) whether each response counts.
+        reward_s: Seconds of a reward.
+        nodes: Number of rewards that are computed at once.
     """
     if reward_s > 0:
         ends = reward_ends(over_s, reward_s, nodes)

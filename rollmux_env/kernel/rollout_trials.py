@@ -1,4 +1,4 @@
-"""What could be done with the responses of a running rollout, and how long the rest of it would then take.
+"""Choices for the responses of a running rollout, and forecasts of the time that the rest of it would then take.
 
 Policies, their simulator and the environment choose responses by these functions, so that the same state gives the same choice.
 Shapes: n responses, of R in the rollout's table; K replicas, of which those from `first` on are in use.
@@ -20,7 +20,7 @@ _GOLDEN = 0.6180339887498949
 
 @compiled
 def descending(keys: Ints) -> Ints:
-    """(n,) indices of keys, the largest first; equal ones stay in their order. Compiles in a tenth of NumPy's time."""
+    """Return (n,) indices of keys, the largest first; equal ones keep their order. Compiles in a tenth of NumPy's time."""
     order, spare = np.arange(keys.size), np.empty(keys.size, np.int64)
     width = 1
     while width < keys.size:
@@ -41,7 +41,7 @@ def descending(keys: Ints) -> Ints:
 
 @compiled
 def smallest(values: Floats, rank: int) -> float:
-    """The value of a rank, from 0 for the smallest one; `values` are left in another order."""
+    """Return the value of a rank, from 0 for the smallest; `values` are reordered."""
     low, high = 0, values.size - 1
     while low < high:
         pivot, i, j = values[(low + high) // 2], low, high
@@ -65,7 +65,7 @@ def smallest(values: Floats, rank: int) -> float:
 
 @compiled
 def open_responses(rollout: Rollout) -> Ints:
-    """(n,) the responses that wait or run, or are away between two turns."""
+    """Return (n,) the responses that wait or run, or are away between two turns."""
     which = np.empty(rollout.responses.size, np.int64)
     n = 0
     for r in range(which.size):
@@ -78,7 +78,7 @@ def open_responses(rollout: Rollout) -> Ints:
 
 @compiled(arrays=False)
 def any_open(rollout: Rollout) -> bool:
-    """Whether a response waits or runs, or is away between two turns."""
+    """Return whether a response waits or runs, or is away between two turns."""
     r = 0
     count = int(rollout.responses.size)
     while r < count and rollout.responses[r].state not in (RUNNING, WAITING, AWAY):
@@ -88,7 +88,7 @@ def any_open(rollout: Rollout) -> bool:
 
 @compiled
 def context_of(rollout: Rollout, which: Ints) -> Ints:
-    """(n,) tokens of some responses so far, their prompts' included; `observe` comes before."""
+    """Return (n,) tokens of some responses so far, including their prompts; call `observe` before."""
     context = np.empty(which.size, np.int64)
     for j in range(which.size):
         context[j] = rollout.responses[which[j]].prompt + rollout.responses[which[j]].sampled
@@ -97,7 +97,7 @@ def context_of(rollout: Rollout, which: Ints) -> Ints:
 
 @compiled
 def quantiles_of(lengths: Ints, count: int) -> Floats:
-    """(count,) the quantiles at the midpoints of equal shares, with linear interpolation."""
+    """Return (count,) quantiles at the midpoints of equal shares, with linear interpolation."""
     order, last = descending(lengths), lengths.size - 1
     quantiles = np.empty(count)
     for j in range(count):
@@ -111,7 +111,7 @@ def quantiles_of(lengths: Ints, count: int) -> Floats:
 
 @compiled
 def remember(quantiles: Floats, lengths: Ints, known: bool) -> None:
-    """Smooth (n,) quantiles of the lengths of earlier rollouts with those of the last one; `known`: there were earlier ones."""
+    """Smooth (n,) quantiles of the lengths of earlier rollouts with those of the last one; without `known`, use the last alone."""
     new = quantiles_of(lengths, quantiles.size)
     for j in range(quantiles.size):
         quantiles[j] = (1 - LAST) * (quantiles[j] if known else new[j]) + LAST * new[j]
@@ -119,14 +119,14 @@ def remember(quantiles: Floats, lengths: Ints, known: bool) -> None:
 
 @compiled
 def forecast(quantiles: Floats, sampled: Ints) -> Ints:
-    """(n,) tokens that responses with so many sampled tokens still get, forecast.
+    """Return (n,) forecast tokens that responses with `sampled` tokens still get.
 
-    Of the remembered lengths beyond what a response has, each gets one; which, goes round so that the forecast lengths are
-    distributed as the remembered ones, from the middle to the ends.
+    Each response gets one of the remembered lengths beyond its tokens. The choice rotates, so that the forecast lengths are
+    distributed like the remembered ones, from the middle to the ends.
     """
     ahead = np.empty(sampled.size, np.int64)
     for j in range(sampled.size):
-        first, high = 0, quantiles.size  # remembered lengths beyond what it has begin there
+        first, high = 0, quantiles.size  # `first`: position of the first remembered length beyond its tokens
         while first < high:
             middle = (first + high) // 2
             if quantiles[middle] <= sampled[j]:
@@ -141,7 +141,7 @@ def forecast(quantiles: Floats, sampled: Ints) -> Ints:
 
 @compiled
 def spread(order: Ints, replicas: int) -> Ints:
-    """(n,) a replica for each response: in an order, the longest first, to the one with the fewest."""
+    """Return (n,) a replica for each response: in an order, the longest first, the replica with the fewest."""
     where = np.empty(order.size, np.int64)
     for j in range(order.size):
         where[order[j]] = j % replicas
@@ -150,10 +150,13 @@ def spread(order: Ints, replicas: int) -> Ints:
 
 @compiled
 def gathered(replica: Ints, context: Ints, size: int, keep: int) -> Ints:
-    """(n,) a replica for each open response when the `keep` replicas with the most of them take all; those there already stay.
+    """Return (n,) a replica for each open response if the `keep` replicas with the most of them take all; responses there stay.
 
     Args:
-        replica: (n,) where each is. context: (n,) its tokens: the longest go first to where least is. size: how many there are.
+        replica: (n,) replica of each response.
+        context: (n,) tokens of each response; the longest go first, to the replica with the fewest responses.
+        size: Number of replicas.
+        keep: Number of replicas that are kept.
     """
     load = np.zeros(size, np.int64)
     for k in replica:
@@ -177,12 +180,12 @@ def gathered(replica: Ints, context: Ints, size: int, keep: int) -> Ints:
 
 @compiled
 def surplus_prompts(rollout: Rollout, wanted: int) -> Ints:
-    """(n,) open responses of prompts that a round could put off: those beyond what is wanted that lack most responses."""
+    """Return (n,) open responses of prompts that a round may defer: beyond the wanted prompts, those that lack most responses."""
     open_of = np.zeros(rollout.groups.size, np.int64)
     which = open_responses(rollout)
     for r in which:
         open_of[rollout.responses[r].group] += 1
-    lacking = np.full(open_of.size, -1, np.int64)  # responses until complete, of prompts in hand
+    lacking = np.full(open_of.size, -1, np.int64)  # responses until complete, of incomplete prompts
     there = 0
     for g in range(open_of.size):
         group = rollout.groups[g]
@@ -204,7 +207,10 @@ def surplus_prompts(rollout: Rollout, wanted: int) -> Ints:
 
 @compiled
 def surplus_responses(rollout: Rollout) -> Ints:
-    """(n,) open responses beyond those that their prompts still need, those with the fewest tokens; `observe` comes before."""
+    """Return (n,) open responses beyond those that their prompts still need, the ones with the fewest tokens.
+
+    Call `observe` before.
+    """
     which = open_responses(rollout)
     sampled = np.empty(which.size, np.int64)
     lacking = np.empty(rollout.groups.size, np.int64)
@@ -228,12 +234,17 @@ def surplus_responses(rollout: Rollout) -> Ints:
 
 @compiled
 def rest_s(cost: Floats, context: Ints, ahead: Ints, order: Ints, where: Ints, moved: Ints, replicas: int, counting: int) -> float:
-    """Forecast seconds until so many of some responses have finished, all of which decode at once; no cache is ever full.
+    """Return the forecast seconds until `counting` responses have finished, if all decode at once and no cache is ever full.
 
     Args:
-        cost: (7,) of a replica, as in `rollmux_env.kernel.rollout_records`. context, ahead: (n,) tokens so far, and to come.
-        order: (n,) the responses, those with most to come first. where: (n,) the replica of each, or NONE: it is no more.
-        moved: (n,) 1 where it is prefilled first.
+        cost: (7,) costs of a replica, as in `rollmux_env.kernel.rollout_records`.
+        context: (n,) tokens of each response so far.
+        ahead: (n,) tokens that each response still gets.
+        order: (n,) the responses, those with most tokens ahead first.
+        where: (n,) the replica of each response, or NONE if it was dropped.
+        moved: (n,) 1 if the response is prefilled first.
+        replicas: Number of replicas.
+        counting: Number of responses that must finish.
     """
     ends = np.empty(ahead.size)
     clock_s, steps = np.zeros(replicas), np.zeros(replicas, np.int64)

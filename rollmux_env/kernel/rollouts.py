@@ -1,14 +1,14 @@
-"""Rollouts on replicas with continuous batching, from one completion to the next: launches, abortions, and what ends.
+"""Rollouts on replicas with continuous batching, from one completion to the next: launches, abortions, and ends.
 
-Between two events of a replica nothing but its context grows, by one token a sequence and step, so the seconds of n steps have a
-closed form. An event is a turn that ends or begins, or a cache that is full. What comes from outside (launches, abortions) takes
-effect at the end of the decode step in progress.
+Between two events of a replica only its context grows, by one token a sequence and step, so the seconds of n steps have a closed
+form. An event is the end or the start of a turn, or a full cache. Launches and abortions from outside take effect at the end of
+the decode step in progress.
 
-The rules, which the token loop of the tests follows too: a replica takes waiting responses in their order while it has fewer than
-`most` and room in the cache for their context and a token of every sequence; each is prefilled, one after the other, and decoding
-waits. A full cache puts the response that was taken last back at the head of the queue, to be prefilled with what it has sampled.
-Between two turns a response is away; what it has in the cache stays there until the room is needed, the oldest goes first, and when
-it is back it waits like a new one, to be prefilled with what is not there.
+These are the rules, which the token loop of the tests follows too. A replica takes waiting responses in their order while it has
+fewer than `most` and room in the cache for their context and a token of every sequence. Each is prefilled, one after the other,
+and decoding waits. If the cache is full, the response that was taken last returns to the head of the queue, and is prefilled later
+with the tokens that it has sampled. Between two turns a response is away. Its tokens stay in the cache until the room is needed;
+the oldest are dropped first. When it is back it waits like a new one, and the missing tokens are prefilled.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from rollmux_env.kernel.tables import Floats, Ints, Records
 
 @compiled
 def weights_s(cost: Floats, running: int) -> float:
-    """Seconds to read the weights of a decode step; of experts, those that any of the sequences is sent to."""
+    """Return the seconds to read the weights in a decode step; of experts, those that any of the sequences is routed to."""
     if cost[EXPERTS] == 0.0:
         return float(cost[WEIGHTS])
     unread, base, n = 1.0, 1.0 - cost[EXPERT_SHARE], running
@@ -55,7 +55,7 @@ def weights_s(cost: Floats, running: int) -> float:
 
 @compiled
 def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
-    """Seconds of n decode steps of a batch whose context is so many tokens before the first."""
+    """Return the seconds of n decode steps of a batch with `context` tokens before the first."""
     arithmetic = cost[SEQUENCE] * running
     memory = weights_s(cost, running) + cost[KV] * context
     growth = cost[KV] * running
@@ -68,7 +68,7 @@ def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
 
 @compiled(arrays=False)
 def advance(replica: Records, n: int) -> None:
-    """A replica does n decode steps."""
+    """Advance a replica by n decode steps."""
     replica.clock_s += decode_s(replica.cost, replica.running, replica.context, n)
     replica.steps += n
     replica.ahead -= n
@@ -77,7 +77,7 @@ def advance(replica: Records, n: int) -> None:
 
 @compiled(arrays=False)
 def catch_up(replica: Records, now_s: float) -> None:
-    """Follow a replica to the end of the step that it is in at `now_s`."""
+    """Advance a replica to the end of the step that it is in at `now_s`."""
     if replica.running == 0:
         replica.clock_s = max(replica.clock_s, now_s)
         return
@@ -94,7 +94,7 @@ def catch_up(replica: Records, now_s: float) -> None:
 
 @compiled(arrays=False)
 def enqueue(rollout: Rollout, r: int, k: int, first: bool) -> None:
-    """A response waits at a replica, first or last in the queue."""
+    """Put a response first or last in the queue of a replica."""
     responses, response, replica = rollout.responses, rollout.responses[r], rollout.replicas[k]
     response.state, response.replica = WAITING, k
     response.after = response.before = NONE
@@ -113,7 +113,7 @@ def enqueue(rollout: Rollout, r: int, k: int, first: bool) -> None:
 
 @compiled(arrays=False)
 def dequeue(rollout: Rollout, r: int) -> None:
-    """A response waits no longer."""
+    """Take a response out of its replica's queue."""
     response = rollout.responses[r]
     replica = rollout.replicas[response.replica]
     if response.before == NONE:
@@ -129,7 +129,7 @@ def dequeue(rollout: Rollout, r: int) -> None:
 
 @compiled(arrays=False)
 def leave(rollout: Rollout, r: int) -> None:
-    """A response leaves the batch of its replica, with what it has sampled."""
+    """Take a response out of the batch of its replica, with the tokens that it has sampled."""
     response = rollout.responses[r]
     k = response.replica
     replica = rollout.replicas[k]
@@ -146,7 +146,7 @@ def leave(rollout: Rollout, r: int) -> None:
 
 @compiled(arrays=False)
 def forget(rollout: Rollout, r: int) -> int:
-    """What a response holds in the cache is no longer there as such; how much it was."""
+    """Drop a response's tokens from the cache, and return their number."""
     response = rollout.responses[r]
     tokens = response.cached
     rollout.replicas[response.replica].cached -= tokens
@@ -156,7 +156,7 @@ def forget(rollout: Rollout, r: int) -> int:
 
 @compiled(arrays=False)
 def _make_room(rollout: Rollout, k: int, tokens: int, but: int) -> bool:
-    """Whether so many tokens more fit, when the cache of those who are away is given up as far as it must be, but for one's."""
+    """Make room for `tokens` more tokens by dropping the caches of responses that are away, except one; return whether they fit."""
     responses, replica = rollout.responses, rollout.replicas[k]
     if replica.context + tokens > replica.kv:
         return False
@@ -174,7 +174,7 @@ def _make_room(rollout: Rollout, k: int, tokens: int, but: int) -> bool:
 
 @compiled(arrays=False)
 def go_away(rollout: Rollout, r: int, k: int) -> None:
-    """A response is away until its `back_s`, and belongs to a replica meanwhile."""
+    """Let a response be away until its `back_s`; it belongs to a replica meanwhile."""
     response, replica = rollout.responses[r], rollout.replicas[k]
     response.state, response.replica = AWAY, k
     replica.back_s = min(replica.back_s, response.back_s)
@@ -182,7 +182,7 @@ def go_away(rollout: Rollout, r: int, k: int) -> None:
 
 @compiled(arrays=False)
 def come_back(rollout: Rollout, k: int, now_s: float) -> None:
-    """Responses of a replica that are back wait there."""
+    """Put the responses of a replica that are back into its queue."""
     replica = rollout.replicas[k]
     catch_up(replica, now_s - TIE_S if replica.running else now_s)
     due_s, replica.back_s = replica.back_s + TIE_S, np.inf
@@ -233,7 +233,7 @@ def settle(rollout: Rollout, k: int) -> None:
 
 @compiled
 def launch(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
-    """Responses, new or taken off other replicas, wait at these."""
+    """Put responses, new or taken off other replicas, into the queues of replicas."""
     touched = np.zeros(rollout.replicas.size, np.bool_)
     for r, k in zip(which, where):  # noqa: B905 (the compiler knows no strict)
         catch_up(rollout.replicas[k], now_s)
@@ -249,7 +249,7 @@ def launch(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
 
 @compiled(arrays=False)
 def _take(rollout: Rollout, r: int, now_s: float, state: int) -> int:
-    """A response that waits, runs or is away no longer does; the replica that has to settle, or NONE."""
+    """Take off a response that waits, runs or is away; return the replica that has to settle, or NONE."""
     response = rollout.responses[r]
     k = response.replica
     if response.state == RUNNING:
@@ -269,7 +269,7 @@ def _take(rollout: Rollout, r: int, now_s: float, state: int) -> int:
 
 @compiled
 def take_off(rollout: Rollout, which: Ints, now_s: float, state: int) -> None:
-    """Responses that wait, run or are away no longer do; they are in `state` from now on."""
+    """Take off responses that wait, run or are away; they are in `state` afterwards."""
     touched = np.zeros(rollout.replicas.size, np.bool_)
     for r in which:
         k = _take(rollout, r, now_s, state)
@@ -282,7 +282,7 @@ def take_off(rollout: Rollout, which: Ints, now_s: float, state: int) -> None:
 
 @compiled
 def move(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
-    """Responses that wait, run or are away go on at other replicas, from what they have sampled."""
+    """Move responses that wait, run or are away to other replicas, where they continue after their tokens."""
     take_off(rollout, which, now_s, NEW)
     for r in which:
         rollout.responses[r].end_s = np.inf
@@ -291,7 +291,7 @@ def move(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
 
 @compiled(arrays=False)
 def observe(rollout: Rollout, now_s: float) -> None:
-    """Bring what the running responses have sampled up to date."""
+    """Update the numbers of sampled tokens of the running responses."""
     for k in range(rollout.replicas.size):
         replica = rollout.replicas[k]
         catch_up(replica, now_s)
@@ -302,8 +302,7 @@ def observe(rollout: Rollout, now_s: float) -> None:
 
 @compiled(arrays=False)
 def _finish(rollout: Rollout, k: int, now_s: float) -> None:
-    """The responses of a replica whose turn is through are away, or have finished, and with them their groups, if that makes these
-    complete."""
+    """End the turns of a replica's responses that are through: a response is away, or has finished, and may complete its group."""
     replica, order = rollout.replicas[k], rollout.order
     j = 0
     while j < replica.running:
@@ -337,7 +336,7 @@ def _finish(rollout: Rollout, k: int, now_s: float) -> None:
 
 @compiled
 def _abort_group(rollout: Rollout, group: int, now_s: float) -> None:
-    """What is still open of a complete group is aborted."""
+    """Abort the open responses of a complete group."""
     losers = np.empty(rollout.responses.size, np.int64)
     n = 0
     for r in range(losers.size):
@@ -350,7 +349,7 @@ def _abort_group(rollout: Rollout, group: int, now_s: float) -> None:
 
 @compiled
 def _abort_rest(rollout: Rollout, before: int, now_s: float) -> None:
-    """Abort what is open of the groups that became complete after so many responses."""
+    """Abort the open responses of the groups that became complete after the first `before` responses."""
     for done in range(before, rollout.order[-1]):
         group = rollout.responses[rollout.order[done]].group
         if rollout.groups[group].finished == rollout.groups[group].needed:
@@ -359,12 +358,12 @@ def _abort_rest(rollout: Rollout, before: int, now_s: float) -> None:
 
 @compiled
 def run(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: int) -> float:
-    """Go on until a time, or so many responses have finished or groups are complete in all, or nothing runs.
+    """Run until a time, until `responses` have finished or `groups` are complete in total, or until no response runs.
 
-    The other responses of a group that becomes complete are aborted, unless that ends the run: then its caller does what is due.
+    The other responses of a group that becomes complete are aborted, unless that ends the run: then the caller decides.
 
     Returns:
-        The time then, seconds; `until_s` where it came first.
+        The time then, seconds; `until_s` if it came first.
     """
     order, counts, replicas = rollout.order, rollout.counts, rollout.replicas
     while order[-1] < responses and counts[0] < groups:
@@ -386,10 +385,10 @@ def run(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: 
             come_back(rollout, returns, now_s)
             continue
         advance(replica, replica.ahead)
-        replica.clock_s = at_s  # to the last bit, however many parts these steps were followed in
+        replica.clock_s = at_s  # to the last bit, in however many parts these steps were simulated
         before, complete, n = order[-1], counts[0], replica.running
         _finish(rollout, k, now_s)
-        if replica.running == n and replica.context + n > replica.kv:  # nobody's turn is through: the cache is full
+        if replica.running == n and replica.context + n > replica.kv:  # no response has ended its turn: the cache is full
             last = rollout.batch[k, n - 1]
             leave(rollout, last)
             enqueue(rollout, last, k, True)

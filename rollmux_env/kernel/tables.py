@@ -1,9 +1,8 @@
-"""What Python and compiled code share: the view of a cluster, a record a job, a record a group and a record a pool.
+"""Tables that Python and compiled code share: the view of a cluster, with a record for each job, group and pool.
 
 A `rollmux_env.cluster.state.State` owns one view, an environment one a stream. Tables are structured arrays: compiled code reads
-`jobs[row].rollout_s`, Python `jobs["rollout_s"][row]`, or `jobs.rollout_s[row]` where it is given a record array.
-Shapes: P pools, J job rows, G group rows, M members of a group, N rollout nodes (of a job in `pins`, else of a group), K rescaling
-steps.
+`jobs[row].rollout_s`, Python `jobs["rollout_s"][row]`, or `jobs.rollout_s[row]` if it is given a record array. Shapes: P pools, J
+job rows, G group rows, M members of a group, N rollout nodes (of a job in `pins`, else of a group), K rescaling steps.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _JOB = (
     ("rollout_s", "f8", ""),  # worst-case rollout on the job's own rollout nodes, seconds
     ("training_s", "f8", ""),  # worst-case training on the job's own number of training nodes, seconds
     ("sync_s", "f8", ""),  # seconds
-    ("staleness", "f8", ""),  # versions that the weights may be old which sampled what is trained
+    ("staleness", "f8", ""),  # maximum age of the weights that sample, in versions
     ("solo_s", "f8", ""),  # T_solo, seconds
     ("alone_s", "f8", ""),  # the same in the shape that the row has, seconds
     ("limit_s", "f8", ""),  # longest period that keeps the SLO, slo * T_solo, seconds
     # Where switches are planned (`rollmux_env.kernel.promises`); else no switch takes time, and both limits are `limit_s`.
-    # A limit is the longest period of a group that keeps the job's promise with no cold start to come in the group.
+    # A limit is the longest period of a group that keeps the job's promise if no cold start is ahead in the group.
     ("rollout_warm_s", "f8", ""),  # warm start of a phase on nodes that others use too, seconds
     ("training_warm_s", "f8", ""),
     ("cold_s", "f8", ""),  # cold starts of both phases in a new place, seconds
@@ -45,7 +44,7 @@ _JOB = (
     ("admitted_warm", "i8", ""),  # 1 where it came so to its first place
     ("warm_group", "i8", ""),  # of a job that waits: number of the group that it could enter so, NOWHERE for a new one, or COLD
     ("stays_limit_s", "f8", ""),  # where it is, when another job enters its group
-    ("stays_per_cold", "f8", ""),  # what each second of cold starts to come takes off that
+    ("stays_per_cold", "f8", ""),  # decrease of that limit for each second of cold starts ahead
     ("enters_limit_s", "f8", ""),  # when it enters a group itself
     ("enters_per_cold", "f8", ""),  # likewise
     ("visits", "i8", ""),  # 1 where its place is one of a plan that is being made, which it has not entered yet
@@ -57,7 +56,7 @@ _JOB = (
     ("training_pool", "i8", ""),
     ("rollout_nodes", "i8", ""),  # nodes that the phases ask for
     ("training_nodes", "i8", ""),
-    ("rescale_nodes", "i8", "K"),  # training seconds from so many nodes on, ascending; unused steps come last
+    ("rescale_nodes", "i8", "K"),  # nodes, ascending, from which a training takes `rescale_s`; unused steps come last
     ("rescale_s", "f8", "K"),
     # A job of several shapes has a row of each, and one more that has those of the shape it runs in, or of shape 0 while it waits.
     ("of_shape", "i8", ""),  # number of the row's shape
@@ -130,16 +129,16 @@ POOL = np.dtype(
 
 
 def fields(whole: str, real: str = "") -> list[tuple[str, str]]:
-    """The fields of a record by name: whole numbers, then real ones."""
+    """Return the fields of a record by name: integers, then floats."""
     return [(name, "i8") for name in whole.split()] + [(name, "f8") for name in real.split()]
 
 
 class Limits(NamedTuple):
-    """What holds for the whole cluster.
+    """Limits of the whole cluster.
 
     Attributes:
         pools: (P,) records of `POOL`, in the order of `rollmux_env.keys.cluster.Cluster.pools`.
-        group_size_max: most jobs in a group.
+        group_size_max: Maximum number of jobs in a group.
     """
 
     pools: Records
@@ -147,12 +146,12 @@ class Limits(NamedTuple):
 
 
 class Clock(NamedTuple):
-    """What is so now.
+    """Present time and use of the cluster.
 
     Attributes:
-        now_s: time, seconds.
-        nodes: (P, 2) provisioned of each pool, for rollouts and for trainings, those held for moves included.
-        waiting: jobs in the queue.
+        now_s: Time, seconds.
+        nodes: (P, 2) provisioned nodes of each pool, for rollouts and for trainings, including those held for moves.
+        waiting: Number of jobs in the queue.
     """
 
     now_s: float
@@ -164,9 +163,11 @@ class View(NamedTuple):
     """A cluster as compiled code sees it.
 
     Attributes:
-        jobs: (J,) records. groups: (G,) records.
-        order: rows of the groups in question in order of creation; of a whole cluster, all present ones.
-        limits, clock: as their classes say.
+        jobs: (J,) records of jobs.
+        groups: (G,) records of groups.
+        order: Rows of the relevant groups in order of creation; for a whole cluster, all present ones.
+        limits: Limits of the whole cluster.
+        clock: Present time and use of the cluster.
     """
 
     jobs: Records
@@ -189,7 +190,7 @@ _FILL = {
 
 @cache
 def _blank(columns: tuple[tuple[str, str, str], ...], **widths: int) -> Records:
-    """(1,) an empty record."""
+    """Return (1,) an empty record."""
     blank = np.zeros(1, np.dtype([(name, kind, (widths[axis],)) if axis else (name, kind) for name, kind, axis in columns]))
     for name, _, _ in columns:
         blank[name] = _FILL.get(name, 0)
@@ -197,7 +198,7 @@ def _blank(columns: tuple[tuple[str, str, str], ...], **widths: int) -> Records:
 
 
 def _table(columns: tuple[tuple[str, str, str], ...], shape: tuple[int, ...], **widths: int) -> Records:
-    """Empty records. A width is part of the records' type, and every type is compiled anew."""
+    """Return empty records. A width is part of the records' type, and every type is compiled separately."""
     blank = _blank(columns, **widths)
     table = np.empty(shape, blank.dtype)
     _bytes(table)[...] = _bytes(blank)
@@ -209,25 +210,25 @@ def _round_up(n: int, least: int) -> int:
 
 
 def job_table(shape: int | tuple[int, ...], pins: int, steps: int) -> Records:
-    """Empty records of jobs with at least so many rollout nodes and rescaling steps of a job.
+    """Return empty records of jobs with at least `pins` rollout nodes and `steps` rescaling steps.
 
-    The widths are taken up to 4 and 2, and above to a power of two, so that most tables share one compiled kernel.
+    The widths are rounded up to 4 and 2, and above to a power of two, so that most tables share one compiled kernel.
     """
     shape = (shape,) if isinstance(shape, int) else shape
     return _table(_JOB, shape, N=_round_up(pins, 4), K=_round_up(steps, 2))
 
 
 def group_table(shape: int | tuple[int, ...], members: int, nodes: int) -> Records:
-    """Empty records of groups of at least so many jobs with so many rollout nodes, taken up to 6 and 24 likewise.
+    """Return empty records of groups of at least `members` jobs with `nodes` rollout nodes, rounded up to 6 and 24 likewise.
 
-    A search needs room for one member more than a group may have: it is there halfway through a swap.
+    A search needs room for one member more than a group may have: halfway through a swap the group has one more.
     """
     shape = (shape,) if isinstance(shape, int) else shape
     return _table(_GROUP, shape, M=_round_up(members, 6), N=_round_up(nodes, 24))
 
 
 def group_width(members: int, pins: int) -> tuple[int, int]:
-    """Members and rollout nodes that there is room for in a group of so many jobs with so many rollout nodes each."""
+    """Return the members and rollout nodes that a group's record has room for, from its jobs and the rollout nodes of each."""
     members = _round_up(members + 1, 6)
     return members, members * _round_up(pins, 4)
 
@@ -244,12 +245,12 @@ def copy_into(table: Records, other: Records) -> None:
 
 
 def copied(table: Records) -> Records:
-    """A table of its own."""
+    """Return a copy of a table."""
     return _bytes(table).copy().view(table.dtype)
 
 
 def joined(first: Records, second: Records) -> Records:
-    """The rows of two tables of the same type, one behind the other."""
+    """Return the rows of two tables of the same type, one after the other."""
     return np.concatenate([_bytes(first), _bytes(second)]).view(first.dtype)
 
 
@@ -262,11 +263,11 @@ def begin_with(table: Records, rows: Records) -> None:
 
 
 def rows_of_shapes(jobs: Records) -> tuple[Ints, Ints, Ints]:
-    """Where the shapes of jobs are in the table that the jobs are from.
+    """Return the positions of the jobs' shapes in the table that the jobs are from.
 
     Returns:
-        (S,) rows of the shapes of those jobs that have several, job after job; (S,) which of `jobs` each is of; (n,) where those of
-        each job begin among the S.
+        (S,) rows of the shapes of jobs with several, job after job; (S,) the position in `jobs` of each one's job; (n,) the
+        position among the S at which each job's shapes begin.
     """
     counts = np.where(jobs["more_shapes"] > 0, jobs["more_shapes"] + 1, 0)
     starts = np.cumsum(counts) - counts

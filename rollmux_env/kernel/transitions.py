@@ -1,7 +1,7 @@
-"""What an admission, a move, a departure and the end of a pause do to jobs, groups and nodes at an instant.
+"""Changes of jobs, groups and nodes at an admission, a move, a departure and the end of a pause.
 
-`rollmux_env.cluster.apply` and the environments call these. What only a state has is its own to change: charges, quotas, what
-was observed, syncs on a shared link.
+`rollmux_env.cluster.apply` and the environments call these. A state alone has charges, quotas, observations, and syncs on a shared
+link, and changes these itself.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from rollmux_env.kernel.tables import ROLLOUT, TRAINING, Ints, Records
 
 @compiled(arrays=False)
 def begin_stay(jobs: Records, job: int, now_s: float) -> None:
-    """A job is admitted: its fixed stay, if it has one, begins."""
+    """Admit a job: its fixed stay, if it has one, begins."""
     jobs[job].admitted_s = now_s
     jobs[job].leaves_s = now_s + jobs[job].duration_s
 
 
 @compiled(arrays=False)
 def begin_pause(jobs: Records, job: int, now_s: float, pause_s: float) -> None:
-    """A job moves: it makes no progress until its pause ends, and a fixed stay is longer by it."""
+    """Begin the pause of a move: the job makes no progress in it, and a fixed stay is extended by it."""
     jobs[job].paused_until_s = now_s + pause_s
     jobs[job].leaves_s += pause_s
 
 
 @compiled(arrays=False)
 def end_stay(jobs: Records, job: int) -> None:
-    """A settled job has done what it came for: all its iterations, if it has a number of them."""
+    """Complete a settled job: set its iterations as done, if it has a number of them."""
     if np.isfinite(jobs[job].iterations):
         jobs[job].done = jobs[job].iterations
 
 
 @compiled(arrays=False)
 def provide(nodes: Ints, record: Records, rollout: int, training: int) -> None:
-    """So many more rollout and training nodes are provisioned, (P, 2), of the pools of a job, a group or a pause; or fewer."""
+    """Add provisioned nodes, or remove them if negative, of the pools of a record: a job, a group or a pause. `nodes` is (P, 2)."""
     nodes[record.rollout_pool, ROLLOUT] += rollout
     nodes[record.training_pool, TRAINING] += training
 
 
 @compiled(arrays=False)
 def start_group(groups: Records, nodes: Ints, group: int, number: int, first: Records, training_nodes: int, now_s: float) -> None:
-    """Make a group of a free row, with training nodes, for the job, a record, that is to be its first member."""
+    """Make a group of a free row, with training nodes, for the record of its future first member."""
     open_group(groups, group, number, first, training_nodes, now_s)
     provide(nodes, first, 0, training_nodes)
 
@@ -60,10 +60,14 @@ def leave(jobs: Records, groups: Records, job: int, staying: int, comes_back: bo
     """Take a job out of its settled group.
 
     Args:
-        staying: as in `rollmux_env.kernel.membership.detach_for`. comes_back: it gets another place in the same group.
+        jobs: (J,) job table.
+        groups: (G,) group table.
+        job: Row of the job.
+        staying: Number of its rollout nodes that stay, as in `rollmux_env.kernel.membership.detach_for`.
+        comes_back: Whether it gets another place in the same group.
 
     Returns:
-        How many rollout nodes, and training nodes, nobody needs any more. They are still provisioned.
+        The numbers of rollout nodes and training nodes that are no longer needed. They are still provisioned.
     """
     group = jobs[job].group
     dropped = detach_for(jobs, groups, job, staying)

@@ -1,8 +1,8 @@
-"""What groups cost and do from now on, at several horizons.
+"""Future cost and work of groups, at several horizons.
 
-A rollout node is paid for until the last job pinned to it has left, training nodes until the last member has, and work is done
-until then; both are discounted by exp(-t / horizon), as in `rollmux_env.kernel.lns_insert`, since what is far away will be
-regrouped before it comes. Here all horizons are had for one exponential: each divides the next one.
+A rollout node is paid for until the last job pinned to it has left, training nodes until the last member has left, and work is
+done until then. Both are discounted by exp(-t / horizon), with t and the horizon in hours, as in `rollmux_env.kernel.lns_insert`,
+since groups will be changed again before a distant time. Here one exponential gives all horizons: each divides the next one.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ PRIOR_H = 24.0  # where it is not known when jobs leave, they are expected to st
 STAY = np.dtype(
     [
         ("stay_h", "f8"),  # hours that a job of fixed stay still has; infinite for others
-        ("turns_h", "f8"),  # iterations / 3600 that a job still has to do which leaves after so many; infinite for others
+        ("turns_h", "f8"),  # iterations left / 3600 for a job that leaves after a number of them; infinite for others
         ("pause_h", "f8"),  # hours until it makes progress
         ("left", "f8"),  # exp(-t / the longest horizon) for its fixed stay, or 0
     ]
 )
 TERMS = np.dtype(
     [
-        ("work_usd", "f8"),  # worth of a work-hour, $, of jobs that leave after so many iterations
+        ("work_usd", "f8"),  # worth of a work-hour, $, of jobs that leave after a number of iterations
         ("migration_h", "f8"),  # pause of a move, hours; 0 for a job that waits
         ("shield", "i8"),  # 1 where places that break an SLO are left out
     ]
@@ -41,16 +41,18 @@ _VALUED = np.dtype([("period_s", "f8"), ("longest", "f8"), ("work", "f8", (4,))]
 
 
 class Valuation(NamedTuple):
-    """How long jobs still stay, what counts in a decision, and scratch for valuing a group with one more member.
+    """Remaining stays of jobs, terms of a decision, and scratch to value a group with one more member.
 
     Attributes:
-        stays: (J,) records of `STAY`, by job row; written for those in question.
+        stays: (J,) records of `STAY`, by job row; written for the relevant jobs.
         terms: (1,) record of `TERMS`.
-        members: (1,) what the members of a group come to at a period, whoever might join; `left`: (J,) of each when it leaves.
+        members: (1,) work of a group's members at a period, without a new member.
         work: (1,) the same with one more member.
-        needed: (N + 1,) until when each rollout node is needed.
-        place: (1,) record of `rollmux_env.kernel.candidates.candidate_type`: the place in question.
-        subsets: of the nodes of the group in question. values: (N_VALUES,) numbers.
+        left: (J,) discount at the time each member leaves.
+        needed: (N + 1,) discount at the time until which each rollout node is needed.
+        place: (1,) record of `rollmux_env.kernel.candidates.candidate_type`: the present place.
+        subsets: Scratch to enumerate subsets of the present group's nodes.
+        values: (N_VALUES,) scratch for values.
     """
 
     stays: Records
@@ -65,7 +67,7 @@ class Valuation(NamedTuple):
 
 
 def make_valuation(jobs: int, group_nodes: int, job_nodes: int) -> Valuation:
-    """Room for so many job rows, groups of so many rollout nodes, and jobs of at most so many."""
+    """Return room for a number of job rows, `group_nodes` rollout nodes of a group, and `job_nodes` of a job."""
     return Valuation(
         np.zeros(jobs, STAY),
         np.zeros(1, TERMS),
@@ -81,13 +83,17 @@ def make_valuation(jobs: int, group_nodes: int, job_nodes: int) -> Valuation:
 
 @compiled(arrays=False)
 def write_stay(stay: Records, solo_s: float, leaves_s: float, iterations: float, aged_s: float, done: float, known: bool) -> None:
-    """Write how long a job still stays, into a record of `STAY`; its `pause_h` is the caller's to write.
+    """Write a job's remaining stay into a record of `STAY`, except `pause_h`, which the caller writes.
 
     Args:
-        leaves_s: seconds until its fixed stay ends, or infinite. iterations: after which it leaves, or infinite.
-        aged_s: seconds since its admission. done: iterations so far.
-        known: whether it is known when jobs leave; else only `aged_s` and `done` count, and which kind of stay it is. Stays then
-            are as if drawn from a Lomax distribution with alpha = 2: the mean of what is left is a constant and the age.
+        stay: Record of `STAY`; written.
+        solo_s: T_solo, seconds.
+        leaves_s: Seconds until its fixed stay ends, or infinite.
+        iterations: Number of iterations after which it leaves, or infinite.
+        aged_s: Seconds since its admission.
+        done: Iterations done so far.
+        known: Whether it is known when jobs leave. Otherwise only `aged_s`, `done` and the kind of stay are used. Stays are then
+            as if drawn from a Lomax distribution with alpha = 2: the mean of the remaining stay is a constant plus the age.
     """
     fixed = iterations == np.inf
     if known:
@@ -123,7 +129,7 @@ def write_stays(view: View, known: bool, stays: Records) -> None:
 
 @compiled(arrays=False)
 def iterations_done(jobs: Records, groups: Records, job: int, now_s: float) -> float:
-    """Iterations that a running job has done, with fractions."""
+    """Return the iterations that a running job has done, with fractions."""
     group = jobs[job].group
     ran_s = max(0.0, now_s - max(groups[group].since_s, jobs[job].paused_until_s))
     return float(jobs[job].done + ran_s / groups[group].period_s)
@@ -131,7 +137,7 @@ def iterations_done(jobs: Records, groups: Records, job: int, now_s: float) -> f
 
 @compiled(arrays=False)
 def _left(stay: Records, period_s: float, pause_h: float) -> float:
-    """exp(-t / the longest horizon) for the time until a job leaves; a positive pause is that of a move."""
+    """Return exp(-t / the longest horizon) for the time until a job leaves; a positive pause is that of a move."""
     if stay.turns_h == np.inf:
         return float(stay.left * np.exp(-pause_h / HORIZONS_H[2]) if pause_h > 0.0 else stay.left)
     hours = max(pause_h, stay.pause_h) + stay.turns_h * period_s
@@ -140,10 +146,13 @@ def _left(stay: Records, period_s: float, pause_h: float) -> float:
 
 @compiled(arrays=False)
 def value_members(view: View, valuation: Valuation, group: int, period_s: float) -> None:
-    """Value what the members of a group do until they have left, at a period: what does not depend on who might join.
+    """Value the work of the members of a group until they have left, at a period, without a new member.
 
     Args:
-        group: row, or negative for a new group: it has none.
+        view: Tables of the cluster.
+        valuation: Stays, terms and scratch; `members` and `left` are written.
+        group: Row of the group, or negative for a new group, which has no members.
+        period_s: Period of the group, seconds.
     """
     members = valuation.members[0]
     members.period_s, members.longest = period_s, 1.0
@@ -165,15 +174,17 @@ def value_members(view: View, valuation: Valuation, group: int, period_s: float)
 
 @compiled(arrays=False)
 def value_group(view: View, valuation: Valuation, group: int, job: int, place: Records, out: Floats) -> None:
-    """What a group costs and does until its members have left; call `value_members` for the group and period before.
+    """Write the future cost and work of a group until its members have left; call `value_members` for the group and period before.
 
     Args:
-        group: row, or negative for a new group of the job alone.
-        job: row of a job that is counted as one more member, or negative for none.
-        place: of that job, a record of `rollmux_env.kernel.candidates.candidate_type`: `nodes` are the numbers of the group's
-            rollout nodes that it is pinned to, ascending, `new_nodes` how many are added, `period_s` that of the group with it. If
-            it moves, it pauses for the terms' `migration_h`.
-        out: (N_VALUES,) out.
+        view: Tables of the cluster.
+        valuation: Stays, terms and scratch.
+        group: Row of the group, or negative for a new group of the job alone.
+        job: Row of a job that is counted as one more member, or negative for none.
+        place: Place of that job, a record of `rollmux_env.kernel.candidates.candidate_type`. `nodes` are the numbers of the
+            group's rollout nodes that it is pinned to, ascending; `new_nodes` is the number of added ones; `period_s` is the
+            period of the group with it. If it moves, it pauses for the terms' `migration_h`.
+        out: (N_VALUES,) values; written.
     """
     members, work = valuation.members[0], valuation.work[0].work
     longest = members.longest
@@ -206,7 +217,7 @@ def value_group(view: View, valuation: Valuation, group: int, job: int, place: R
 
 @compiled(arrays=False)
 def _need_nodes(view: View, valuation: Valuation, group: int) -> None:
-    """Write until when each rollout node of a group is needed by its members."""
+    """Write the time until which the members of a group need each of its rollout nodes."""
     g = view.groups[group]
     for v in range(g.n_nodes):
         valuation.needed[v] = 1.0
@@ -217,7 +228,7 @@ def _need_nodes(view: View, valuation: Valuation, group: int) -> None:
 
 @compiled(arrays=False)
 def _need(group: Records, numbers: Ints, n: int, left: float, needed: Floats) -> None:
-    """Of the rollout nodes of a group, a record, those with the first `n` of ascending numbers are needed until then at least."""
+    """Extend the time until which a group, a record, needs the rollout nodes with the first `n` of ascending numbers."""
     at = 0
     for v in range(group.n_nodes):
         if at == n:
@@ -229,7 +240,7 @@ def _need(group: Records, numbers: Ints, n: int, left: float, needed: Floats) ->
 
 @compiled(arrays=False)
 def value_now(view: View, valuation: Valuation, group: int, out: Floats) -> None:
-    """The values of a group as it is."""
+    """Write the values of a group without a change."""
     value_members(view, valuation, group, view.groups[group].period_s)
     value_group(view, valuation, group, NOWHERE, valuation.place[0], out)
 
@@ -268,8 +279,11 @@ def _add_nodes(left: float, usd_per_hour: float, out: Floats) -> None:
 
 @compiled(arrays=False)
 def present_rates(view: View) -> tuple[float, float, float, int]:
-    """Of the groups in `view.order`: price of their nodes and of their members' own nodes, $/h; work-hours done in an hour;
-    members."""
+    """Return the present rates of the groups in `view.order`.
+
+    These are the price of their nodes and of their members' own nodes, $/h, the work-hours done in an hour, and the number of
+    members.
+    """
     limits = view.limits
     usd = own = work = 0.0
     running = 0
@@ -287,11 +301,11 @@ def present_rates(view: View) -> tuple[float, float, float, int]:
 
 @compiled(arrays=False)
 def work_price(rates: tuple[float, float, float, int]) -> float:
-    """What a work-hour costs at present, $."""
+    """Return the present cost of a work-hour, $."""
     return float(rates[0] / rates[2] if rates[2] > 0.0 else 0.0)
 
 
 @compiled(arrays=False)
 def net_usd(values: Floats) -> float:
-    """Dollars less the worth of work, at the shortest horizon."""
+    """Return the dollars less the worth of work, at the shortest horizon."""
     return float(values[0] - values[6])

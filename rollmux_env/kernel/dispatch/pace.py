@@ -1,8 +1,8 @@
-"""How long an iteration takes where nobody shares the nodes, and how fast a simulated rollout goes on.
+"""Seconds of an iteration without sharing, and the pace of a simulated rollout.
 
-A rollout runs to its threshold, then to its end, slower beside another's tail, and last as a tail itself. At `went_s`, from when on
-it runs at `rate`, `left_s` seconds of full speed are left of it, the last `tail_s` of them past the threshold. Plain functions over
-rows that have these attributes.
+A rollout runs to its threshold and then to its end. It runs slower beside another job's tail, and at last as a tail itself. From
+`went_s` on it runs at `rate`. At that time `left_s` seconds at full speed are left, of which the last `tail_s` are past the
+threshold. These are plain functions over rows with these attributes.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import Protocol
 
 
 def alone_s(rollout_s: float, training_s: float, sync_s: float, staleness: float = 0) -> float:
-    """Seconds of an iteration in steady state, of a job that has its nodes for itself.
+    """Return the seconds of an iteration in steady state of a job that shares no nodes.
 
-    On-policy one phase follows the other. A stale job's next rollouts go on beside its training: then its longest phase counts, and
-    that from a rollout to the one that needs the weights it led to, 1 + staleness iterations later, the sync is waited for too.
+    An on-policy job runs one phase after the other. A stale job continues with its next rollouts during its training, so its
+    longest phase counts. The cycle from a rollout to the one that needs its weights, 1 + staleness iterations later, includes the
+    sync and counts too.
     """
     cycle_s = rollout_s + training_s + sync_s
     return max(rollout_s, training_s, cycle_s / (1 + staleness)) if staleness else cycle_s
 
 
 class PaceRow(Protocol):
-    """Of a rollout that runs; seconds, and 0 or 1 for `passed`."""
+    """State of a running rollout: times in seconds, and `passed` as 0 or 1."""
 
     went_s: float
     left_s: float
@@ -30,32 +31,32 @@ class PaceRow(Protocol):
 
 
 def set_out(r: PaceRow, at_s: float, seconds: float, threshold: float) -> None:
-    """A rollout begins, when its switch is over; `threshold` is the share of its seconds after which its tail may move."""
+    """Begin a rollout after its switch; `threshold` is the share of its seconds after which its tail may move."""
     r.went_s = at_s
     r.left_s = seconds
     r.tail_s = r.left_s * (1 - threshold)
 
 
 def advance(r: PaceRow, now_s: float) -> None:
-    """Account for what a rollout has done since it last changed its speed."""
+    """Account for a rollout's progress since the last change of its rate."""
     r.left_s -= max(0.0, now_s - r.went_s) * r.rate
     r.went_s = max(r.went_s, now_s)
 
 
 def pass_threshold(r: PaceRow, now_s: float) -> None:
-    """Nothing but the tail is left."""
+    """Record that only the tail is left."""
     r.left_s = r.tail_s
     r.went_s = now_s
 
 
 def ends_s(r: PaceRow, passed: bool, rate: float) -> float:
-    """When a rollout that goes on at a rate is at its threshold, or past it at its end."""
+    """Set the rate of a rollout, and return when it reaches its threshold, or its end if it is past the threshold."""
     r.rate = rate
     part_s = max(0.0, r.left_s - (0.0 if passed else r.tail_s))
     return r.went_s + part_s / r.rate
 
 
 def tail_s(r: PaceRow, now_s: float, move_s: float, stretch: float) -> float:
-    """When a tail that moves now is at its end."""
+    """Return the end of a tail that moves now."""
     advance(r, now_s)
     return now_s + move_s + max(0.0, r.left_s) * stretch

@@ -10,19 +10,25 @@ from typing import Any
 import numpy as np
 
 NOTHING, ROLLOUT, TRAINING, TAIL, SYNC = 0, 1, 2, 3, 4
-WAITS, HELD = 1, 2  # for its turn; for a sync that became ready before it
-TRAINING_POOL = 1  # bit 0 stands for all training nodes, bit n + 1 for rollout node n
-ABSENT = 1 << 62  # turn of a member that is in nobody's way: it has not been ready yet, is away, or has sampled all it will
+WAITS, HELD = 1, 2  # waits for its turn; is held behind a sync that became ready earlier
+TRAINING_POOL = 1  # bit 0 is all training nodes, bit n + 1 is rollout node n
+ABSENT = 1 << 62  # turn of a member that blocks no other: it was not ready yet, is away, or has sampled everything
 
 
 class GroupRow:
-    """What a group as a whole is at.
+    """State of a group as a whole.
 
     Attributes:
-        n: members. joined, requests, permits: how many there have been.
-        waiting, syncs: phases, and syncs, that wait for a permit. occupied: those of the phases that are held.
-        busy: nodes that run a full phase or a sync. tails: those of which a migrated tail holds a share.
-        now_s: the driver's clock.
+        n: Number of members.
+        joined: Number of members that have ever joined.
+        requests: Number of requests so far.
+        permits: Number of permits so far.
+        waiting: Number of phases that wait for a permit.
+        syncs: Number of syncs that wait for a permit.
+        occupied: Number of waiting phases in state `HELD`.
+        busy: Set of nodes that run a full phase or a sync.
+        tails: Set of nodes of which a migrated tail holds a share.
+        now_s: Time of the driver's clock, seconds.
     """
 
     n: int
@@ -47,19 +53,42 @@ class MemberRow:
     """A job in a group. Rows are in order of admission.
 
     Attributes:
-        nodes: of its rollouts; `TRAINING_POOL` where these take the training nodes.
-        order: its place in the order of admission; not consecutive.
-        turn_rollout, turn_training: meta-iteration of its next phase of the kind that has neither finished nor given up its nodes.
-        begun: the rollout that its next training needs has had its permit. leaving: it goes when the iteration in hand is over.
-        waits_rollout, waits_training: 0, `WAITS` or `HELD`. waits_sync: a flag. *_number: in the order in which they became ready.
-        *_overtaken: permits given on any of the nodes to phases that became ready later.
-        rolls: `NOTHING`, `ROLLOUT` or `TAIL`. trains, syncs: whether it does. passed: its rollout has reached the threshold.
-        handing: scratch of a choice: its tail may leave its nodes.
-        served_*: which permit of the group was its last one for the phase; 0 of none.
-        rollouts, trainings: finished here. sum_*_s: what they took, seconds.
-        *_since_s: when the last one began that it has run. joined_s: when it joined.
-        planned_*_s: worst cases, seconds. rollout_s, training_s: expected, the mean so far, seconds. sync_s: seconds.
-        staleness: in versions. slo: multiple of its T_solo.
+        nodes: Set of the nodes of its rollouts; `TRAINING_POOL` if these run on the training nodes.
+        order: Number that increases with the order of admission; not consecutive.
+        turn_rollout: Meta-iteration of its next rollout that has neither finished nor released its nodes.
+        turn_training: Meta-iteration of its next training that has not finished.
+        staleness: Staleness, versions.
+        begun: Flag: the rollout that its next training needs has had its permit.
+        leaving: Flag: it leaves at the end of the iteration in progress.
+        waits_rollout: 0, `WAITS` or `HELD`.
+        waits_training: 0, `WAITS` or `HELD`.
+        waits_sync: Flag: a sync waits for a permit.
+        rollout_number: Position in the order in which requests became ready.
+        training_number: Position of the waiting training in the same order.
+        sync_number: Position of the waiting sync in the same order.
+        rollout_overtaken: Number of permits on its nodes for phases that became ready later.
+        training_overtaken: Number of permits on the training nodes for phases that became ready later.
+        rolls: `NOTHING`, `ROLLOUT` or `TAIL`.
+        trains: Flag: a training runs.
+        syncs: Flag: a sync runs.
+        passed: Flag: its rollout has reached the threshold.
+        handing: Scratch of a choice: flag that its tail may leave its nodes.
+        served_rollout: Number of the group's permit for its last rollout; 0 for none.
+        served_training: Number of the group's permit for its last training; 0 for none.
+        rollouts: Number of rollouts finished in the group.
+        trainings: Number of trainings finished in the group.
+        rollout_since_s: Start of its last rollout, seconds.
+        training_since_s: Start of its last training, seconds.
+        sync_since_s: Start of its last sync, seconds.
+        joined_s: Time at which it joined, seconds.
+        planned_rollout_s: Worst case of a rollout, seconds.
+        planned_training_s: Worst case of a training, seconds.
+        rollout_s: Expected seconds of a rollout, the mean so far.
+        training_s: Expected seconds of a training, the mean so far.
+        sum_rollout_s: Seconds of all finished rollouts.
+        sum_training_s: Seconds of all finished trainings.
+        sync_s: Seconds of a sync.
+        slo: SLO, a multiple of its T_solo.
     """
 
     nodes: int
@@ -107,7 +136,7 @@ class MemberRow:
 
 
 def record_of(row: type) -> np.dtype[Any]:
-    """The record with the attributes of a row."""
+    """Return the record type with the attributes of a row."""
     return np.dtype([(name, {"int": np.int64, "float": np.float64}[kind]) for name, kind in row.__annotations__.items()])
 
 
@@ -115,5 +144,5 @@ GROUP, MEMBER = record_of(GroupRow), record_of(MemberRow)
 
 
 def record(row: GroupRow | MemberRow, **other: int) -> tuple[Any, ...]:
-    """A row as a record, but for some attributes."""
+    """Return a row as a record, with some attributes replaced."""
     return tuple(other.get(name, getattr(row, name)) for name in row.__slots__)

@@ -1,13 +1,14 @@
-"""What happens in a co-execution group: who joins, is ready, gets its nodes, gives them back, is away and goes.
+"""Rules of a co-execution group: joining, readiness, permits, release of nodes, absence and leaving.
 
-A member is a cycle: rollout on all the rollout nodes that it is pinned to, training on all of the group's training nodes, sync, and
-again. A permit is given for all nodes of a phase at once, so nobody holds one node while it waits for another: there is no deadlock
-whatever a policy chooses. A stale member's next rollouts become ready while it trains: it may run one phase on either side, each
-in meta-iterations of its own. A migrated tail holds a share of its nodes, which the next rollout may then have: a node holds one
-full phase and one tail at most. A sync that needs a permit begins when all nodes of its member are free; phases on them that
-became ready after it wait for it, however a policy chooses.
+A member is a cycle: a rollout on all the rollout nodes that it is pinned to, a training on all of the group's training nodes, a
+sync, and again. A permit is for all nodes of a phase at once. So no member holds one node while it waits for another, and there is
+no deadlock, whatever a policy chooses. A stale member's next rollouts become ready while it trains. It may run one phase on either
+side, each with separate meta-iterations. A migrated tail holds a share of its nodes, and the next rollout may use the rest: a node
+holds at most one full phase and one tail. A sync that needs a permit begins when all nodes of its member are free. Phases on them
+that became ready after it wait for it, whatever a policy chooses.
 
-No clock, no durations, no jobs: a driver has these. Plain functions over `rows`; `rollmux_env.kernel.compiled.twin` compiles them.
+There is no clock, no duration and no job here: a driver has these. The functions over `rows` are plain;
+`rollmux_env.kernel.compiled.twin` compiles them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Members = Sequence[MemberRow]
 
 
 def join(group: GroupRow, m: MemberRow) -> None:
-    """A job, whose nodes and plan are written, is the last member; it takes part from the first time that it is ready."""
+    """Add a job as the last member, after its nodes and plan are written; it takes part once it is ready for the first time."""
     m.order = group.joined
     group.joined += 1
     m.joined_s = group.now_s
@@ -49,10 +50,10 @@ def join(group: GroupRow, m: MemberRow) -> None:
 
 
 def enter(group: GroupRow, members: Members, m: MemberRow) -> None:
-    """Give a member its first meta-iteration, on all its nodes: the one after the oldest of a training in progress. Of two
-    different ones, on the two sides, it would run at a longer period for ever.
+    """Give a member its first meta-iteration, on all its nodes: the one after the oldest training in progress.
 
-    The members in front may be in it already, never those behind: of two moves into a group the second may end its pause first.
+    With two different meta-iterations on the two sides its period would stay longer forever. Members before it may be in that
+    meta-iteration already, later ones never: of two moves into a group the second may end its pause first.
     """
     oldest = ABSENT
     for k in range(group.n):
@@ -72,7 +73,7 @@ def enter(group: GroupRow, members: Members, m: MemberRow) -> None:
 
 
 def ready(group: GroupRow, members: Members, m: MemberRow, phase: int) -> None:
-    """A phase or a sync of a member could run."""
+    """Record that a phase or a sync of a member is ready."""
     if phase == ROLLOUT:
         if m.turn_rollout == ABSENT:
             enter(group, members, m)
@@ -88,14 +89,14 @@ def ready(group: GroupRow, members: Members, m: MemberRow, phase: int) -> None:
 
 
 def withdraw(group: GroupRow, m: MemberRow) -> None:
-    """A member waits for no permit any more, and its tail does not move; what it runs goes on."""
+    """Withdraw a member's requests for permits, and keep its tail from migrating; its running phases continue."""
     group.waiting -= (m.waits_rollout != 0) + (m.waits_training != 0)
     group.syncs -= m.waits_sync
     m.waits_rollout = m.waits_training = m.waits_sync = m.passed = 0
 
 
 def grant(group: GroupRow, members: Members, m: MemberRow, phase: int) -> None:
-    """A phase or a sync that waits, whose nodes are free, has its permit."""
+    """Give a waiting phase or sync, whose nodes are free, its permit."""
     group.permits += 1
     if phase == ROLLOUT:
         nodes, number = m.nodes, m.rollout_number
@@ -120,7 +121,7 @@ def grant(group: GroupRow, members: Members, m: MemberRow, phase: int) -> None:
 
 
 def begin(group: GroupRow, m: MemberRow, phase: int) -> None:
-    """A member runs a phase or a sync, and has its nodes."""
+    """Begin a phase or a sync of a member, and occupy its nodes."""
     if phase == ROLLOUT:
         group.busy |= m.nodes
         m.rolls, m.rollout_since_s = ROLLOUT, group.now_s
@@ -133,12 +134,12 @@ def begin(group: GroupRow, m: MemberRow, phase: int) -> None:
 
 
 def threshold(m: MemberRow) -> None:
-    """So many of the responses of a member's rollout are done that the rest may be migrated."""
+    """Record that so few responses of a member's rollout are left that they may be migrated."""
     m.passed = 1 if m.nodes != TRAINING_POOL else 0
 
 
 def migrate(group: GroupRow, m: MemberRow) -> None:
-    """The tail of a rollout leaves its nodes but for a share. What comes after it on them is the next rollout's turn."""
+    """Migrate the tail of a rollout to a share of its nodes; the next rollout on them may begin."""
     group.busy &= ~m.nodes
     group.tails |= m.nodes
     m.rolls, m.rollout_since_s = TAIL, group.now_s
@@ -146,11 +147,11 @@ def migrate(group: GroupRow, m: MemberRow) -> None:
 
 
 def finish(group: GroupRow, m: MemberRow, phase: int, seconds: float, counts: bool) -> None:
-    """A phase has run and its nodes are free. Where `counts` is False it was a rollout beside the member's iterations."""
+    """Record that a phase has ended, and free its nodes. If `counts` is False, it was a rollout beside the member's iterations."""
     if phase == SYNC:
         end_sync(group, m)
         return
-    pinned = m.nodes != TRAINING_POOL  # else nobody comes between a rollout and its training
+    pinned = m.nodes != TRAINING_POOL  # else no phase runs between a rollout and its training
     if phase == TRAINING:
         group.busy &= ~TRAINING_POOL
         m.trains = 0
@@ -176,7 +177,7 @@ def finish(group: GroupRow, m: MemberRow, phase: int, seconds: float, counts: bo
 
 
 def end_rollout(group: GroupRow, m: MemberRow) -> None:
-    """What a member holds of rollout nodes is free, if it runs a rollout."""
+    """Free the rollout nodes that a member holds, if it runs a rollout."""
     if m.rolls == TAIL:
         group.tails &= ~m.nodes
     elif m.rolls == ROLLOUT:
@@ -185,19 +186,19 @@ def end_rollout(group: GroupRow, m: MemberRow) -> None:
 
 
 def end_sync(group: GroupRow, m: MemberRow) -> None:
-    """All nodes of a member are free, if it runs a sync."""
+    """Free all nodes of a member, if it runs a sync."""
     if m.syncs != 0:
         group.busy &= ~(m.nodes | TRAINING_POOL)
     m.syncs = 0
 
 
 def is_between(m: MemberRow) -> bool:
-    """Whether a member may be away now: it has no iteration in hand, or is stale and runs nothing but a rollout."""
+    """Return whether a member may be away now: it has no iteration in progress, or is stale and runs at most a rollout."""
     return m.trains == 0 and m.syncs == 0 and (m.staleness > 0 or (m.begun == 0 and m.rolls == NOTHING))
 
 
 def leave_for_now(group: GroupRow, m: MemberRow) -> None:
-    """A member is in nobody's way until it is ready for a rollout; then it comes after the others."""
+    """Let a member block no other until it is ready for a rollout; then it comes after the others."""
     end_rollout(group, m)
     withdraw(group, m)
     m.begun = 0
@@ -205,7 +206,7 @@ def leave_for_now(group: GroupRow, m: MemberRow) -> None:
 
 
 def go(group: GroupRow, m: MemberRow) -> None:
-    """A member is no longer there. What it runs is over and its nodes are free."""
+    """Let a member leave: end what it runs, free its nodes, and withdraw its requests."""
     if m.trains != 0:
         group.busy &= ~TRAINING_POOL
     end_sync(group, m)
@@ -227,7 +228,7 @@ def hold_back(group: GroupRow, members: Members) -> None:
 
 
 def behind_sync(group: GroupRow, members: Members, nodes: int, number: int) -> bool:
-    """Whether a sync that became ready before something of a number needs one of its nodes."""
+    """Return whether a sync that became ready before request `number` needs one of these nodes."""
     for k in range(group.n):
         o = members[k]
         if o.waits_sync != 0 and o.sync_number < number and (o.nodes | TRAINING_POOL) & nodes != 0:
@@ -236,12 +237,12 @@ def behind_sync(group: GroupRow, members: Members, nodes: int, number: int) -> b
 
 
 def next_sync(group: GroupRow, members: Members) -> int:
-    """The row of the first sync whose nodes are all free; -1 of none."""
+    """Return the row of the first sync whose nodes are all free, or -1."""
     best, first = -1, ABSENT
     for k in range(group.n):
         m = members[k]
         nodes = m.nodes | TRAINING_POOL
-        if m.waits_sync != 0 and m.sync_number < first and nodes & (group.busy | group.tails) == 0:  # noqa: SIM102 (the dear one)
+        if m.waits_sync != 0 and m.sync_number < first and nodes & (group.busy | group.tails) == 0:  # noqa: SIM102 (behind_sync is expensive)
             if not behind_sync(group, members, nodes, m.sync_number):
                 best, first = k, m.sync_number
     return best

@@ -1,4 +1,4 @@
-"""What may be chosen in a group, and strict round robin. See `rules`."""
+"""Choices in a group, and strict round robin. See `rules`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MARGIN = 1.2
 
 
 def wanted(group: GroupRow, members: Members) -> int:
-    """The nodes that rollouts wait for."""
+    """Return the nodes that rollouts wait for."""
     nodes = 0
     for k in range(group.n):
         if members[k].waits_rollout == WAITS:
@@ -21,13 +21,15 @@ def wanted(group: GroupRow, members: Members) -> int:
 
 
 def movable(group: GroupRow, m: MemberRow, wanted: int) -> bool:
-    """Whether the tail of a member may migrate: past the threshold, on nodes without another tail that a rollout waits for."""
+    """Return whether a member's tail may migrate: past the threshold, on nodes that a rollout waits for and no other tail uses."""
     return m.passed != 0 and m.rolls == ROLLOUT and m.nodes & wanted != 0 and m.nodes & group.tails == 0
 
 
 def hand_over(group: GroupRow, members: Members, careful: bool) -> int:
-    """Mark the members whose tails may migrate; where `careful` is True, not the one that the group waits for. Returns the nodes
-    that they would leave."""
+    """Mark the members whose tails may migrate, and return the set of nodes that they would leave.
+
+    If `careful` is True, the member that the group waits for is not marked.
+    """
     nodes, freed = wanted(group, members), 0
     for k in range(group.n):
         m = members[k]
@@ -39,8 +41,10 @@ def hand_over(group: GroupRow, members: Members, careful: bool) -> int:
 
 
 def is_bound(group: GroupRow, members: Members, m: MemberRow) -> bool:
-    """Whether a group is as slow as this member is alone: its cycle is clearly longer than any other's, and so long that its
-    rollout nodes have little more to do in it. By expected seconds."""
+    """Return whether a group is as slow as this member is alone, by expected seconds.
+
+    Its cycle is then clearly longer than any other's, and the load of its rollout nodes exceeds it by little at most.
+    """
     others_s, load_s = 0.0, 0.0
     for k in range(group.n):
         o = members[k]
@@ -53,8 +57,10 @@ def is_bound(group: GroupRow, members: Members, m: MemberRow) -> bool:
 
 
 def overdue_before(group: GroupRow, members: Members, number: int) -> int:
-    """The nodes that are kept for phases which became ready before one of a number and were overtaken as often as the group has
-    members."""
+    """Return the nodes that are kept for overdue phases which became ready before request `number`.
+
+    A phase is overdue if it was overtaken as often as the group has members.
+    """
     nodes = 0
     for k in range(group.n):
         o = members[k]
@@ -66,7 +72,10 @@ def overdue_before(group: GroupRow, members: Members, number: int) -> int:
 
 
 def in_turn(group: GroupRow, members: Members, m: MemberRow, phase: int, handed: int) -> bool:
-    """Whether nobody comes before a member's phase in strict round robin; `handed` is 1 once the marked tails have left."""
+    """Return whether no other phase precedes a member's phase in strict round robin.
+
+    `handed` is 1 once the marked tails have left.
+    """
     order, nodes = m.order, m.nodes
     if phase == TRAINING:
         own = m.turn_training
@@ -85,16 +94,17 @@ def in_turn(group: GroupRow, members: Members, m: MemberRow, phase: int, handed:
 
 
 def round_robin(group: GroupRow, members: Members, migrates: bool, careful: bool) -> tuple[int, int]:
-    """What strict round robin does next: the first waiting phase whose turn it is on all its nodes, else a tail that is in the
-    way of the next one.
+    """Choose the next step of strict round robin.
+
+    It is the first waiting phase whose turn it is on all its nodes, else a tail that blocks the next one.
 
     Returns:
-        The row of a member, and the phase that it begins, or `TAIL`; `NOTHING` where nobody does anything.
+        The row of a member, and the phase that it begins, or `TAIL`; `NOTHING` if no member acts.
     """
     best, what, first, busy = 0, NOTHING, ABSENT, group.busy
     for k in range(group.n):
         m = members[k]
-        if m.waits_rollout == WAITS and m.rollout_number < first and m.nodes & busy == 0:  # noqa: SIM102 (in_turn is dear)
+        if m.waits_rollout == WAITS and m.rollout_number < first and m.nodes & busy == 0:  # noqa: SIM102 (in_turn is expensive)
             if in_turn(group, members, m, ROLLOUT, 0):
                 best, what, first = k, ROLLOUT, m.rollout_number
         if m.waits_training == WAITS and m.training_number < first and TRAINING_POOL & busy == 0:  # noqa: SIM102
@@ -104,7 +114,7 @@ def round_robin(group: GroupRow, members: Members, migrates: bool, careful: bool
 
 
 def tail_in_the_way(group: GroupRow, members: Members, careful: bool) -> tuple[int, int]:
-    """The tail that has to leave its nodes for the first waiting rollout whose turn it is then; as of `round_robin`."""
+    """Return the tail that must leave its nodes for the first waiting rollout whose turn it is then, as `round_robin` does."""
     freed, nodes, first = hand_over(group, members, careful), 0, ABSENT
     for k in range(group.n):
         m = members[k]

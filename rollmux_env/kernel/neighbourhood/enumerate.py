@@ -1,12 +1,13 @@
-"""Moves of running jobs that are looked at after an event: single moves, exchanges, and mergers.
+"""Moves of running jobs that are examined after an event: single moves, exchanges, and mergers.
 
-    move      a job goes to its best place in another group, or to a group of its own, or gets another shape where it is
-    exchange  a job takes the place of one of another group, which goes to the first one's group (a swap), or to its best place in
-              any third group, or to a group of its own
+    move      a job goes to its best place in another group, or to a new group, or gets another shape where it is
+    exchange  a job takes the place of a job of another group, which goes to the first one's group (a swap), or to its best place
+              in any third group, or to a new group
     merger    all members of a small group go elsewhere one after the other, the longest T_solo first, each to its best place
 
-The best place is the one that costs least at the shortest horizon (`net_usd`), in whichever shape of the job. A row's gain is what
-the groups that it changes cost less, minus its price: the nodes that the movers leave are paid for until their pauses end.
+The best place is the one that costs least at the shortest horizon (`net_usd`), over all shapes of the job. A row's gain is the
+decrease of the cost of the groups that it changes, minus its price: the nodes that the movers leave are paid for until their
+pauses end.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ def _find_nearest(chance: Chance, m: int) -> None:
 
 @compiled(arrays=False)
 def offer_exchanges(chance: Chance, m: int) -> None:
-    """Offer what pairs of jobs can do: one takes the other's place, and the other goes elsewhere.
+    """Offer the exchanges of pairs of jobs: one takes the other's place, and the other goes elsewhere.
 
     Args:
-        m: movers. Their single moves have been looked at.
+        chance: Tables, terms and scratch of the decision.
+        m: Number of movers. Their single moves have been examined.
     """
     view, scratch = chance.cluster, chance.scratch
     joins, movers = scratch.joins, scratch.movers
@@ -94,8 +96,10 @@ def _offer_pair(chance: Chance, k: int, other: int) -> None:
 
 @compiled(arrays=False, inline=True)
 def _exchange(chance: Chance, k: int, other: int, c: int, to: Records) -> None:
-    """Offer one exchange, if it can be: `other` goes to a place in a group first, or for -1 in one of its own, then `k` takes its
-    place."""
+    """Offer one exchange, if it is possible.
+
+    `other` goes to a place in a group first, or to a new group for -1. Then `k` takes its place.
+    """
     scratch = chance.scratch
     mover, first, place = scratch.movers[k], scratch.movers[other], scratch.joins[k, GROUPS_MOST + other]
     if to.ok == 0 or not _are_nodes(chance.cluster, mover.job, place, first.job, to, c < 0):
@@ -112,7 +116,7 @@ def _exchange(chance: Chance, k: int, other: int, c: int, to: Records) -> None:
 
 @compiled(arrays=False)
 def _are_nodes(view: View, one: int, place: Records, two: int, to: Records, new_group: bool) -> bool:
-    """Whether the cluster has the nodes that the places of two jobs, rows, add; the second one's may be a new group."""
+    """Return whether the cluster has the nodes that the places of two job rows add; the second place may be a new group."""
     pools, nodes, jobs = view.limits.pools, view.clock.nodes, view.jobs
     job, other = jobs[shape_row(jobs[one], one, place.of_shape)], jobs[shape_row(jobs[two], two, to.of_shape)]
     training = other.training_nodes if new_group else 0
@@ -204,7 +208,7 @@ def offer_merger(chance: Chance, from_k: int, n: int) -> None:
 
 @compiled(arrays=False)
 def _merge(chance: Chance, a: int, n: int, usd: float) -> None:
-    """Offer one merger, where the movers' places cost so much."""
+    """Offer one merger, in which the movers' places cost `usd`."""
     scratch, values = chance.scratch, chance.valuation.values
     group = chance.cluster.groups[chance.cluster.order[a]]
     price = nodes_usd(group, group.n_nodes, group.training_nodes, chance.cluster.limits) * chance.valuation.terms[0].migration_h
@@ -214,7 +218,7 @@ def _merge(chance: Chance, a: int, n: int, usd: float) -> None:
     row = scratch.rows[at]
     for v in range(len(values)):
         values[v] = 0.0
-    left = scratch.movers[scratch.leaving[0]].nearest  # not of use any more once the exchanges are looked at
+    left = scratch.movers[scratch.leaving[0]].nearest  # no longer used after the exchanges
     left[0], left[1] = group.n_nodes, group.training_nodes
     leave(chance, row, a, left, values)
     for i in range(n):
@@ -226,14 +230,17 @@ def _merge(chance: Chance, a: int, n: int, usd: float) -> None:
 
 @compiled
 def choose_groups(view: View, out: Ints) -> int:
-    """Choose the groups that are looked at: all, or where there are more than `out` takes, first those that changed at this time,
-    then those with the highest price for their members' own nodes; ties go to the older one.
+    """Choose the groups to examine: all, or if there are more than `out` has room for, the most recent and the most expensive.
+
+    Groups that changed at this time come first, then those with the highest price for their members' own nodes; ties go to the
+    older group.
 
     Args:
-        out: (F,) out: their rows, in order of creation.
+        view: Tables of the cluster.
+        out: (F,) rows of the groups, in order of creation; written.
 
     Returns:
-        How many.
+        The number of groups.
     """
     jobs, order, limits = view.jobs, view.order, view.limits
     n = len(order)
@@ -263,7 +270,7 @@ def choose_groups(view: View, out: Ints) -> int:
 
 @compiled(arrays=False)
 def _may_move(view: View, migration_s: float, row: int) -> bool:
-    """Whether a running job may be moved: it can be, and neither was placed or moved in this instant nor is in a pause."""
+    """Return whether a running job may be moved: it is movable, was not placed or moved at this instant, and is in no pause."""
     job, now_s = view.jobs[row], view.clock.now_s
     if job.movable == 0 or job.admitted_s >= now_s or job.paused_until_s >= now_s:
         return False
@@ -328,7 +335,7 @@ def _single_moves(chance: Chance, m: int) -> None:
 
 @compiled(arrays=False, inline=True)
 def _move(chance: Chance, k: int, b: int, place: Records) -> None:
-    """Offer one move, if there is the place: `k` goes to it in the group, or for -1 in one of its own."""
+    """Offer one move, if the place exists: `k` goes to it in group `b`, or to a new group for -1."""
     scratch = chance.scratch
     at = offer(scratch, scratch.movers[k].saved - place.usd, MOVE) if place.ok == 1 else -1
     if at >= 0:
@@ -357,12 +364,13 @@ def enumerate_moves(view: View, valuation: Valuation, scratch: Scratch, choices:
     """Write the rows with the greatest gain, the greatest first; of equal gains the one that was found first.
 
     Args:
-        view: `order` has the groups that are looked at, in order of creation: `choose_groups`.
-        valuation: its stays are written for their members, and its terms.
-        choices: (A,) out: records of `choice_type`; row 0 is left as it is.
+        view: Tables of the cluster, with the groups of `choose_groups` in `order`, in order of creation.
+        valuation: Terms, and stays written for the members of these groups.
+        scratch: Room for the moves of one decision.
+        choices: (A,) records of `choice_type`; written, except row 0.
 
     Returns:
-        How many rows were written, and how many there are.
+        The number of rows written, and the number found.
     """
     chance, movers = Chance(view, valuation, scratch), scratch.movers
     scratch.counts[:] = 0

@@ -1,5 +1,7 @@
-"""The rows of a chance to move jobs: places of one job, at what they make a group cost from now on; what a row says; and keeping
-those with the greatest gain.
+"""The rows of a decision to move jobs.
+
+These are the places of one job by the future cost of the group with it, the fields of a row, and the choice of the rows with the
+greatest gain.
 """
 
 from __future__ import annotations
@@ -20,11 +22,17 @@ _TIE_USD = 1e-9
 
 
 def place_type(nodes: int) -> np.dtype[Any]:
-    """A place of a job with at most so many rollout nodes.
+    """Return the record type of a place of a job with at most `nodes` rollout nodes.
 
-    ok: 1 where there is one; breaks: 1 where it breaks an SLO. of_shape: number of the job's shape there. new_nodes: rollout nodes
-    to add; nodes: numbers of the group's nodes, padded with -1. period_s: of the group with the job. more: what it adds to the
-    group's values; usd: `net_usd` of that.
+    Fields:
+        ok: 1 if there is a place.
+        breaks: 1 if it breaks an SLO.
+        of_shape: Number of the job's shape there.
+        new_nodes: Rollout nodes to add.
+        nodes: Numbers of the group's nodes, padded with -1.
+        period_s: Period of the group with the job, seconds.
+        usd: `net_usd` of `more`.
+        more: (N_VALUES,) changes of the group's values.
     """
     floats = [("period_s", "f8"), ("usd", "f8"), ("more", "f8", (N_VALUES,))]
     ints = [(name, "i8") for name in ("ok", "breaks", "of_shape", "new_nodes")]
@@ -33,7 +41,7 @@ def place_type(nodes: int) -> np.dtype[Any]:
 
 @compiled(arrays=False, inline=True)
 def _may_join(jobs: Records, group: Records, job: Records, limits: Limits, shield: bool) -> bool:
-    """Whether a job, a record as the group is, might have a place there: what is known without its training seconds there."""
+    """Return whether a job might have a place in a group, before its training seconds there are known. Both are records."""
     return bool(
         0 < group.n_members < limits.group_size_max
         and group.exclusive == 0
@@ -49,10 +57,13 @@ def best_place(view: View, valuation: Valuation, group: int, job: int, barred: i
     """Find the place in a group, and the shape, where a running job costs least.
 
     Args:
-        group: row of a group that the job is not in.
-        barred: number of a shape that is left out, negative for none.
-        before: (N_VALUES,) what the group comes to without the job.
-        best: out: a record of `place_type`.
+        view: Tables of the cluster.
+        valuation: Stays, terms and scratch.
+        group: Row of a group that the job is not in.
+        job: Row of the job.
+        barred: Number of a shape that is left out, negative for none.
+        before: (N_VALUES,) values of the group without the job.
+        best: Record of `place_type`; written.
     """
     best.ok = 0
     best.usd = np.inf
@@ -69,7 +80,7 @@ def _look(view: View, valuation: Valuation, group: int, job: int, before: Floats
     g, j = view.groups[group], view.jobs[job]
     place, values, subsets = valuation.place[0], valuation.values, valuation.subsets
     training_s = training_seconds(view.jobs, job, g.training_nodes)
-    limit = entry_limit(view.jobs, j, g, 0) * (1.0 + TOLERANCE)  # who runs enters nowhere warm
+    limit = entry_limit(view.jobs, j, g, 0) * (1.0 + TOLERANCE)  # a running job enters no other group warm
     longest = limit if valuation.terms[0].shield == 1 else np.inf
     if max(g.period_s, g.training_load_s + training_s) > longest:
         return
@@ -99,7 +110,7 @@ def _look(view: View, valuation: Valuation, group: int, job: int, before: Floats
 
 @compiled(arrays=False)
 def place_alone(view: View, valuation: Valuation, job: int, barred: int, best: Records) -> None:
-    """The place of a running job in a new group; arguments as in `best_place`."""
+    """Find the place of a running job in a new group; arguments as in `best_place`."""
     place, values = valuation.place[0], valuation.values
     best.ok = 0
     best.usd = np.inf
@@ -121,7 +132,7 @@ def place_alone(view: View, valuation: Valuation, job: int, barred: int, best: R
 
 @compiled(arrays=False)
 def _keep(best: Records, shape: int, place: Records, usd: float, more: Floats) -> None:
-    """Write a place that keeps every SLO, where a group comes to so much `more` with the job."""
+    """Write a place that keeps every SLO; `more` are the changes of the group's values with the job."""
     best.ok = 1
     best.breaks = 0
     best.of_shape = shape
@@ -144,28 +155,38 @@ _PER_MOVE = ("job", "of_shape", "group", "new_nodes")
 MOVER = np.dtype(
     [
         ("job", "i8"),  # its row
-        ("home", "i8"),  # which of the groups looked at it is in
-        ("left", "i8", (2,)),  # rollout and training nodes that nobody needs any more when it has left
+        ("home", "i8"),  # position of its group among the examined ones
+        ("left", "i8", (2,)),  # rollout and training nodes that no job needs after it has left
         ("saved", "f8"),  # what its leaving saves, $
-        ("nearest", "i8", (2,)),  # the two of the other groups where it costs least, -1 of none
+        ("nearest", "i8", (2,)),  # the two other groups where it costs least, -1 for none
     ]
 )
 
 
 class Scratch(NamedTuple):
-    """Room for looking at the moves of one decision. F groups are looked at, M jobs may move, a row has K moves.
+    """Room for the moves of one decision: F groups are examined, M jobs may move, a row has K moves.
 
     Attributes:
         looked: (F,) rows of the groups.
-        copies: group records: as many as there are group rows, unused but looked up by members, then M groups without one.
-        base: (F, N_VALUES) the groups' values. cut: (M, N_VALUES) those of each mover's group without it.
+        copies: Records of groups: as many as there are group rows, unused but indexed by members, then M groups without one
+            member.
+        base: (F, N_VALUES) values of the groups.
+        cut: (M, N_VALUES) values of each mover's group without it.
         movers: (M,) records of `MOVER`.
-        joins: (M, F + M) places in the groups, then in those without one member; that in the job's own group is in another shape.
-        alone: (M,) places in a group of its own.
-        merging: (K + 1,) places of a merger, and one that is looked at; leaving: (K,) its movers; goes: (K,) which of the groups.
-        gains: (F,) 1 of those that a merger has changed; sums: (F, N_VALUES) the groups' values then. trial: the rows that it
-            changes; stays: (K,) how long its movers stay else.
-        rows: (R,) choices, unsorted; serial: (R,) when each was found; rank: (R,). counts: (3,) see `offer`.
+        joins: (M, F + M) places in the groups, then in those without one member; the place in the job's own group is in another
+            shape.
+        alone: (M,) places in a new group.
+        merging: (K + 1,) places of a merger, and one that is being examined.
+        leaving: (K,) movers of a merger.
+        goes: (K,) positions of the groups that they go to.
+        gains: (F,) 1 for each group that a merger has changed.
+        sums: (F, N_VALUES) values of the groups after a merger.
+        trial: Rows that a merger changes.
+        stays: (K,) stays of a merger's movers without it.
+        rows: (R,) choices, unsorted.
+        serial: (R,) number at which each choice was found.
+        rank: (R,) order of the choices.
+        counts: (3,) counts as in `offer`.
     """
 
     looked: Ints
@@ -189,7 +210,7 @@ class Scratch(NamedTuple):
 
 
 class Chance(NamedTuple):
-    """A chance to move jobs: the groups that are looked at, in order of creation, what counts, and room to look."""
+    """Tables, terms and scratch of a decision to move jobs. The groups to examine are in order of creation."""
 
     cluster: View
     valuation: Valuation
@@ -197,14 +218,24 @@ class Chance(NamedTuple):
 
 
 def choice_type(nodes: int) -> np.dtype[Any]:
-    """One choice.
+    """Return the record type of one choice.
 
-    kind: as above. n_moves: jobs that get a place, in this order: job: (K,) their rows; of_shape: (K,) numbers of the shapes that
-    they get; group: (K,) rows of the groups, NEW_GROUP for a new one; new_nodes: (K,) rollout nodes to add; nodes: (K, N) numbers
-    of the groups' nodes, padded with -1.
-    feasible: 1 where it breaks nothing; allowed: 1 where it may be chosen.
-    usd: what it adds to the cluster's $/h, after the pauses. period_s: of the first job's group with it.
-    gain: see above; price: of the nodes that are left, $. before, more: (N_VALUES,) of the groups that it changes, and the change.
+    Fields:
+        kind: Kind of the row, as above.
+        n_moves: Number of jobs that get a place, in this order.
+        job: (K,) their rows.
+        of_shape: (K,) numbers of the shapes that they get.
+        group: (K,) rows of the groups, NEW_GROUP for a new one.
+        new_nodes: (K,) rollout nodes to add.
+        nodes: (K, N) numbers of the groups' nodes, padded with -1.
+        feasible: 1 if no SLO is broken.
+        allowed: 1 if it may be chosen.
+        usd: Change of the cluster's $/h after the pauses.
+        period_s: Period of the first job's group with it, seconds.
+        gain: Gain of the row, as above, $.
+        price: Price of the nodes that are left, $.
+        before: (N_VALUES,) values of the groups that it changes.
+        more: (N_VALUES,) changes of these values.
     """
     ints = [
         *((name, "i8") for name in ("kind", "n_moves", "feasible", "allowed")),
@@ -218,7 +249,7 @@ def choice_type(nodes: int) -> np.dtype[Any]:
 
 
 def make_scratch(jobs: Records, groups: Records, rows: int) -> Scratch:
-    """Room for tables like these records, and for so many choices."""
+    """Return room for tables like these records, and for `rows` choices."""
     nodes = jobs.dtype["pins"].shape[0]
     place, whole = place_type(nodes), np.int64
     return Scratch(
@@ -254,7 +285,7 @@ def write_stop(choice: Records) -> None:
 
 @compiled(arrays=False, inline=True)
 def offer(scratch: Scratch, gain: float, kind: int) -> int:
-    """Where a row with this gain may be written, which is begun as one of a kind, or -1.
+    """Return where a row with this gain may be written, and start it as one of a kind; -1 if it may not.
 
     `counts`: rows kept, rows offered, and the worst row of a full table.
     """
@@ -291,8 +322,11 @@ def _begin_row(rows: Records, serial: Ints, counts: Ints, gain: float, kind: int
 
 @compiled(arrays=False)
 def leave(chance: Chance, row: Records, a: int, left: Ints, values: Floats) -> None:
-    """Write that members leave the `a`-th group: so many rollout and training nodes are no longer needed, and are paid for until
-    the pauses end; `values` are those of the group without the members."""
+    """Write that members leave the `a`-th group.
+
+    `left` are the rollout and training nodes that are no longer needed; they are paid for until the pauses end. `values` are those
+    of the group without the members.
+    """
     group = chance.cluster.groups[chance.cluster.order[a]]
     usd_per_hour = nodes_usd(group, left[0], left[1], chance.cluster.limits)
     row.usd -= usd_per_hour
@@ -312,10 +346,15 @@ def leave_one(chance: Chance, row: Records, k: int) -> None:
 
 @compiled(arrays=False)
 def enter(chance: Chance, row: Records, k: int, b: int, place: Records, counts: bool) -> None:
-    """Write that a mover takes a place in the `b`-th group, or for -1 in a new one.
+    """Write that a mover takes a place in the `b`-th group, or in a new one for -1.
 
     Args:
-        counts: that group changes, and the row does not say so yet.
+        chance: Tables, terms and scratch of the decision.
+        row: Record of the choice; updated.
+        k: Number of the mover.
+        b: Position of the group among the examined ones, or -1.
+        place: Record of `place_type`.
+        counts: Whether the row does not include the change of that group yet.
     """
     view, number, at = chance.cluster, chance.scratch.movers[k].job, row.n_moves
     job = view.jobs[shape_row(view.jobs[number], number, place.of_shape)]
@@ -341,7 +380,7 @@ def enter(chance: Chance, row: Records, k: int, b: int, place: Records, counts: 
 
 @compiled(arrays=False)
 def clear_unused_moves(row: Records) -> None:
-    """Zero what earlier rows left behind the last move: a row is a function of its decision alone, which exact resume relies on."""
+    """Clear the moves of earlier rows after the last move: a row depends on its decision alone, which exact resume requires."""
     for k in range(row.n_moves, len(row.job)):
         row.job[k] = row.of_shape[k] = row.group[k] = row.new_nodes[k] = 0
         for v in range(row.nodes.shape[1]):
