@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from rollmux_env.bench.results import BenchResult, SweepResult
-    from rollmux_env.bench.suite import Case, Makers, Suite, SuiteRow
+    from rollmux_env.bench.suite import Case, Suite, SuiteRow
 
 
 @dataclass(frozen=True)
@@ -201,18 +201,6 @@ def _print(format: BenchFormat, report: Mapping[str, Any], csv: str, *tables: Re
         typer.echo(to_json(report) if format is BenchFormat.json else csv, nl=False)
 
 
-def makers() -> Makers:
-    """Return the factories of all kinds of policies by name, for suites."""
-    from policies.allocation import make_allocator
-    from policies.dispatch import make_dispatch
-    from policies.network import make_network
-    from policies.registry import make_policy
-    from policies.rollout import make_rollout, migrating
-    from rollmux_env.bench.suite import Makers
-
-    return Makers(make_policy, make_dispatch, make_rollout, migrating, make_network, make_allocator)
-
-
 def _enter_leaderboard(options: BenchOptions) -> None:
     """Measure an entrant of the leaderboard, and write its entry."""
     import json
@@ -240,6 +228,7 @@ def _enter_leaderboard(options: BenchOptions) -> None:
 
 def _run_suite(name: str, options: BenchOptions) -> None:
     """Run a suite and print its table."""
+    from policies.makers import makers
     from rollmux_env.bench.suites import find_suite
     from rollmux_env.errors import InputError
     from rollmux_env.report.folder import results_folder

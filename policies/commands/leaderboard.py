@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from functools import cache, partial
 
-from policies.commands.bench import makers
+from policies.makers import makers
 from policies.named import LEARNED, is_own, own_factory
 from policies.registry import make_runnable
 from policies.rollout.places import make_at

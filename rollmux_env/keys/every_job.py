@@ -1,4 +1,4 @@
-"""What jobs of scenario files and of job files have in common: phases in shapes, and the checks of ids, shapes and room."""
+"""Common parts of the jobs of scenario files and of job files: phases in shapes, and the checks of ids, shapes and room."""
 
 from __future__ import annotations
 

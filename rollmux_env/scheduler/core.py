@@ -40,7 +40,7 @@ from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.jobs import Jobs
 from rollmux_env.scheduler.members import Members
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
-from rollmux_env.scheduler.planner import INSTANT_S, News, Planner
+from rollmux_env.scheduler.planner import INSTANT_S, News, Planner, Restrictions
 from rollmux_env.scheduler.relocation import other_places
 from rollmux_env.scheduler.review import Review
 from rollmux_env.scheduler.seats import Seat
@@ -77,6 +77,7 @@ class Scheduler:
         state: State of the cluster.
         nodes: Nodes by name, or None.
         planner: Caller of the placement policy.
+        restrictions: Restrictions of the jobs' places.
         guests: Jobs that are profiled.
         review: Observer of the jobs' speed, or None without `make_policy`.
         members: Receiver of the facts of phases.
@@ -95,17 +96,17 @@ class Scheduler:
     ) -> None:
         self.state = state
         self.nodes = nodes
-        self.planner = Planner(state, policy)
+        self.restrictions = Restrictions()
+        self.planner = Planner(state, policy, self.restrictions, nodes)
         self.review = None if make_policy is None else Review(make_policy)
         self.guests = Guests()
         self.settling: Settling | None = None
         seats: dict[str, Seat] = {}
         if nodes is not None:
-            self.planner.nodes = nodes
-            self.settling = Settling(nodes, self.planner, self.guests, seats)
+            self.settling = Settling(nodes, self.planner, self.restrictions, self.guests, seats)
             self.planner.settle = self.settling.settle
         self.members = Members(state, dispatch, self.settling, seats)
-        self.jobs = Jobs(self.planner, self.members, self.guests, self.settling, self.review)
+        self.jobs = Jobs(self.planner, self.members, self.guests, self.settling, self.restrictions, self.review)
         self._has_phases = dispatch is not None
         self.takes = _takes(self.jobs, self.members, self.guests, self.settling)
 
@@ -200,6 +201,7 @@ class Scheduler:
         """Decide about placements, and yield the commands one after the other."""
         planner, jobs, members, settling = self.planner, self.jobs, self.members, self.settling
         members.now_s = now_s
+        # 1. Give the commands that facts have left behind, and take the nodes of guests that are done.
         commands, jobs.commands = jobs.commands, []
         yield from commands
         ended = settling is not None and self.guests.end()
@@ -207,22 +209,27 @@ class Scheduler:
             settling.unsettle(LEASE)
         if not (ended or self._is_due(now_s)):
             return
+        # 2. Apply what has happened: progress, ends of pauses, departures.
         first = len(planner.events)
         news, jobs.news = jobs.news, News()
         planner.leave(now_s, news)
         if settling is not None:
             settling.follow()
+        # 3. Move jobs away from drained nodes, and ask the policy about departures and ticks.
         asks = self.asks
-        if asks and planner.hidden:
+        if asks and self.restrictions.hidden:
             self._relocate()
         planner.answer(now_s, asks)
+        # 4. Review the speed of jobs that have finished an iteration.
         if self.review is not None:
             yield from self._review(self.review, asks)
+        # 5. Serve the queue and place the jobs that arrive.
         planner.admit(now_s, news.arriving, asks)
         if settling is not None:
             settling.settle()
         if not self._has_phases:
             return
+        # 6. Say where jobs are now, and lend free nodes to guests.
         yield from self._said(planner.events[first:])
         for arrival in news.arriving:
             if arrival.job.id in self.state.waiting:
@@ -264,7 +271,7 @@ class Scheduler:
             self.planner.note(event)
         for job_id in job_ids:
             seat = seats[job_id]
-            movable = asks and not seat.moving and not seat.failed and seat.group.number not in self.planner.hidden
+            movable = asks and not seat.moving and not seat.failed and seat.group.number not in self.restrictions.hidden
             finding = review.look(self.planner.shown if movable else self.state, job_id, movable)
             moves = self.planner.move(finding.plan)
             if finding.risk is not None:
@@ -280,7 +287,7 @@ class Scheduler:
         going = [job_id for job_id in self.members.seats if self._is_to_move(job_id)]
         if going:
             policy = self.planner.policy if self.review is None else self.review.make_policy()
-            for move in other_places(self.state, going, self.planner.hidden, policy, self.planner.alone):
+            for move in other_places(self.state, going, self.restrictions.hidden, policy, self.restrictions.alone):
                 self.planner.note(move)
 
 

@@ -8,7 +8,7 @@ from rollmux_env.scheduler.commands import Command, Evict
 from rollmux_env.scheduler.facts import Arrived, PhaseOfShape
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.members import Members
-from rollmux_env.scheduler.planner import INSTANT_S, News, Planner
+from rollmux_env.scheduler.planner import INSTANT_S, News, Planner, Restrictions
 from rollmux_env.scheduler.review import Review, job_keeping, job_starting
 from rollmux_env.scheduler.seats import nodes_of
 from rollmux_env.scheduler.settling import Settling
@@ -23,6 +23,7 @@ class Jobs:
         members: Members of groups.
         guests: Jobs that are profiled.
         settling: Named nodes, or None.
+        restrictions: Restrictions of the jobs' places.
         review: Observer of the jobs' speed, or None.
 
     Attributes:
@@ -31,7 +32,13 @@ class Jobs:
     """
 
     def __init__(
-        self, planner: Planner, members: Members, guests: Guests, settling: Settling | None, review: Review | None
+        self,
+        planner: Planner,
+        members: Members,
+        guests: Guests,
+        settling: Settling | None,
+        restrictions: Restrictions,
+        review: Review | None,
     ) -> None:
         self.news = News()
         self.commands: list[Command] = []
@@ -40,6 +47,7 @@ class Jobs:
         self._members = members
         self._guests = guests
         self._settling = settling
+        self._restrictions = restrictions
         self._review = review
 
     # Arrivals.
@@ -50,7 +58,7 @@ class Jobs:
 
     def confined(self, job_id: str, names: frozenset[str]) -> None:
         """Restrict a job to some nodes."""
-        self._planner.confined[job_id] = names
+        self._restrictions.confined[job_id] = names
         self._planner.wake()
 
     def estimated(self, job_id: str, phases: frozenset[PhaseOfShape]) -> None:

@@ -92,12 +92,29 @@ class Ticks:
             self.next_s = first_s + (passed + 1) * self.every_s
 
 
+@dataclass
+class Restrictions:
+    """Limits on the places of jobs beyond those of the state.
+
+    Attributes:
+        confined: For each job that may use only some nodes, the names of these nodes.
+        alone: Ids of jobs with which no other job may share a group.
+        hidden: Ids of groups that the policy does not see: those with drained nodes, and those of `alone` jobs.
+    """
+
+    confined: dict[str, frozenset[str]] = field(default_factory=dict)
+    alone: set[str] = field(default_factory=set)
+    hidden: Collection[int] = ()
+
+
 class Planner:
     """The owner of the state, including the queue, and the caller of the policy.
 
     Args:
         state: State when the planner takes over.
         policy: Policy that is asked at arrivals, departures and ticks.
+        restrictions: Restrictions of the jobs' places, which others write.
+        nodes: Nodes by name, or None.
 
     Attributes:
         state: State of the cluster.
@@ -105,28 +122,21 @@ class Planner:
         ticks: Times at which the policy is woken.
         events: Applied events that have not been taken yet.
         decision_s: Seconds that each call of the policy for a waiting job has taken.
-        hidden: Ids of groups that the policy does not see: those with drained nodes, and those of `alone` jobs.
-        confined: For each job that may use only some nodes, the names of these nodes.
-        alone: Jobs with which no other job may share a group.
-        alive: For each job that arrives now with running processes, the names of its nodes.
         why: For each job that got a new group, the reason why it joined no other one; None if reasons are not recorded.
-        nodes: Nodes by name, or None.
         settle: Function that assigns nodes to groups as the state says; the given job gets the nodes of `own_nodes`.
     """
 
-    def __init__(self, state: State, policy: Policy) -> None:
+    def __init__(self, state: State, policy: Policy, restrictions: Restrictions, nodes: NodePool | None) -> None:
         self.state = state
         self.policy = policy
         self.ticks = Ticks(policy)
         self.events: list[Event] = []
         self._n_reported = 0  # number of `events` that `news` has already returned
         self.decision_s: list[float] = []
-        self.hidden: Collection[int] = ()
-        self.confined: dict[str, frozenset[str]] = {}
-        self.alone: set[str] = set()
-        self.alive: dict[str, frozenset[str]] = {}
         self.why: dict[str, str] | None = None
-        self.nodes: NodePool | None = None
+        self._restrictions = restrictions
+        self._nodes = nodes
+        self._alive: dict[str, frozenset[str]] = {}  # names of its nodes, for each job that arrives now with running processes
         self.settle: Callable[[str], None] = lambda _: None
         self._departed: Departed | None = None  # last departure about which the policy has not been asked
         self._ticked: Ticked | None = None  # last tick about which the policy has not been asked
@@ -142,7 +152,7 @@ class Planner:
     @property
     def shown(self) -> State:
         """State that the policy is shown."""
-        return without(self.state, self.hidden) if self.hidden else self.state
+        return without(self.state, self._restrictions.hidden) if self._restrictions.hidden else self.state
 
     def wake(self) -> None:
         """Make the next decision serve the queue, because a waiting job may get a placement."""
@@ -222,12 +232,12 @@ class Planner:
         for job, again, alive in arriving:
             self.note((Requeued if again else Arrived)(now_s, job))
             if alive:
-                self.alive[job.id] = alive
+                self._alive[job.id] = alive
             if not asks:
                 self._queue_may_advance = True
             elif (position := self._first_to_ask(job.id)) is not None:
                 self._serve(now_s, position)
-        self.alive.clear()
+        self._alive.clear()
         if self.ticks.every_s is not None:
             first_s = state.job(state.tables.job_id(0)).arrival_s if state.arrived else inf
             self.ticks.after(now_s, first_s, state.tables.order.size > 0)
@@ -297,37 +307,37 @@ class Planner:
         state = self.state
         began_s = perf_counter()
         self._note_warm_start(event)
-        names, shown = self.confined.get(event.job.id), self.shown
+        names, shown = self._restrictions.confined.get(event.job.id), self.shown
         because = ""
         if self.why is not None and shown.tables.order.size:
             because = alone_because(shown, candidates(shown, event.job.id), bool(getattr(self.policy, "prune", False)))
-        if event.job.id in self.alone:
+        if event.job.id in self._restrictions.alone:
             shown = without(state, [group.id for group in state.group_list()])
-        if names is None or self.nodes is None:
+        if names is None or self._nodes is None:
             plan = ask(self.policy, shown, event)
         else:
             self.settle(event.job.id)  # other jobs may have got places in this instant
-            plan = confined_plan(shown, self.nodes, event.job.id, names)
+            plan = confined_plan(shown, self._nodes, event.job.id, names)
         self.decision_s.append(perf_counter() - began_s)
         if state.cluster.quotas and (above := quotas.broken(plan, self.policy)):
             return None if event.job.user in above else False
         self.events += carry_out(state, plan, self.policy.keeps_slo, passed)
         if self.why is not None and state.is_running(event.job.id) and len(state.group_of(event.job.id).jobs) == 1:
             self.why[event.job.id] = because
-        if names is not None or event.job.id in self.alive:
+        if names is not None or event.job.id in self._alive:
             self.settle(event.job.id)
         return state.is_running(event.job.id)
 
     def own_nodes(self, job_id: str) -> frozenset[str] | None:
         """Return the names of the nodes that a job must get that was just admitted, or None for any nodes."""
-        if job_id in self.confined:
-            return self.confined[job_id]
-        enters_warm = job_id in self.alive and self.state.tables.jobs.entered_warm[self.state.row(job_id)]
-        return self.alive[job_id] if enters_warm else None
+        if job_id in self._restrictions.confined:
+            return self._restrictions.confined[job_id]
+        enters_warm = job_id in self._alive and self.state.tables.jobs.entered_warm[self.state.row(job_id)]
+        return self._alive[job_id] if enters_warm else None
 
     def _note_warm_start(self, event: Arrived) -> None:
         """Record the group, or the free nodes, where an arriving job could start without a cold start, if there are any."""
-        alive, nodes = self.alive.get(event.job.id), self.nodes
+        alive, nodes = self._alive.get(event.job.id), self._nodes
         if alive is None or nodes is None:
             return
         self.settle(event.job.id)  # other jobs may have got places in this instant

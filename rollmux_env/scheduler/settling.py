@@ -13,7 +13,7 @@ from rollmux_env.cluster.events import Admitted, Departed, Moved
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, Place, PoolName, PoolNode, Returned
-from rollmux_env.scheduler.planner import Planner
+from rollmux_env.scheduler.planner import Planner, Restrictions
 from rollmux_env.scheduler.seats import Seat
 
 
@@ -25,6 +25,7 @@ class Settling:
     Args:
         nodes: Nodes by name.
         planner: Planner whose state and events are followed.
+        restrictions: Restrictions of the jobs' places.
         guests: Guests with lent nodes.
         seats: Seats of jobs by id. No other job gets the nodes that they still hold.
 
@@ -34,11 +35,14 @@ class Settling:
         resizes: Whether the number of nodes in service may differ from that in the state.
     """
 
-    def __init__(self, nodes: NodePool, planner: Planner, guests: Guests, seats: Mapping[str, Seat]) -> None:
+    def __init__(
+        self, nodes: NodePool, planner: Planner, restrictions: Restrictions, guests: Guests, seats: Mapping[str, Seat]
+    ) -> None:
         self.nodes = nodes
         self.uncleared: set[str] = set()
         self.resizes = False
         self._planner = planner
+        self._restrictions = restrictions
         self._state = planner.state
         self._guests = guests
         self._seats = seats
@@ -68,7 +72,7 @@ class Settling:
 
     def alone(self, job_id: str) -> None:
         """Let no other job share a group with a job."""
-        self._planner.alone.add(job_id)
+        self._restrictions.alone.add(job_id)
         self.resizes = True
 
     # Consequences.
@@ -95,9 +99,9 @@ class Settling:
             self._assignments += self.nodes.lose(self._state.now_s)
             self.resizes = True
         self.settle()
-        if self.resizes or self.nodes.drained or self._planner.alone:
+        if self.resizes or self.nodes.drained or self._restrictions.alone:
             self.resize()
-            self._planner.hidden = self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
+            self._restrictions.hidden = self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
 
     def take_assignments(self) -> list[Assigned | Returned]:
         """Return and clear the assignments and returns since the last call."""
@@ -182,7 +186,7 @@ class Settling:
 
     def _alone(self) -> list[str]:
         """Return the running jobs with which no other job may share a group."""
-        return [job_id for job_id in self._planner.alone if job_id in self._seats and self._state.is_running(job_id)]
+        return [job_id for job_id in self._restrictions.alone if job_id in self._seats and self._state.is_running(job_id)]
 
     def _places(self, numbers: Iterable[int] | None) -> set[Place]:
         """Return the places of groups and of guests, whose number is `LEASE`; of all groups if `numbers` is None."""

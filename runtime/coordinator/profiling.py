@@ -245,7 +245,7 @@ class Profiling:
                 run.refuse(handle, problem)
                 return
             handle.profile.asks = True
-            names = run.scheduler.planner.confined.get(handle.id, frozenset())  # of its owner's host
+            names = run.scheduler.restrictions.confined.get(handle.id, frozenset())  # of its owner's host
             run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle)}, names=names))
         if handle.place.parks:
             handle.place.park(False)

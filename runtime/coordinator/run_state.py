@@ -135,7 +135,7 @@ class RunState:
 
     def confine(self, handle: JobHandle, names: frozenset[str]) -> None:
         """A job may have these nodes alone from now on; it waits for a place, or is about to."""
-        if self.scheduler.planner.confined.get(handle.id) != names:
+        if self.scheduler.restrictions.confined.get(handle.id) != names:
             self.tell(facts.Confined(handle.id, names))
 
     def follow(self, follows: Follows) -> None:

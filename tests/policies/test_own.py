@@ -66,7 +66,7 @@ def test_bench_and_trace_take_a_rollout_policy(command: Command, tmp_path: Path)
 
 
 def test_a_suite_takes_policies_of_its_kind(command: Command) -> None:
-    from policies.commands.bench import makers
+    from policies.makers import makers
     from rollmux_env.bench.suites.fabric import CASES
 
     rows = fabric_rows(CASES[:1], [0], True, makers(), [EXAMPLES["network"]])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from policies.commands.bench import makers
+from policies.makers import makers
 from rollmux_env.bench.suites.areal_hex import (
     AGAINST,
     ALL_H800,

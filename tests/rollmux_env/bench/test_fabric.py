@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from policies.commands.bench import makers
+from policies.makers import makers
 from rollmux_env.bench.suite import SuiteRow
 from rollmux_env.bench.suites import SUITES, fabric
 from rollmux_env.bench.suites.fabric import COLUMNS, LATE, PER_CLUSTER, PER_FABRIC, SECONDS, SWITCHES, fabric_rows

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from policies.commands.bench import makers
 from policies.dispatch import make_dispatch
+from policies.makers import makers
 from rollmux_env.bench.suites.fidelity import GAIN, SECONDS, SUITE
 from rollmux_env.bench.suites.overlapped import Steps, compared_steps
 from rollmux_env.bench.suites.recorded import RUNS, Iteration, RecordedRun, compared_runs, measured, predicted

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from policies.commands.bench import makers
+from policies.makers import makers
 from policies.rollout import make_rollout, migrating
 from rollmux_env.bench.suites import find_suite, rollout
 from rollmux_env.bench.suites.rollout import (
