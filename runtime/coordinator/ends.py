@@ -1,4 +1,4 @@
-"""How a job leaves its place for good, makes room, or waits; and when a run is over."""
+"""Functions that let jobs leave their places, and the decision when a run is over."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from runtime.jobs.spec import TaskJob
 from runtime.jobside.messages import End, Report, Stopped
 from runtime.journal.facts import Fact
 
-EVICTED = "evicted"  # how a job ends that makes room, and waits for another place before those that have come since
+EVICTED = "evicted"  # outcome of a job that gives up its place; it waits for another one before later arrivals
 
 
 def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] = ()) -> Follows:
-    """A job leaves its place for good; an attached one perhaps before its last iteration, since its owner says so.
+    """Let a job leave its place for good, and return what follows.
+
+    The owner of an attached job may decide so before the last iteration.
 
     Args:
-        notes: the phases that it does not end.
+        handle: The job.
+        over_budget: Whether it ends because its budget is exhausted.
+        notes: Journal entries of phases that it does not complete.
     """
     number, iterations, attached = handle.iteration, handle.spec.iterations, handle.spec.is_attached
     early = attached and not over_budget and (number < iterations or bool(notes) or handle.ending.why is not None)
@@ -38,7 +42,7 @@ def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] =
 
 
 def make_room(run: RunState, handle: JobHandle) -> None:
-    """A job on a drained node gives up its place, between two iterations; it goes on from its last checkpoint elsewhere."""
+    """Let a job on a drained node give up its place between two iterations. It continues elsewhere from its last checkpoint."""
     handle.begin_end(End(EVICTED, "step", "its node is drained"), again=True)
     run.tell(facts.Failed(handle.id))
 
@@ -50,7 +54,7 @@ def rest(run: RunState, handle: JobHandle) -> None:
 
 
 def interrupted_slices(run: RunState, handle: JobHandle) -> tuple[Fact, ...]:
-    """The phases that a job does not end; of a sync nothing is kept."""
+    """Return the journal entries of a job's unfinished phases. A sync has none."""
     now_s = run.log.now()
     slices = []
     for phase, hold in handle.permits.holds.items():
@@ -61,14 +65,15 @@ def interrupted_slices(run: RunState, handle: JobHandle) -> tuple[Fact, ...]:
 
 
 class RunEnd:
-    """When a run is over.
+    """The decision when a run is over.
 
     Args:
-        run: which one. stays: it does not end when its jobs have.
+        run: State of the run.
+        stays: Whether the run continues when all of its jobs have ended.
 
     Attributes:
-        quiet: every job that is there has done its last iteration, and is to be measured alone.
-        watched: the jobs whose processes have not ended; `JobLifecycle` knows.
+        quiet: Event that all present jobs have done their last iteration and can be measured alone.
+        watched: Jobs whose processes have not ended, maintained by `JobLifecycle`.
     """
 
     def __init__(self, run: RunState, stays: bool) -> None:
@@ -77,7 +82,7 @@ class RunEnd:
         self.watched = set[JobHandle]()
 
     def check(self) -> None:
-        """End the run when nobody is left, or when those who are left wait for ever."""
+        """End the run if no job is left, or if the jobs that are left would wait forever."""
         run = self._run
         present = (handle for handle in run.handles.values() if not handle.gone)
         if run.over.done():
@@ -96,7 +101,7 @@ class RunEnd:
             self.quiet.set()
 
     def _give_up_waiting(self) -> None:
-        """Nobody runs, and the head of the queue fits nowhere: the run ends with that, or the job where more may come."""
+        """Handle a queue whose first job fits nowhere while no job runs: fail the run, or refuse the job if more jobs may come."""
         run, problem = self._run, waits_for_ever(self._run.scheduler.state)
         if not self._stays:
             run.fail(PlanError(problem))
@@ -105,5 +110,5 @@ class RunEnd:
         self.check()
 
     def _writes_models(self) -> bool:
-        """Whether the process of a job that is done may still write its model."""
+        """Return whether the process of a completed job may still be writing its model."""
         return self._run.plan.models and any(handle.gone and isinstance(handle.spec, TaskJob) for handle in self.watched)

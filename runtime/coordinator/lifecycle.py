@@ -1,6 +1,6 @@
-"""Beginnings and ends of jobs' processes: they are started and watched, and started again after a death.
+"""The beginnings and ends of jobs' processes: they are started and watched, and started again after a death.
 
-A job has processes while it is profiled and while it has a place. One that waits has none, but for the few that are profiled
+A job has processes while it is profiled and while it has a place. A waiting job has none, except the few that are profiled
 together: they keep them until all are handed to the policy.
 """
 
@@ -29,53 +29,53 @@ from runtime.journal.facts import Cancelled, Fact, Failed, Restarted
 from runtime.machine import Node
 from runtime.machines.nodes import POOLS
 
-DEATHS = 3  # of a job in a row, without an iteration done, are enough
+DEATHS = 3  # consecutive deaths without a completed iteration after which a job is given up
 _PATROL_S = 0.5
-_STARTS_S = 120.0  # a process has this long to begin, however little a job is given otherwise
-_LOOK_S = 5.0  # between looks at the machines
+_STARTS_S = 120.0  # shortest limit on the start of a process
+_LOOK_S = 5.0  # interval of looks at the machines
 
 
 class Processes:
-    """Starts and ends those of one kind. `handle.actors.controller` is not None while a job has any."""
+    """Backend of the processes of one kind of jobs. `handle.actors.controller` is not None while a job has processes."""
 
     def start(self, handle: JobHandle) -> Any:
-        """Start a job's processes on the nodes of its place, or let whoever has them know that it has one; returns what stands for
-        them."""
+        """Start a job's processes on the nodes of its place, or tell its owner that it has one; return a handle of them."""
         raise NotImplementedError
 
     async def wait(self, handle: JobHandle) -> End:
-        """Wait for the end of a job's processes, whatever it is."""
+        """Wait for the end of a job's processes, and return how they ended."""
         raise NotImplementedError
 
     async def kill(self, handle: JobHandle) -> None:
-        """End all processes of a job, and wait until nothing that the job held is in their hands any more."""
+        """End all processes of a job, and wait until they use nothing that the job held."""
         raise NotImplementedError
 
     async def drop(self, handle: JobHandle) -> None:
-        """What `wait` has waited for is over: let go of it, and of whatever the job has left behind."""
+        """Free what belongs to processes that have ended, and end what the job has left behind."""
 
     async def close(self) -> None:
-        """The run is over: end what jobs have left on this machine."""
+        """End what jobs have left on this machine, at the end of the run."""
 
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
-        """Those of some machines that are no longer there, as far as anybody looks.
+        """Return the machines, of those named, that are gone, as far as the backend checks.
 
         Raises:
-            InputError: this one is among them; the jobs on it go on with the run.
+            InputError: If this machine is one of them; its jobs continue with the run.
         """
         return set()
 
     async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
-        """Nodes of machines that have joined since, none of which is `known`."""
+        """Return the nodes of machines that have joined and are not `known`."""
         return ()
 
 
 class ProcessesByKind:
-    """Those of all jobs of a run.
+    """Routes process management to the backend of each kind of job.
 
     Args:
-        own: of jobs with a task or a class; None where there is no Ray. attached: of jobs that their owners
-            start. commands: of those that the service starts.
+        own: Backend of jobs with a task or a class, or None without Ray.
+        attached: Backend of jobs that their owners start.
+        commands: Backend of jobs with a command, which the service starts.
     """
 
     def __init__(self, own: Processes | None, attached: Processes, commands: Processes) -> None:
@@ -83,7 +83,11 @@ class ProcessesByKind:
         self.own, self._attached, self._commands = own or Processes(), attached, commands
 
     def of(self, handle: JobHandle) -> Processes:
-        """Those of the kind of a job."""
+        """Return the backend that runs a job's processes.
+
+        Raises:
+            InputError: If the job needs Ray and there is none; one line.
+        """
         if handle.spec.is_attached:
             return self._attached if isinstance(handle.spec, OwnersJob) else self._commands
         if not self.has_own:
@@ -91,19 +95,21 @@ class ProcessesByKind:
         return self.own
 
     async def close(self) -> None:
-        """The run is over: end what jobs have left on this machine."""
+        """End what jobs have left on this machine, at the end of the run."""
         await asyncio.gather(*(one.close() for one in (self.own, self._attached, self._commands)))
 
 
 class JobLifecycle:
-    """Watches over the jobs of a run.
+    """Supervisor of the jobs of a run.
 
     Args:
-        run: whose. end: of the run. processes: of its jobs.
-        stays: nodes may join, and the run goes on when its jobs have ended.
+        run: State of the run.
+        end: Decision whether the run is over.
+        processes: Backends of the jobs' processes.
+        stays: Whether nodes may join, and the run continues when all of its jobs have ended.
 
     Attributes:
-        node_changes: the nodes that are drained, taken back, or join.
+        node_changes: Drains, undrains and joins of nodes.
     """
 
     def __init__(self, run: RunState, end: RunEnd, processes: ProcessesByKind, stays: bool) -> None:
@@ -111,12 +117,12 @@ class JobLifecycle:
         self.node_changes = NodeChanges(run, run.plan.nodes)
 
     async def carry_out(self) -> None:
-        """Start and end processes as long as the run asks for it."""
+        """Start and end processes as errands request it, until cancelled."""
         while True:
             self._carry_out(await self._run.decisions.errands.get())
 
     def carry_out_now(self) -> None:
-        """Start and end all that the run has asked for until now."""
+        """Start and end the processes that have been requested so far."""
         while not self._run.decisions.errands.empty():
             self._carry_out(self._run.decisions.errands.get_nowait())
 
@@ -135,7 +141,7 @@ class JobLifecycle:
             self._run.spawn(self._watch(handle))
 
     async def _watch(self, handle: JobHandle) -> None:
-        """Wait for a controller's end, whatever it is."""
+        """Wait for the end of a job's processes, and handle it."""
         run = self._run
         end = await self._processes.of(handle).wait(handle)
         if end.outcome == "done" and end.problem:
@@ -145,7 +151,7 @@ class JobLifecycle:
             end = self._make_neighbours_leave(handle, end)
         if end.outcome in ("failed", "died", EVICTED):
             await self.fail(handle, end, again=end.outcome != "failed")
-        elif handle.lives and handle.state is not JobState.RESTING:  # the run stops; the job keeps its place for then
+        elif handle.lives and handle.state is not JobState.RESTING:  # the run stops; the job has its place when the run continues
             self._halt(handle)
         await self._processes.of(handle).drop(handle)
         run.decisions.ended(handle)
@@ -165,7 +171,7 @@ class JobLifecycle:
         return replace(end, outcome="died", problem=problem)
 
     def _rested(self, handle: JobHandle) -> None:
-        """A job that waits has no processes any more; it may have got a place meanwhile."""
+        """Handle the end of a waiting job's processes. The job may have got a place meanwhile."""
         handle.end_rest()
         if self._run.present(handle):
             handle.permits.work(self._run.log.now())
@@ -178,10 +184,12 @@ class JobLifecycle:
         handle.profile.end()
 
     async def fail(self, handle: JobHandle, end: End, again: bool) -> None:
-        """A job has failed, or has lost a process or hangs.
+        """Handle the failure of a job, the loss of a process, or a job that hangs.
 
         Args:
-            again: what is left of it ends, and it arrives anew.
+            handle: The job.
+            end: Outcome and reason.
+            again: Whether its remains are ended and the job arrives again.
         """
         run = self._run
         if not handle.lives or run.over.done():
@@ -193,7 +201,7 @@ class JobLifecycle:
         handle.begin_end(end, again)
         if handle.id in run.scheduler.members.seats:
             run.tell(facts.Failed(handle.id), *self._losses(dead_machines))
-        else:  # it has no nodes: the scheduler need not know
+        else:  # the job has no nodes, so the scheduler is not informed
             if dead_machines:
                 run.tell(*self._losses(dead_machines))
             run.decisions.evict(handle)
@@ -208,7 +216,7 @@ class JobLifecycle:
         return [facts.Lost(frozenset(names))] if names else []
 
     async def cancel(self, handle: JobHandle) -> None:
-        """End a job now, whatever it does."""
+        """End a job now, in whatever phase it is."""
         run = self._run
         run.log.say(f"{handle.id}: cancelled")
         ending = handle.ending.why is not None
@@ -218,11 +226,11 @@ class JobLifecycle:
             run.log.write(note)
         else:
             run.tell(facts.Failed(handle.id), notes=(note,))
-        if not handle.spec.is_attached:  # its owner may take its time
+        if not handle.spec.is_attached:  # the owner of an attached job may take long
             await handle.ending.cleared.wait()
 
     async def _clear(self, handle: JobHandle) -> None:
-        """End a job's processes, and then let the scheduler know."""
+        """End a job's processes, and then inform the scheduler."""
         run, job_id = self._run, handle.id
         await run.written()
         await self._processes.of(handle).kill(handle)
@@ -234,12 +242,12 @@ class JobLifecycle:
             resume = await asyncio.to_thread(handle.saved.go_back, folder, max(0, handle.iteration))
         await run.written()
         handle.ending.clear()
-        if handle.gone:  # it has come to its end meanwhile
+        if handle.gone:  # the job has ended meanwhile
             return
         slices = interrupted_slices(run, handle)
         assert handle.ending.why is not None
         if run.stopping and handle.spec.is_attached:
-            self._halt(handle)  # what it holds is held when the run goes on
+            self._halt(handle)  # it has its nodes again when the run continues
         elif run.stopping and handle.ending.again:
             self._halt(handle, *slices)
         elif handle.ending.again and not handle.is_over and (_deaths(handle) < DEATHS or isinstance(handle.spec, OwnersJob)):
@@ -250,7 +258,7 @@ class JobLifecycle:
         self._end.check()
 
     def _give_up(self, handle: JobHandle, slices: tuple[Fact, ...]) -> None:
-        """A job has come to a bad end, or its owner has said late that it is done."""
+        """End a job that has failed for good, or whose owner has reported its completion late."""
         run, end = self._run, handle.ending.why
         assert end is not None
         notes = slices
@@ -269,13 +277,13 @@ class JobLifecycle:
         handle.leave_place()
 
     def _begin_anew(self, handle: JobHandle, resume: ResumePoint, slices: tuple[Fact, ...]) -> None:
-        """A job that has died is made anew, and arrives again if it had a place."""
+        """Restart a job that has died; it arrives again if it had a place."""
         run, job_id = self._run, handle.id
         assert handle.ending.why is not None
         begins = resume.iterations
         why = handle.ending.why.problem
         note = Restarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
-        notes = slices if handle.spec.is_attached else (*slices, note)  # its owner sets it back, if at all
+        notes = slices if handle.spec.is_attached else (*slices, note)  # only the owner of an attached job sets it back
         run.log.say(f"{job_id}: {why}; goes on at iteration {begins + 1}")
         successor = handle.successor(begins, _deaths(handle), note.why)
         placed = run.scheduler.state.is_running(job_id)
@@ -293,7 +301,7 @@ class JobLifecycle:
             run.refuse(successor, problem)
 
     async def patrol(self) -> None:
-        """Look for jobs that hang, and for machines that have gone."""
+        """Look for jobs that hang, and for machines that are gone, until cancelled."""
         run = self._run
         last_look_s = run.log.now()
         while True:
@@ -301,7 +309,7 @@ class JobLifecycle:
             await run.written()
             now_s = run.log.now()
             for handle in [*run.handles.values()]:
-                if handle.gone or handle.spec.is_attached:  # of those leases are what counts
+                if handle.gone or handle.spec.is_attached:  # leases limit attached jobs
                     continue
                 for since_s, phase in _busy_since(handle):
                     limit_s = self._deadline_s(handle, phase)
@@ -310,7 +318,7 @@ class JobLifecycle:
                     where = phase or "step"
                     what = f"its {where}" if phase else "what it does between its phases"
                     problem = f"{what} hangs: it has not ended after {limit_s:.0f} s"
-                    again = handle.job is not None  # a profile holds nodes for an hour, which others wait for
+                    again = handle.job is not None  # a profile that hangs is not repeated: it holds nodes for an hour
                     await self.fail(handle, End("died" if again else "failed", where, problem), again)
                     break
             if now_s - last_look_s > _LOOK_S:
@@ -324,7 +332,7 @@ class JobLifecycle:
                     self.node_changes.join(joined)
 
     def _deadline_s(self, handle: JobHandle, phase: HoldName | None) -> float:
-        """How long a job may take for a phase, or for what it does between two of them."""
+        """Return the longest time for a phase, or for the work between two phases, in seconds."""
         timeouts, job = self._run.plan.timeouts, handle.job
         if not handle.actors.has_come:
             return max(timeouts.least_s, _STARTS_S)
@@ -337,7 +345,7 @@ class JobLifecycle:
 
 
 def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
-    """Since when a job has had no need to wait, and for which phase; of an asynchronous job on either side."""
+    """Return the times since which a job has had no reason to wait, each with its phase. An asynchronous job may have two."""
     if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.actors.has_come:
         running = [(hold.since_s, phase) for phase, hold in handle.permits.holds.items() if hold.since_s]
         if running or any(not waits.done() for waits in handle.permits.waits.values()):
@@ -346,6 +354,6 @@ def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
 
 
 def _deaths(handle: JobHandle) -> int:
-    """Of a job that is ending, in a row; making room is none."""
+    """Return the number of consecutive deaths of a job that is ending. An eviction does not count."""
     assert handle.ending.why is not None
     return handle.ending.deaths + (handle.ending.why.outcome != EVICTED)

@@ -1,4 +1,4 @@
-"""Nodes of a run that are drained, taken back, or join: what an operator asks for, and what is found."""
+"""Drains, undrains and joins of nodes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from runtime.machine import Node
 
 
 class NodeChanges:
-    """Changes which nodes a run has and uses.
+    """Changes of the nodes that a run has and uses.
 
     Args:
-        run: whose. known: all nodes that it ever had.
+        run: State of the run.
+        known: All nodes that the run ever had.
     """
 
     def __init__(self, run: RunState, known: Sequence[Node]) -> None:
@@ -24,15 +25,19 @@ class NodeChanges:
         self.known = {node.name: node for node in known}
 
     def drain(self, name: str) -> dict[str, Any]:
-        """Let jobs leave a node at the end of their iteration, and no others come.
+        """Move the jobs of a node away at the end of their iteration, and place no other job on it.
+
+        Args:
+            name: Name of the node.
 
         Returns:
-            `moves`: ids of jobs that go to other nodes; `queues`: of those for which there is no place now, which will wait first
-            in the queue; `waits_for`: of those that cannot leave before their end.
+            `moves`: ids of jobs that move to other nodes. `queues`: ids of jobs without another place now, which will wait first in
+            the queue. `waits_for`: ids of jobs that cannot leave before their end.
 
         Raises:
-            NotFound: there is no such node. Conflict: it is drained already, or the journal cannot be written. Stopping: the run is
-                about to end, and its nodes are the next one's. One line.
+            NotFound: If there is no such node; one line.
+            Conflict: If it is drained already, or the journal cannot be written; one line.
+            Stopping: If the run is about to end, after which its nodes belong to the next one; one line.
         """
         run = self._run
         self._check(name)
@@ -47,10 +52,15 @@ class NodeChanges:
         return {"node": name, "drained": not seats, "moves": moves, "queues": queues, "waits_for": waits_for}
 
     def undrain(self, name: str) -> dict[str, Any]:
-        """Let jobs come to a node again.
+        """Use a drained node again.
+
+        Args:
+            name: Name of the node.
 
         Raises:
-            NotFound, Stopping: as `drain`. Conflict: it is not drained, or the journal cannot be written. One line.
+            NotFound: If there is no such node; one line.
+            Conflict: If it is not drained, or the journal cannot be written; one line.
+            Stopping: If the run is about to end; one line.
         """
         run = self._run
         if run.stopping or name not in run.nodes.drained:
@@ -61,7 +71,11 @@ class NodeChanges:
         return {"node": name, "drained": False}
 
     def join(self, nodes: Sequence[Node]) -> None:
-        """Nodes have joined; those that are unlike the others of their pool are left out, and a line says so."""
+        """Add nodes that have joined. Nodes unlike the others of their pool are left out, and logged.
+
+        Args:
+            nodes: The nodes.
+        """
         run = self._run
         fits = []
         for node in nodes:
@@ -83,11 +97,11 @@ class NodeChanges:
             raise NotFound(f"{one_line(name, 80)}: this service has no such node")
 
     def _misfits(self, node: Node) -> str | None:
-        """Why jobs that were profiled on the others cannot be expected to run on a node as they did."""
+        """Return the reason why jobs that were profiled on a pool's other nodes may run differently on a node, or None."""
         others = [other for other in self._run.capacity.nodes() if other.pool == node.pool]
         least_gb = min((other.memory_gb for other in others if other.memory_gb), default=0.0)
         if others and node.device != others[0].device:
             return f"it has {node.device}, and the others of its pool {others[0].device}"
-        if 0 < node.memory_gb < least_gb:  # of other hosts nobody may know it
+        if 0 < node.memory_gb < least_gb:  # it is 0 if unknown, as on other hosts
             return f"it has {node.memory_gb:g} GB of host memory, and the others of its pool {least_gb:g}"
         return None

@@ -1,4 +1,4 @@
-"""Phases that hold their nodes for longer than their worst case: those that wait for these nodes are to be told by whom."""
+"""Phases that hold their nodes for longer than their worst case; jobs that wait for these nodes are informed of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import RunState
 from runtime.machines.nodes import POOLS
 
-SLACK_S = 1.0  # commits and the way to the owner take some of a phase's time
+SLACK_S = 1.0  # allowance for commits and for messages to the owner
 
 
 class Overdue(NamedTuple):
@@ -33,7 +33,7 @@ class Overdue(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The line about it."""
+        """A line about the phase."""
         names = " ".join(self.nodes)
         return f"its {self.phase} has held {names} for {self.held_s:.0f} s; its worst case is {self.worst_case_s:.4g} s"
 
@@ -49,7 +49,7 @@ def overdue_phases(run: RunState, handle: JobHandle) -> Iterator[Overdue]:
 
 
 def worst_case_s(run: RunState, handle: JobHandle, phase: HoldName) -> float | None:
-    """Return the seconds by which a phase of a placed job is planned, cold starts included, or None where nobody knows them."""
+    """Return the planned seconds of a phase of a placed job, cold starts included, or None if unknown."""
     state = run.scheduler.state
     if not (state.knows(handle.id) and state.is_running(handle.id)) or handle.is_guest:
         return None

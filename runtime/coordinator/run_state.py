@@ -1,9 +1,9 @@
-"""The state of a run: its scheduler, its log and its jobs; and the one way in which something happens to it.
+"""The state of a run: its scheduler, its log and its jobs, with one way to change it.
 
-`tell` gives facts to the scheduler, writes down what follows from them, and then carries it out. Everything happens between two
-`await`s, so that what is known is never half changed. It becomes durable behind that, in a thread: before anybody outside is told
-of it, by an answer, an order or a process that is started or ended, `durable` or `written` is waited for. While the journal cannot
-be written, what was decided is not carried out, and whoever has something to tell waits, too.
+`tell` gives facts to the scheduler, writes what follows to the journal, and carries it out. All of this happens between two
+`await`s, so no task sees a partial change. It becomes durable afterwards, in a thread. Before anything outside is informed, by an
+answer, an order or a process that is started or ended, `durable` or `written` must be awaited. While the journal cannot be written,
+decisions are not carried out, and tasks that have facts wait too.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ _AGAIN_S = 1.0  # between attempts to write the journal
 
 
 class Follows(NamedTuple):
-    """What follows from something that an owner has said.
+    """The consequences of an owner's message.
 
     Attributes:
-        news: facts for the scheduler. notes: entries of the journal, in front of those that follow from the news. lines: for the
-            user.
+        news: Facts for the scheduler.
+        notes: Journal entries, before those that follow from the news.
+        lines: Lines for the user.
     """
 
     news: tuple[facts.Fact, ...] = ()
@@ -49,42 +50,42 @@ class Follows(NamedTuple):
     lines: tuple[str, ...] = ()
 
     def then(self, other: Follows) -> Follows:
-        """This and something else, at once."""
+        """Return these consequences followed by others, as one."""
         return Follows(self.news + other.news, self.notes + other.notes, self.lines + other.lines)
 
 
 class Observer(Protocol):
-    """Who watches a run, and changes nothing of it."""
+    """Read-only observer of a run."""
 
     def on_entries(self, entries: tuple[Fact, ...]) -> None:
-        """Facts are in the journal."""
+        """Take facts that were written to the journal."""
 
     def on_command(self, command: Command) -> None:
-        """A command of the scheduler's has been."""
+        """Take a command of the scheduler that was carried out."""
 
 
 class RunState:
-    """A run: its scheduler, its jobs, its log, and what is still to be carried out.
+    """The state of a run: its scheduler, its jobs, its log, and what remains to be carried out.
 
     Args:
-        plan: The plan of the run.
-        log: The log of the run.
+        plan: Plan of the run.
+        log: Log of the run.
         state: State of the cluster when the run begins.
         nodes: Nodes of the cluster when the run begins.
-        watches: Whether jobs are known anew when they take longer, and get a better place when they break their SLO; always so in
-            a run that has jobs with shapes.
+        watches: Whether jobs that take longer get a new profile, and jobs that break their SLO a better place. A run with shapes
+            always does this.
         observer: Observer of the run, or None.
 
     Attributes:
-        scheduler: The scheduler of the run.
-        handles: The jobs of the run, by id.
-        cold_starts: Which cold starts of jobs are provisional.
-        capacity: The nodes of the run, and which jobs they can hold.
-        decisions: Carries out what the scheduler has decided.
+        scheduler: Scheduler of the run.
+        handles: Jobs of the run, by id.
+        cold_starts: Record of the provisional cold starts of jobs.
+        capacity: Nodes of the run, and the check whether jobs fit on them.
+        decisions: Executor of the scheduler's commands.
         stopping: Whether the run stops.
         over: Future of the outcome of the run, or of the error that ends it.
-        coming: Number of jobs that have not arrived at the policy or been given up yet.
-        tasks: What is done meanwhile.
+        coming: Number of jobs that have neither arrived at the policy nor been given up.
+        tasks: Background tasks of the run.
     """
 
     def __init__(
@@ -110,14 +111,15 @@ class RunState:
         self.coming = 0
         self.tasks: set[asyncio.Task[None]] = set()
         self._observer = observer
-        self._owed: list[Command] = []  # commands whose entries are not in the journal yet
+        self._owed: list[Command] = []  # commands to carry out when their entries are in the journal
         self._writable = asyncio.Event()
 
     def tell(self, *news: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
-        """Something has happened: decide, write down, carry out.
+        """Let the scheduler decide about facts, write the entries to the journal, and carry the commands out.
 
         Args:
-            notes: what else is to be in the journal of it, in front of what follows.
+            *news: Facts of this instant.
+            notes: Further journal entries, before those of the scheduler.
         """
         try:
             at_s, stopped = self.log.now(), self.scheduler.members.stopped
@@ -134,12 +136,12 @@ class RunState:
             raise
 
     def confine(self, handle: JobHandle, names: frozenset[str]) -> None:
-        """A job may have these nodes alone from now on; it waits for a place, or is about to."""
+        """Restrict a job to some nodes from now on. The job waits for a place, or is about to."""
         if self.scheduler.restrictions.confined.get(handle.id) != names:
             self.tell(facts.Confined(handle.id, names))
 
     def follow(self, follows: Follows) -> None:
-        """What an owner of a job has said has this to follow."""
+        """Apply the consequences of an owner's message."""
         for line in follows.lines:
             self.log.say(line)
         if follows.news:
@@ -148,7 +150,7 @@ class RunState:
             self.log.write(*follows.notes)
 
     def _settle(self) -> None:
-        """Carry out what has been decided, if it is in the journal; a run that stops ends processes in any case."""
+        """Carry out commands whose entries can be written; a run that stops ends processes in any case."""
         if self.log.problem is not None and not self.stopping:
             return
         owed, self._owed = self._owed, []
@@ -158,16 +160,18 @@ class RunState:
                 self._observer.on_command(command)
 
     async def durable(self) -> None:
-        """Wait until all that was written down is on the disk, and somebody may be told of it.
+        """Wait until everything that was written is on disk, so that others may be informed.
 
         Raises:
-            Unwritable: it cannot be written, and the run stops; one line.
+            Unwritable: If it cannot be written, and the run stops; one line.
         """
         await self.log.durable()
 
     async def written(self) -> None:
-        """Wait until what has been decided about places is on the disk, and carried out, or the run stops. What jobs on Ray are
-        told of their phases needs no more: no process of theirs outlives the coordinator."""
+        """Wait until decisions about places are on disk and carried out, or the run stops.
+
+        Messages to jobs on Ray about their phases need no more: none of their processes outlives the coordinator.
+        """
         if self.log.journal.is_bound:
             with contextlib.suppress(Unwritable):
                 await self.log.durable()
@@ -176,16 +180,16 @@ class RunState:
             await self._writable.wait()
 
     async def write_again(self) -> None:
-        """Try again and again to write what waits for room in the journal."""
+        """Try every second to write what waits for room in the journal, until cancelled."""
         while True:
             await asyncio.sleep(_AGAIN_S)
             self.log.write_again()
 
     def on_written(self, late: bool) -> None:
-        """Facts are in the journal.
+        """Continue after a commit.
 
         Args:
-            late: it could not be written before.
+            late: Whether the journal could not be written before.
         """
         if late:
             for handle in self.handles.values():
@@ -194,15 +198,21 @@ class RunState:
             self._writable.set()
 
     def checkpoints(self, job_id: str) -> Path:
-        """Folder of a job's."""
+        """Return the folder of a job's checkpoints."""
         return checkpoints_of(self.plan, job_id)
 
     def present(self, handle: JobHandle) -> bool:
-        """Whether a job has a seat: what it says is of its own processes, and not of those that it had before."""
+        """Return whether a job has a seat. Messages then come from its present processes, not from earlier ones."""
         return not handle.gone and handle.id in self.scheduler.members.seats
 
     def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
-        """A job cannot be placed at all. It ends as one that is done."""
+        """End a job that can never be placed.
+
+        Args:
+            handle: The job.
+            problem: Reason.
+            where: Place of the failure, for the journal.
+        """
         self.log.say(f"{handle.id}: FAILED in {where}: {problem}")
         handle.begin_end(End("failed", where, problem))
         handle.close()
@@ -210,15 +220,27 @@ class RunState:
         handle.tell(None, self.log.now())
 
     def attempt(self, handle: JobHandle, where: str, work: Callable[..., None], *arguments: Any) -> None:
-        """Do something for one job; where that fails, this job alone does."""
+        """Do work for one job; if it fails, only this job is refused.
+
+        Args:
+            handle: The job.
+            where: Place of a failure, for the journal.
+            work: Function to call.
+            *arguments: Arguments of the function.
+        """
         if problem := self.problem_of(work, *arguments):
             self.refuse(handle, problem, where)
 
     def problem_of(self, work: Callable[..., None], *arguments: Any) -> str | None:
-        """Do something for one job; returns what goes wrong, if anything does."""
+        """Do work for one job, and return a line about its failure, or None.
+
+        Args:
+            work: Function to call.
+            *arguments: Arguments of the function.
+        """
         try:
             work(*arguments)
-        except (InvariantError, PlanError):  # of the whole run
+        except (InvariantError, PlanError):  # these end the whole run
             raise
         except Exception as error:
             if self.over.done():  # the journal cannot be written
@@ -228,7 +250,7 @@ class RunState:
         return None
 
     def stop(self) -> None:
-        """Give no more permits: every job ends at its next phase boundary."""
+        """Give no more permits: every job stops at its next phase boundary."""
         if not self.stopping:
             self.stopping = True
             self._owed = [command for command in self._owed if isinstance(command, commands.Evict)]
@@ -241,7 +263,7 @@ class RunState:
                     handle.profile.end()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something meanwhile; where it fails, the run does."""
+        """Run a background task; if it fails, the run fails."""
         task: asyncio.Task[None] = asyncio.ensure_future(work)
         self.tasks.add(task)
         task.add_done_callback(self._ended)
@@ -252,6 +274,6 @@ class RunState:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """The run ends with an error."""
+        """End the run with an error."""
         if not self.over.done():
             self.over.set_exception(error)

@@ -1,4 +1,4 @@
-"""Entries of the journal about the phases that a job has held nodes for."""
+"""Journal entries of the phases for which a job has held nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runtime.machine import Pool
 
 
 def sides_of(handle: JobHandle, phase: HoldName) -> tuple[Pool | None, ...]:
-    """Return the sides of which the journal gets a slice when a phase is over: of an init both, unless they share nodes."""
+    """Return the sides that get an entry each when a phase is over: both for an init, unless they share nodes."""
     if phase == "init":
         return ("training",) if handle.place.pool_of("rollout") == "training" else ("rollout", "training")
     return () if phase == "sync" else (None,)
@@ -25,16 +25,16 @@ def slice_of(
     extra: bool = False,
     side: Pool | None = None,
 ) -> PhaseSlice:
-    """Return the entry about a phase that is over.
+    """Return the journal entry of a phase that is over.
 
     Args:
         handle: The job.
-        report: The job's report of the phase.
-        now_s: The time, in seconds of the run.
-        spans: Times for which a rollout has held parts of its nodes.
-        ok: Whether the job has ended the phase itself.
-        extra: Whether the phase counts no iteration.
-        side: Side of a phase that holds all nodes, or None of other phases.
+        report: Report of the job about the phase.
+        now_s: Present time, in seconds of the run.
+        spans: Spans in which a rollout has held parts of its nodes.
+        ok: Whether the job completed the phase.
+        extra: Whether the phase belongs to no iteration.
+        side: Side of a phase that holds all nodes, or None for other phases.
     """
     hold = handle.permits.holds["init" if side else "training" if report.phase == "training" else "rollout"]
     pool: Pool = side or ("training" if hold.pool == "training" else "rollout")

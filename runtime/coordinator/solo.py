@@ -1,4 +1,4 @@
-"""Measures jobs alone, when all have done their last iteration."""
+"""Measurement of jobs alone, after all have done their last iteration."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from runtime.coordinator.run_state import RunState
 from runtime.journal.facts import SoloIteration
 from runtime.machine import Pool
 
-SOLO = 5  # iterations alone; the first one loads what has left its devices, and is left out of all means
-_MOST = 8  # jobs whose processes are kept to be measured alone
+SOLO = 5  # iterations alone; the first one loads offloaded state, and is excluded from all means
+_MOST = 8  # jobs whose processes remain to be measured alone
 
 
 class SoloIterations:
-    """Measures jobs alone: behind its last iteration, each does some more where it was, while nobody else runs.
+    """Measurement of jobs alone, after their last iteration.
 
-    Its processes are those that it has, so nothing starts cold. What it does then is of no iteration that counts: no checkpoint is
-    written, and its model is what it was after the last one that does. Until all jobs are done the processes of those that wait for
-    this sleep in host memory.
+    Each job runs a few more iterations on the nodes that it had, while no other job runs. Its processes are those that it has, so
+    nothing starts cold. These iterations do not count: no checkpoint is written, and the job's model is that of the last iteration
+    that counts. Until all jobs are done, the processes of waiting jobs sleep in host memory.
 
     Args:
-        run: whose jobs they are. end: of it.
+        run: State of the run.
+        end: Decision whether the run is over.
     """
 
     def __init__(self, run: RunState, end: RunEnd) -> None:
@@ -30,7 +31,7 @@ class SoloIterations:
         self._measured: list[JobHandle] = []
 
     def keeps(self, handle: JobHandle) -> bool:
-        """Whether a job that has done its last iteration is to be measured alone; it has no place any more."""
+        """Return whether a job that has done its last iteration, and has left its place, will be measured alone."""
         run = self._run
         if not run.plan.compare or run.stopping:
             return False
@@ -40,7 +41,7 @@ class SoloIterations:
             why = f"the processes of {_MOST} jobs wait for that already"
         else:
             self._measured.append(handle)
-            handle.place.leave_after(checkpoint=True)  # its devices
+            handle.place.leave_after(checkpoint=True)  # the order then takes its state off the devices
             run.decisions.order(handle)
             self._end.check()
             return True
@@ -48,7 +49,7 @@ class SoloIterations:
         return False
 
     async def measure(self) -> None:
-        """Measure one job after the other when all are done; then let all end, since one that writes its model takes cores."""
+        """Measure one job after the other when all are done, then let all end: a job that writes its model uses cores."""
         run = self._run
         await self._end.quiet.wait()
         for handle in self._measured:
@@ -70,14 +71,14 @@ class SoloIterations:
         self._end.check()
 
     def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
-        """Names of the nodes that a job had, if it asks for as many and they are there still; else of none."""
+        """Return the names of the nodes that a job had, if they are free and as many as it asks for, else an empty set."""
         names = {node.name: node.pool for nodes in handle.place.nodes.values() for node in nodes}
         there = {node.name for pool in needs for node in self._run.nodes.free(pool)}
         alike = all([*names.values()].count(pool) == count for pool, count in needs.items())
         return frozenset(names) if alike and names.keys() <= there else frozenset()
 
     def iterated(self, handle: JobHandle) -> None:
-        """A job has done an iteration alone."""
+        """Record an iteration alone."""
         run, now_s = self._run, self._run.log.now()
         began_s, _ = handle.permits.iterate(handle.iteration, now_s, is_asynchronous=False)
         run.log.write(SoloIteration(handle.id, handle.iteration, began_s, now_s))
