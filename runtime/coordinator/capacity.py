@@ -1,4 +1,4 @@
-"""The nodes of a run, and which jobs they can hold."""
+"""The nodes of a run, and the check whether jobs fit on them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from runtime.machines.pools import beyond, too_few_nodes, too_large
 
 
 class Capacity:
-    """The nodes of a run, and which jobs they can hold.
+    """The nodes of a run, and the check whether jobs fit on them.
 
     Args:
-        plan: The plan of the run.
-        nodes: The scheduler's nodes, of which it knows only the names.
+        plan: Plan of the run.
+        nodes: The scheduler's nodes.
     """
 
     def __init__(self, plan: RunPlan, nodes: NodePool) -> None:
         self._plan, self._nodes = plan, nodes
-        self._on_hosts: tuple[int, dict[str, list[Node]]] | None = None  # and the number of changes before
+        self._on_hosts: tuple[int, dict[str, list[Node]]] | None = None  # number of changes of nodes, and nodes by host
 
     def nodes(self) -> list[Node]:
         """Return the nodes of the run."""
         return [cast("Node", node) for pool in POOLS for node in self._nodes.nodes(pool)]
 
     def nodes_by_host(self) -> Mapping[str, list[Node]]:
-        """Return the nodes of each host; they are looked up again when nodes have come or gone."""
+        """Return the nodes of each host, from a cache that follows changes of nodes."""
         if self._on_hosts is None or self._on_hosts[0] != self._nodes.changes:
             by_host: defaultdict[str, list[Node]] = defaultdict(list)
             for node in self.nodes():
@@ -42,20 +42,23 @@ class Capacity:
         return self._on_hosts[1]
 
     def absent(self, names: Iterable[str]) -> list[str]:
-        """Return those of some nodes that are not there, sorted."""
+        """Return the names of nodes that are lost or unknown, sorted."""
         return sorted({*names} - ({node.name for node in self.nodes()} - self._nodes.missing))
 
     def beside(self, handle: JobHandle) -> tuple[str, ...]:
-        """Return the ids of the jobs that have rollout nodes of a job now."""
+        """Return the ids of the other jobs that hold rollout nodes of a job now."""
         names = [node.name for node in handle.place.nodes["rollout"]]
         return tuple(holder for holder in self._nodes.holders(names) if holder != handle.id)
 
     def beyond(self, spec: JobSpec) -> str | None:
-        """Return why there can be no place for a job, or None if there can be one."""
+        """Return the reason why a job can never be placed, or None."""
         return self._beyond(spec, self._left())
 
     def new_beyond(self, specs: Iterable[JobSpec]) -> Iterator[str | None]:
-        """Yield the same of new jobs, or which shape of one there are too few nodes for; later it is only never chosen."""
+        """Yield for each new job the reason why it can never be placed, or which of its shapes never can, or None.
+
+        A shape that becomes impossible later is only never chosen.
+        """
         left = self._left()
         return (self._beyond(spec, left) or too_few_nodes(spec, left, " left") for spec in specs)
 
@@ -63,7 +66,7 @@ class Capacity:
         return beyond(spec, self._plan.cluster, self._plan.policy, left)
 
     def too_large(self, job: Job) -> str | None:
-        """Return why no node can hold a job, or None if one can."""
+        """Return the reason why a job does not fit on any node, or None."""
         return too_large(job, self._plan.cluster)
 
     def _left(self) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Decisions of the scheduler, carried out: jobs get and leave places and permits, and processes are started and ended."""
+"""The execution of the scheduler's commands: jobs get and leave places and permits, and processes are started and ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ from runtime.machines.nodes import POOLS
 
 
 class Errand(NamedTuple):
-    """A job whose processes are started, if it has none, or ended (`ends`)."""
+    """A task for `JobLifecycle`: start a job's processes if it has none, or end them.
+
+    Attributes:
+        handle: The job.
+        ends: Whether to end the processes.
+    """
 
     handle: JobHandle
     ends: bool
@@ -40,20 +45,20 @@ def checkpoints_of(plan: RunPlan, job_id: str) -> Path:
 
 
 class Decisions:
-    """Carries out what the scheduler has decided.
+    """Executor of the scheduler's commands.
 
     Args:
-        plan: The plan of the run.
-        log: The log of the run.
-        scheduler: The scheduler of the run.
-        handles: The jobs of the run, by id.
-        capacity: The nodes of the run.
-        make_policy: Makes a policy as the scheduler has it, which says why a job waits.
-        doubts: Returns what is doubtful about a job's figures, in words.
+        plan: Plan of the run.
+        log: Log of the run.
+        scheduler: Scheduler of the run.
+        handles: Jobs of the run, by id.
+        capacity: Nodes of the run.
+        make_policy: Factory of policies like the scheduler's, to explain why a job waits.
+        doubts: Function that returns words about what is doubtful in a job's profile, or "".
 
     Attributes:
-        residents: The jobs whose state stays on their nodes.
-        errands: Queue of jobs whose processes `JobLifecycle` starts or ends.
+        residents: Jobs whose state stays on their nodes.
+        errands: Tasks for `JobLifecycle`.
     """
 
     def __init__(
@@ -74,7 +79,7 @@ class Decisions:
         scheduler.planner.why = self._why
 
     def announce(self, entry: Entry) -> None:
-        """Let the user know of an entry of the scheduler's, and the job of what is known of it."""
+        """Log an entry of the scheduler, and give a job its new profile."""
         if isinstance(entry, Admitted | Moved):
             group = self._scheduler.state.group_of(entry.job_id)
             why = self._why.pop(entry.job_id, "")
@@ -88,7 +93,7 @@ class Decisions:
                 self._log.say(f"{job.id}: {line}")
 
     def carry_out(self, command: Command) -> None:
-        """Carry out a command of the scheduler's."""
+        """Carry out a command of the scheduler."""
         handle = self._handles[command.job_id]
         match command:
             case commands.Place(_, seating):
@@ -128,22 +133,22 @@ class Decisions:
         self.admit(handle, grant.phase)
 
     def _figures(self, job_id: str) -> str:
-        """Return how far the figures of a reason may be trusted, and what gives better ones."""
+        """Return words about doubts in a job's profile and how to measure it again, or ""."""
         words = self._doubts(job_id)
         return f" ({words}; `rollmux run --no-cache` measures anew)" if words else ""
 
     def admit(self, handle: JobHandle, phase: HoldName) -> None:
-        """Give a granted permit, if the job waits for it and there is room where it is for."""
+        """Pass a granted permit on to a job that waits for it, if there is room for its state on the nodes."""
         if self.residents.admit(handle, phase):
             handle.permits.admit(phase, self._log.now())
 
     def went(self, handle: JobHandle, pool: Pool) -> None:
-        """Note that a job's state has left the devices of its nodes; others may have waited for that."""
+        """Note that a job's state has left the devices of its nodes; other jobs may have waited for that."""
         self.residents.went(handle, (pool,))
         self._admit_held_back()
 
     def ended(self, handle: JobHandle) -> None:
-        """Note that a job has nothing on its nodes any more: its processes have ended, or have others now."""
+        """Note that a job has nothing left on its nodes, because its processes have ended or have moved."""
         self.residents.ended(handle)
         self._admit_held_back()
 
@@ -152,14 +157,14 @@ class Decisions:
             self.admit(other, phase)
 
     def order(self, handle: JobHandle) -> None:
-        """Let a job do its next iteration."""
+        """Order a job's next iteration, and start its processes if it has none."""
         if handle.is_at_rest:
             self.errands.put_nowait(Errand(handle, ends=False))
         handle.tell(handle.order(str(checkpoints_of(self._plan, handle.id))), self._log.now())
 
     def evict(self, handle: JobHandle) -> None:
-        """End a job's processes, and the job with them or only until it is made again."""
-        if handle.gone:  # it has been refused
+        """End a job's processes, after which it ends or is restarted."""
+        if handle.gone:  # the job was refused
             return
         if handle.ending.why is None:
             absent = self._capacity.absent(handle.place.names)
@@ -169,7 +174,7 @@ class Decisions:
 
 
 def _known_anew(former: Job | None, job: Job) -> Iterator[str]:
-    """Yield lines about what is known of a job now, in place of what was."""
+    """Yield lines for the user about what has changed in a job's profile."""
     if former is not None and (replaced := _cold_starts(former, job)):
         yield replaced
     elif not job.movable:
@@ -191,7 +196,7 @@ def _kept_gb(job: Job) -> tuple[float, float]:
 
 
 def _cold_starts(former: Job, job: Job) -> str:
-    """Return the cold starts that were observed in place of those that were known; empty if they are the same."""
+    """Return a line about observed cold starts that replace those of the profile, or ""."""
     before, after = ({pool: getattr(one, pool).switch.cold_s for pool in POOLS} for one in (former, job))
     replaced = [pool for pool in POOLS if after[pool] != before[pool]]
     changes = [f"its {pool} took {after[pool]:.2f} s, in place of {before[pool]:.2f} s" for pool in replaced]

@@ -1,4 +1,4 @@
-"""A job as the coordinator of a run knows it: its state, and records that are written here and in their own methods alone."""
+"""A job in the coordinator of a run: its state, and records that only their own methods and this module change."""
 
 from __future__ import annotations
 
@@ -16,13 +16,22 @@ from runtime.jobside.messages import End, Order
 
 @dataclass(eq=False)
 class JobHandle:
-    """A job as the coordinator knows it, and its conversation with it. Methods take what has happened.
+    """A job in the coordinator. Its methods record what has happened to the job.
 
     Attributes:
         spec: The job as it was submitted.
         job: The job as the policy sees it, or None until it is profiled.
-        life: The state of the job, which follows a table.
-        changed: Bell that rings when its place, its lease, a phase or the parts of its nodes have changed.
+        life: State of the job, which follows a table.
+        changed: Bell that rings when its place, its lease, a phase or the parts of its nodes change.
+        place: Place of the job.
+        counts: Iterations of the job.
+        permits: Permits of the job.
+        tail: Progress of its rollout, and the parts of nodes that this uses.
+        profile: Measurements for its profile.
+        saved: Checkpoints of the job.
+        ending: End of its processes, if they are being ended.
+        actors: Processes of the job.
+        residency: State that it leaves on its nodes between phases.
     """
 
     spec: JobSpec
@@ -46,7 +55,7 @@ class JobHandle:
 
     @property
     def gone(self) -> bool:
-        """Whether it has come to its end, or another handle has replaced it."""
+        """Whether the job has ended, or another handle has replaced this one."""
         return self.state is JobState.GONE
 
     @property
@@ -56,47 +65,47 @@ class JobHandle:
 
     @property
     def is_moving(self) -> bool:
-        """Whether it is to leave its place for another one."""
+        """Whether the job must leave its place for another one."""
         return self.state is JobState.MOVING
 
     @property
     def is_guest(self) -> bool:
-        """Whether it has a place in which it is profiled."""
+        """Whether the job has a place in which it is profiled."""
         return self.place.group is not None and (self.iteration == PROFILE or self.job is None)
 
     @property
     def is_over(self) -> bool:
-        """Whether it has done its last iteration; what it does since counts for none (`SoloIterations`)."""
+        """Whether the job has done its last iteration. Later ones, alone, do not count (`SoloIterations`)."""
         return self.spec.has_done(self.iteration)
 
     @property
     def lives(self) -> bool:
-        """Whether it has not come to its end, and is not about to."""
+        """Whether the job has not ended and is not being ended."""
         return self.state not in (JobState.ENDING, JobState.GONE)
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it has no processes, and none that are being ended."""
+        """Whether the job has no processes, not even ones that are being ended."""
         return self.actors.controller is None and self.ending.why is None
 
     @property
     def id(self) -> str:
-        """The job's."""
+        """The job's id."""
         return self.spec.id
 
     def lend(self, seating: Seating) -> None:
-        """Give it nodes on which it is measured."""
+        """Record that the job has nodes on which it is measured."""
         if not (self.spec.is_attached or self.is_over):
             self.counts.begin(PROFILE)
         self._seat(seating, 0)
         self.life.follow("lent")
 
     def arrive(self) -> None:
-        """Hand it to the policy."""
+        """Record that the job is handed to the policy."""
         self.life.follow("arrived")
 
     def take_place(self, seating: Seating, shape: int = 0) -> None:
-        """Give it a place, where it runs in a shape."""
+        """Record that the job has a place, where it runs in a shape."""
         if self.place.group is None:
             self.counts.begin(self.counts.begins)
         self._seat(seating, shape)
@@ -108,46 +117,60 @@ class JobHandle:
         self.changed.ring()
 
     def begin_move(self) -> None:
-        """Let it go to another place."""
+        """Record that the job must move to another place."""
         self.life.follow("moves")
 
     def leave_place(self) -> None:
-        """Take its place away."""
+        """Record that the job has no place."""
         self.place.give_up()
         self.permits.give_up()
         self.life.follow("left")
         self.changed.ring()
 
     def begin_rest(self, now_s: float, error: Exception) -> None:
-        """End its processes until it has a place; they get the error where they wait."""
+        """Let the job's processes end until it has a place.
+
+        Args:
+            now_s: Present time, in seconds of the run.
+            error: Error that they get where they wait.
+        """
         self.life.follow("rests")
         self.permits.work(now_s)
         self.refuse(error)
 
     def end_rest(self) -> None:
-        """Note that its processes have ended; it may have got a place meanwhile."""
+        """Record that the processes of a waiting job have ended. It may have got a place meanwhile."""
         self.life.follow("rested")
         self.actors.end()
         self.permits.work(None)
 
     def begin_end(self, why: End, again: bool = False) -> None:
-        """End its processes, and the job with them unless it is made `again`."""
+        """Let the job's processes end.
+
+        Args:
+            why: Reason.
+            again: Whether the job is restarted then; otherwise it ends.
+        """
         self.ending.begin(why, again)
         self.life.follow("ends")
 
     def close(self, halted: bool = False) -> None:
-        """Note that it has come to its end, or was replaced; if it is `halted`, it continues with the run."""
+        """Record that the job has ended, or that another handle replaces this one.
+
+        Args:
+            halted: Whether the job ends with the run, and continues when the run does.
+        """
         if halted:
             self.ending.halt()
         self.life.follow("gone")
 
     def successor(self, begins: int, deaths: int, why: str) -> JobHandle:
-        """Return the job as it is made again.
+        """Return the handle of the restarted job.
 
         Args:
-            begins: Number of the iteration that it begins with.
-            deaths: Number of its deaths in a row.
-            why: Reason for which it is made again.
+            begins: Number of the iteration with which it begins.
+            deaths: Number of consecutive deaths.
+            why: Reason of the restart.
         """
         return JobHandle(
             self.spec,
@@ -162,29 +185,29 @@ class JobHandle:
         )
 
     def give_back(self, phase: HoldName, node_s: float = 0.0) -> None:
-        """Note that a phase is over, and the node-seconds of it that count."""
+        """Record that a phase is over, which counts with `node_s` node-seconds."""
         self.permits.give_back(phase, self.place.pool_of(phase), node_s)
         self.changed.ring()
 
     def learn(self, job: Job | None) -> None:
-        """Note how the policy knows it."""
+        """Record the job as the policy sees it."""
         self.job = job
 
     def tell(self, order: Order | None, now_s: float) -> None:
-        """Answer what it waits for between iterations; None: it is done."""
+        """Send an order to the job, or None if the job is done."""
         self.actors.tell(order)
         self.permits.work(now_s)
 
     def order(self, checkpoints: str) -> Order:
-        """The iteration that it is to do next; or where it is leaving its place, the checkpoint before that.
+        """Return the order for the next iteration, or for a checkpoint if the job is leaving its place.
 
         Args:
-            checkpoints: folder of the job's.
+            checkpoints: Folder of the job's checkpoints.
         """
         return Order(self.iteration, self.iteration == PROFILE, self.place.nodes, checkpoints, self.saved.last, self.place.leaving)
 
     def refuse(self, error: Exception) -> None:
-        """Wake it where it waits, with an error."""
+        """Wake the job with an error wherever it waits."""
         for waits in (*self.permits.waits.values(), self.actors.order):
             if waits is not None and not waits.done():
                 waits.set_exception(error)

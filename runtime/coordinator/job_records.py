@@ -1,6 +1,6 @@
-"""Records of a job: its place, its rollout's tail, its profile, its checkpoints, its end, its processes, what stays of it.
+"""Records of a job: its place, the tail of its rollout, its profile, its checkpoints, its end, its processes, its residency.
 
-A record's fields are written by its own methods and by `JobHandle`; those of a profile by the profiler, too.
+The fields of a record are changed only by its own methods and by `JobHandle`; those of a profile also by the profiler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
 from runtime.standstill import PATIENCE
 
-PROFILE = -1  # in place of an iteration's number, where a phase belongs to none
+PROFILE = -1  # number in place of an iteration's, for a phase of a profile
 
 
 @dataclass
@@ -30,8 +30,8 @@ class Counts:
 
     Attributes:
         iteration: Number of the iteration in progress, or of the next one; `PROFILE` in a profile.
-        begins: Number of the iteration that its place begins with.
-        done: Largest number of iterations that it ever had done.
+        begins: Number of the iteration with which its place begins.
+        done: Largest number of iterations that it has ever completed.
         recent: Metrics of its last iterations.
     """
 
@@ -41,11 +41,11 @@ class Counts:
     recent: list[Mapping[str, float]] = field(default_factory=list)
 
     def begin(self, iteration: int) -> None:
-        """Let the job do this iteration next."""
+        """Set the next iteration."""
         self.iteration = iteration
 
     def add(self, metrics: Mapping[str, float]) -> bool:
-        """Count an iteration; return whether the job has done more than ever before."""
+        """Count a completed iteration, and return whether this is the largest number ever completed."""
         self.iteration += 1
         self.recent = [*self.recent[-PATIENCE:], metrics]
         is_most = self.iteration > self.done
@@ -57,15 +57,15 @@ class Counts:
         self.begins = self.iteration
 
     def go_back(self, number: int) -> None:
-        """Continue after fewer iterations than are counted."""
+        """Set the job back to fewer completed iterations."""
         self.iteration, self.begins = number, min(self.begins, number)
 
     def recall(self, done: int) -> None:
-        """Note how many iterations the job has done by its journal."""
+        """Restore the number of completed iterations from a journal."""
         self.done = done
 
     def resume(self, begins: int) -> None:
-        """Let the job and its place continue with this iteration."""
+        """Let the job and its place continue with an iteration."""
         self.iteration = self.begins = begins
 
 
@@ -75,11 +75,11 @@ class Place:
 
     Attributes:
         group: Number of its group, `LEASE`, or None if it has no place.
-        numbers: Numbers of the nodes within the group, by phase.
-        nodes: Nodes of the job, by phase; those that it had last if it has no place.
+        numbers: Numbers of its nodes within the group, by phase.
+        nodes: Nodes by phase; without a place, those that it had last.
         shape: Number of the shape in which it runs there.
-        leaving: Whether it writes a checkpoint, and leaves then.
-        parks: Whether an attached job asks for no place until its owner comes.
+        leaving: Whether it leaves as soon as a checkpoint is written.
+        parks: Whether an attached job asks for no place until its owner attaches.
     """
 
     group: int | None = None
@@ -90,7 +90,7 @@ class Place:
     parks: bool = False
 
     def take(self, seating: Seating, shape: int) -> None:
-        """Note the job's place, where it runs in a shape."""
+        """Set the place, and the shape in which the job runs there."""
         self.group, self.shape, self.leaving = seating.group, shape, False
         self.numbers = {"rollout": seating.rollout, "training": seating.training}
         self.nodes = {"rollout": seating.rollout_nodes, "training": seating.training_nodes}  # type: ignore[dict-item]
@@ -107,12 +107,14 @@ class Place:
         return self.nodes[phase]  # type: ignore[index]
 
     def pool_of(self, phase: HoldName) -> Pool:
-        """Return the pool whose nodes a phase holds: rollouts of a co-located job hold training nodes, and what has all nodes
-        counts as a training."""
+        """Return the pool whose nodes a phase holds.
+
+        Rollouts of a co-located job hold training nodes. A phase that holds all nodes counts as a training.
+        """
         return self.nodes["training" if phase in ALL_NODES else phase][0].pool  # type: ignore[index]
 
     def give_up(self) -> None:
-        """Note that the job has no place."""
+        """Clear the place."""
         self.group, self.leaving = None, False
 
     def leave_after(self, checkpoint: bool) -> None:
@@ -120,7 +122,7 @@ class Place:
         self.leaving = checkpoint
 
     def park(self, parks: bool) -> None:
-        """Set whether the job asks for no place until its owner comes."""
+        """Set whether the job asks for no place until its owner attaches."""
         self.parks = parks
 
 
@@ -129,12 +131,12 @@ class Tail:
     """The progress of a job's rollout, and the parts of its nodes that it uses.
 
     Attributes:
-        parts: Parts into which the rollout's nodes are cut, if it can do with some of them.
-        uses: Numbers of the parts that the rollout is to use.
-        knows: Numbers of the parts that the rollout has been told to use.
+        parts: Parts into which the rollout's nodes are divided, if some of them are enough.
+        uses: Numbers of the parts that the rollout must use.
+        knows: Numbers of the parts that were last reported to the rollout.
         past_threshold: Whether the rollout has reached the threshold of migration.
-        wake: Finished responses at which the rollout stops, to ask its rollout policy, or None.
-        progress: Finished responses, all responses, and tokens, by the process that counts them.
+        wake: Number of finished responses at which the rollout stops to ask its rollout policy, or None.
+        progress: Finished responses, all responses and tokens, by the process that counts them.
     """
 
     parts: tuple[Node, ...] = ()
@@ -146,38 +148,45 @@ class Tail:
 
     @property
     def is_woken(self) -> bool:
-        """Whether as many responses have finished as the rollout stops for."""
+        """Whether enough responses have finished for the rollout to stop."""
         return self.wake is not None and how_far(self.progress)[0] >= self.wake
 
     def cut(self, parts: tuple[Node, ...]) -> None:
-        """Note the parts into which the nodes of the next rollout are cut."""
+        """Set the parts of the nodes of the next rollout."""
         self.parts = parts
 
     def begin(self, parts: tuple[int, ...]) -> None:
-        """Begin a phase; a rollout uses the parts with these numbers."""
+        """Begin a phase; for a rollout, with the numbers of the parts that it uses."""
         self.progress, self.past_threshold = {}, False
         self.uses = self.knows = parts
 
     def use(self, parts: tuple[int, ...]) -> None:
-        """Let the rollout use these parts from now on."""
+        """Set the parts that the rollout must use from now on."""
         self.uses = parts
 
     def learn(self) -> tuple[int, ...]:
-        """Tell the rollout which parts it is to use."""
+        """Return the parts that the rollout must use, and note that it knows them."""
         self.knows = self.uses
         return self.uses
 
     def count(self, who: str, done: int, total: int, tokens: int) -> tuple[int, int]:
-        """Note what a process has counted; return finished and all responses of all processes."""
+        """Record the counts of a process, and return finished responses and all responses over all processes.
+
+        Args:
+            who: Name of the process.
+            done: Number of finished responses.
+            total: Number of responses.
+            tokens: Number of tokens.
+        """
         self.progress[who] = (done, total, tokens)
         return how_far(self.progress)[:2]
 
     def pass_threshold(self) -> None:
-        """Note that the rollout has reached the threshold of migration."""
+        """Record that the rollout has reached the threshold of migration."""
         self.past_threshold = True
 
     def wake_at(self, responses: int | None) -> None:
-        """Let the rollout stop when this number of responses have finished."""
+        """Let the rollout stop when a number of responses have finished."""
         self.wake = responses
 
 
@@ -186,17 +195,17 @@ class ProfilePass:
     """The measurement of a job.
 
     Attributes:
-        passes: Number of passes that it still has to make.
+        passes: Number of passes that remain.
         over: Future that ends with its passes, or with the job.
         measurements: Measurements of its phases.
         sync_s: Seconds of its sync.
         own_s: Seconds of an iteration between its phases.
         movable: Whether it can continue in another place.
-        without_core: Phases that had no core when they were last measured.
-        repeats: Whether they have been measured once more.
+        without_core: Phases that waited for cores when they were last measured.
+        repeats: Whether they have been measured again.
         loads_first: Whether no engine like its own has been loaded here before.
         asks: Whether an attached job has asked for nodes for its first iterations, which are measured.
-        longest_s: Seconds of the longest of its phases then, by name.
+        longest_s: Longest seconds of each phase in these iterations, by name.
     """
 
     passes: int = 0
@@ -212,26 +221,26 @@ class ProfilePass:
     longest_s: dict[str, float] = field(default_factory=dict)
 
     def begin(self, passes: int) -> asyncio.Future[None]:
-        """Let the job make some passes; returns a future that ends with them."""
+        """Begin a number of passes, and return a future that ends with them."""
         self.over, self.passes = asyncio.get_running_loop().create_future(), passes
         return self.over
 
     def end(self) -> None:
-        """Let nothing wait for the job any more."""
+        """End the wait for the job's passes."""
         if self.over is not None and not self.over.done():
             self.over.set_result(None)
 
     def count(self) -> int:
-        """Count a pass; return the number of those that are left."""
+        """Count a completed pass, and return the number of those that remain."""
         self.passes -= 1
         return self.passes
 
     def took(self, phase: str, seconds: float) -> None:
-        """Note the seconds of a phase of a job whose first iterations are measured."""
+        """Record the seconds of a phase of a job whose first iterations are measured."""
         self.longest_s[phase] = max(self.longest_s.get(phase, 0.0), seconds)
 
     def synced(self, seconds: float) -> None:
-        """Note the seconds of the sync of a pass."""
+        """Record the seconds of a pass's sync."""
         self.sync_s = seconds
 
 
@@ -240,10 +249,10 @@ class Saved:
     """The checkpoints of a job.
 
     Attributes:
-        last: Folder of the last one.
-        recorded: Iterations of those that the journal knows.
-        seconds: Seconds that writing the last one took.
-        full: Message of the system if there is no room for the next one.
+        last: Folder of the last one, or None.
+        recorded: Numbers of iterations of those in the journal.
+        seconds: Seconds to write the last one.
+        full: The system's message if there is no room for the next one, or None.
     """
 
     last: str | None = None
@@ -252,22 +261,22 @@ class Saved:
     full: str | None = None
 
     def add(self, checkpoint: Checkpoint) -> bool:
-        """Add a checkpoint; return whether there was no room for it before."""
+        """Record a written checkpoint, and return whether there was no room for it before."""
         was_full, self.full = self.full is not None, None
         self.last, self.seconds = checkpoint.folder, checkpoint.seconds
         self.recorded.add(checkpoint.iterations)
         return was_full
 
     def fail(self, problem: str) -> None:
-        """Note that there is no room for a checkpoint."""
+        """Record that there is no room for a checkpoint."""
         self.full = problem
 
     def recall(self, recorded: set[int]) -> None:
-        """Note the checkpoints that the journal knows, by iterations."""
+        """Restore the numbers of iterations of the checkpoints in a journal."""
         self.recorded = recorded
 
     def go_back(self, folder: Path, most: int) -> ResumePoint:
-        """Make the newest whole checkpoint that the journal knows the last one, and drop later ones.
+        """Set the newest intact checkpoint in the journal as the last one, remove later ones, and return it.
 
         Args:
             folder: Folder of the job's checkpoints.
@@ -285,13 +294,13 @@ class Ending:
     """The end of a job's processes.
 
     Attributes:
-        why: Why they are being ended, or None if they are not.
-        again: Whether the job is made anew then.
+        why: Reason why they are being ended, or None if they are not.
+        again: Whether the job is restarted then.
         cleared: Event that they have ended.
         halted: Whether the job ended with the run, and continues with it.
         over_budget: Whether the job ends when its checkpoint is written.
-        deaths: Number of deaths since the job had done as many iterations.
-        restarted: Why the job was made anew.
+        deaths: Number of deaths since the job last completed a new iteration.
+        restarted: Reason of the last restart, or "".
     """
 
     why: End | None = None
@@ -304,28 +313,28 @@ class Ending:
 
     @property
     def reason(self) -> str:
-        """Why the processes end, in words."""
+        """The reason why the processes end, in words."""
         return self.why.problem or self.why.outcome if self.why else "it is over"
 
     def begin(self, why: End, again: bool) -> None:
-        """End the job's processes, and the job with them unless it is made again."""
+        """Begin to end the processes, after which the job is restarted (`again`) or ends."""
         self.why, self.again = why, again
 
     def clear(self) -> None:
-        """Note that the processes have ended."""
+        """Record that the processes have ended."""
         self.cleared.set()
 
     def halt(self) -> None:
-        """Note that the job ends with the run, and continues with it."""
+        """Record that the job ends with the run, and continues with it."""
         self.halted = True
 
     def spend(self, is_spent: bool) -> bool:
-        """Set whether the job's budget is spent; it then ends when its checkpoint is written."""
+        """Set whether the job's budget is exhausted, and return that. The job then ends when its checkpoint is written."""
         self.over_budget = is_spent
         return is_spent
 
     def forgive(self) -> None:
-        """Count the job's deaths from here: it has done more iterations than ever before."""
+        """Reset the count of deaths, since the job has completed a new iteration."""
         self.deaths = 0
 
 
@@ -334,13 +343,13 @@ class Actors:
     """The processes of a job.
 
     Attributes:
-        controller: Handle of the process or place that was started for the job, or None.
+        controller: Handle of the started controller, or what the backend returned for it; None without processes.
         workers: Handles of the other processes.
         has_come: Whether the controller has asked for an order.
-        alive: Whether they have the job's state, on its nodes, since its profile.
-        order: Future of the order that the controller waits for.
+        alive: Whether the processes have kept the job's state on its nodes since its profile.
+        order: Future of the order for which the controller waits.
         warnings: Warnings that they have given.
-        processes: Process ids and start times of the job's processes, by Ray node.
+        processes: Process id and start time of started processes, by Ray node.
     """
 
     controller: Any = None
@@ -352,31 +361,37 @@ class Actors:
     processes: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
 
     def begin(self, controller: Any) -> None:
-        """Note the processes that were started."""
+        """Record that processes are started."""
         self.controller, self.has_come, self.alive = controller, False, False
 
     def add(self, worker: Any) -> None:
-        """Add a process."""
+        """Record another process."""
         self.workers.append(worker)
 
     def note_process(self, machine: str, pid: int, start: int) -> None:
-        """Note a process that was started on a Ray node, at this time of its machine."""
+        """Record a process.
+
+        Args:
+            machine: Id of the Ray node.
+            pid: Process id.
+            start: Start time, in clock ticks since the machine's boot.
+        """
         self.processes.setdefault(machine, set()).add((pid, start))
 
     def come(self) -> None:
-        """Note that the controller, or the owner, has asked for something."""
+        """Record that the controller, or the owner, has asked for something."""
         self.has_come = True
 
     def keep(self, alive: bool) -> None:
-        """Note whether the processes have the job's state after its profile."""
+        """Record, after a profile, whether the processes have the job's state."""
         self.alive = alive
 
     def end(self) -> None:
-        """Note that there are no processes any more."""
+        """Record that there are no processes any more."""
         self.controller, self.workers = None, []
 
     def tell(self, order: Order | None) -> None:
-        """Answer what the controller waits for between iterations; None: the job is done."""
+        """Answer the controller's request between iterations with an order, or with None if the job is done."""
         if self.order is None or self.order.done():
             self.order = asyncio.get_running_loop().create_future()
         self.order.set_result(order)
@@ -389,11 +404,11 @@ class Actors:
         try:
             return await waits
         finally:
-            if self.order is waits:  # else it has been told to end, and what it is to do when it begins again
+            if self.order is waits:  # not if the processes were ended meanwhile and a new order was prepared
                 self.order = None
 
     def warn(self, text: str) -> bool:
-        """Return whether a warning is new, and to be told."""
+        """Record a warning, and return whether it is new and must be printed."""
         if text in self.warnings or len(self.warnings) >= MOST_WARNINGS:
             return False
         self.warnings.add(text)
@@ -405,9 +420,9 @@ class Residency:
     """The state of a job on its nodes between phases.
 
     Attributes:
-        waits: Ways in which the job's state may wait, by pool.
-        to_leave: Pools on whose nodes its state is no longer to stay.
-        exceeds: Words that say how much more the job keeps than it has stated, or an empty string.
+        waits: Ways in which its state may wait, by pool.
+        to_leave: Pools on whose nodes its state must no longer stay.
+        exceeds: Line about memory beyond what the job has stated, or "".
     """
 
     waits: dict[Pool, Waits] = field(default_factory=dict)
@@ -415,36 +430,36 @@ class Residency:
     exceeds: str = ""
 
     def learn(self, waits: Mapping[Pool, Waits]) -> None:
-        """Note how the job's state may wait."""
+        """Set the ways in which the job's state may wait."""
         self.waits = dict(waits)
 
     def stay(self, pool: Pool, host_gb: float, device_gb: float) -> None:
-        """Note that the state of a phase has stayed, and what it takes if that is more than was known."""
-        self.to_leave.discard(pool)  # it was asked before it was decided anew
+        """Record that a phase's state has stayed; if it takes more memory than known, that replaces the known amount."""
+        self.to_leave.discard(pool)  # the request preceded the present decision
         stay = self.waits[pool].levels[0]
         more = replace(stay, host_gb=max(stay.host_gb, host_gb), device_gb=max(stay.device_gb, device_gb))
         self.waits[pool] = replace(self.waits[pool], levels=(more, *self.waits[pool].levels[1:]))
 
     def forget_peak(self, pool: Pool) -> None:
-        """Forget what a phase needs of a GPU, which had too little memory."""
+        """Record that a phase ran out of a GPU's memory: its peak is unknown from now on."""
         if pool in self.waits:
             self.waits[pool] = replace(self.waits[pool], peak_gb=0.0)
 
     def ask_to_leave(self, pool: Pool) -> None:
-        """Ask the state of a phase to leave its nodes."""
+        """Record that a phase's state must leave its nodes."""
         self.to_leave.add(pool)
 
     def leave(self, pool: Pool) -> None:
-        """Note that the state of a phase has left its nodes."""
+        """Record that a phase's state has left its nodes."""
         self.to_leave.discard(pool)
 
     def exceed(self, why: str) -> None:
-        """Note that the job keeps more than it has stated."""
+        """Record that the job uses more memory than it has stated."""
         self.exceeds = why
 
 
 def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int]:
-    """Return finished responses, all responses, and tokens of a phase, from what each of its processes counts."""
+    """Return finished responses, all responses and tokens of a phase, from the counts of its processes."""
     counts = progress.values()
     return (
         sum(done for done, _, _ in counts),
@@ -454,19 +469,23 @@ def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int
 
 
 class Bell:
-    """Wakes all who wait. Who has been woken looks at what it waits for, and may wait again."""
+    """A condition that wakes all waiters at once. A waiter checks what it waits for, and may wait again."""
 
     def __init__(self) -> None:
-        self._rings: asyncio.Event | None = None  # while somebody waits
+        self._rings: asyncio.Event | None = None  # None while nothing waits
 
     async def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until it rings, or for so long, seconds; None: without end."""
+        """Wait until it rings.
+
+        Args:
+            timeout_s: Longest wait in seconds, or None for no limit.
+        """
         rings = self._rings = self._rings or asyncio.Event()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(rings.wait(), None if timeout_s is None else max(0.0, timeout_s))
 
     def ring(self) -> None:
-        """Something has changed."""
+        """Wake all waiters."""
         if self._rings is not None:
             self._rings.set()
             self._rings = None

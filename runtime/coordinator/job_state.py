@@ -1,4 +1,4 @@
-"""The life of a job as the coordinator of a run knows it: eight states, and the table of what may happen in each."""
+"""The life of a job in the coordinator: eight states, and the table of events that are possible in each."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from typing import Literal, get_args
 from rollmux_env.errors import InvariantError
 
 JobEvent = Literal["lent", "arrived", "placed", "moves", "left", "rests", "rested", "ends", "gone"]
-"""What happens to a job: it is lent nodes for its profile, arrives at the policy, gets a place, is to move, leaves its place; its
-processes are to end until it has a place, and have ended; it is being ended, and is gone."""
+"""An event of a job.
+
+It is lent nodes for its profile, arrives at the policy, gets a place, must move, leaves its place; its processes must end until it
+has a place, and have ended; it is being ended, and is gone.
+"""
 
 
 class JobState(Enum):
     """A state of a job."""
 
-    ARRIVING = "arriving"  # nobody has asked for nodes for it
-    PROFILING = "profiling"  # it has lent nodes, and is measured there
-    WAITING = "waiting"  # for a place, for those that it came with, or to be measured alone
+    ARRIVING = "arriving"  # no nodes have been requested for it
+    PROFILING = "profiling"  # it is measured on lent nodes
+    WAITING = "waiting"  # it waits for a place, for jobs that arrived with it, or to be measured alone
     PLACED = "placed"
-    MOVING = "moving"  # it is to leave its place for another one
-    RESTING = "resting"  # its processes end, since it waits; what happens meanwhile counts when they have ended
-    ENDING = "ending"  # its processes are ended; it is made anew, or comes to its end
-    GONE = "gone"  # it has come to its end, or another handle stands for it
+    MOVING = "moving"  # it must leave its place for another one
+    RESTING = "resting"  # its processes end because it waits; events are applied when they have ended
+    ENDING = "ending"  # its processes are being ended; then it is restarted, or ends
+    GONE = "gone"  # it has ended, or another handle has replaced this one
 
 
 _Row = dict[str, JobState]
@@ -41,28 +44,28 @@ TRANSITIONS: dict[JobState, _Row] = {
     JobState.ENDING: dict.fromkeys(_ANY, JobState.ENDING) | _END,
     JobState.GONE: dict.fromkeys(_ANY, JobState.GONE),
 }
-"""The state that follows, by what happens. A command that was decided before a job's end may be carried out behind it."""
+"""The next state, by state and event. A command that was decided before a job's end may be carried out after it."""
 
 
 class JobLife:
-    """The life of a job, which follows the table.
+    """The state of a job.
 
     Attributes:
-        state: The state of the job.
+        state: The state.
     """
 
     def __init__(self) -> None:
         self.state = JobState.ARRIVING
-        self._awake = JobState.ARRIVING  # while it rests: the state that it has when its processes have ended
+        self._awake = JobState.ARRIVING  # while the job rests: its state after its processes have ended
 
     def follow(self, event: JobEvent) -> None:
-        """Change the state as the table has it.
+        """Change the state by the table.
 
         Args:
-            event: Event in the life of the job.
+            event: Event of the job.
 
         Raises:
-            InvariantError: That cannot happen in its state.
+            InvariantError: If the event is impossible in its state.
         """
         if self.state is JobState.RESTING and event == "rested":
             self.state = self._awake

@@ -1,4 +1,4 @@
-"""Permits of a job: those that it has, asks for and waits for."""
+"""The permits of a job: requested, granted, and waited for."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from runtime.machine import Pool
 
 
 class Asked(NamedTuple):
-    """A permit that a job wants.
+    """A requested permit.
 
     Attributes:
-        at_s: Time at which it asked, in seconds of the run.
+        at_s: Time of the request, in seconds of the run.
         iteration: Number of the iteration of the phase; rollouts may be ahead of trainings.
     """
 
@@ -25,16 +25,16 @@ class Asked(NamedTuple):
 
 @dataclass
 class Hold:
-    """A permit that a job has.
+    """A granted permit.
 
     Attributes:
-        pool: The phase, as its nodes' pool; `init` or `sync` if it is for all nodes of the job.
-        asked_s: Time at which the job asked for it, in seconds of the run.
-        start_s: Time at which it was granted.
+        pool: Phase, by the pool of its nodes; `init` or `sync` if it holds all nodes of the job.
+        asked_s: Time of the request, in seconds of the run.
+        start_s: Time of the grant.
         switched: Whether another job had the nodes before.
-        paired: Whether another permit was given at the same time.
+        paired: Whether another permit was granted at the same time.
         iteration: Number of the iteration of the phase; rollouts may be ahead of trainings.
-        since_s: Time at which the job could begin: `start_s`, or when others had made room for it.
+        since_s: Time at which the job could begin: `start_s`, or later if other jobs had to make room first.
     """
 
     pool: HoldName
@@ -52,17 +52,17 @@ def _no_seconds() -> dict[str, float]:
 
 @dataclass
 class Permits:
-    """The permits of a job. Their fields are written here alone.
+    """The permits of a job. Only this module changes the fields.
 
     Attributes:
-        holds: Permits by phase: one, or one of each side if rollouts are ahead.
-        asks: Permits that the job has asked for and does not have, by phase.
-        waits: Futures for which its owner waits, by phase. A result that names pools is no permit: the job first leaves what it
-            has on their nodes.
+        holds: Granted permits by phase: one, or one of each side if rollouts are ahead.
+        asks: Requested permits by phase.
+        waits: Futures for which the owner waits, by phase. A result that names pools is no permit: the job first offloads its state
+            from their nodes.
         pauses: Whether its rollouts wait until it has left its place.
-        since_s: Time since which it has had no need to wait, or None while it waits.
+        since_s: Time since which it has had no reason to wait, or None while it waits.
         began_s: Times at which the rollouts of iterations in progress were ready, by number of the iteration.
-        follows_s: Time at which the iteration before the one in progress was over, or the job got its place since.
+        follows_s: Time at which the previous iteration ended, or the job got its place later.
         interrupted: Whether the iteration in progress has waited for room on a disk.
         busy_s: Node-seconds of its phases, by pool.
     """
@@ -79,75 +79,86 @@ class Permits:
 
     @property
     def phase(self) -> HoldName | None:
-        """The phase that the job runs; of two the one that began last."""
+        """The phase that the job runs; of two, the one that began last."""
         return next(reversed(self.holds), None)
 
     def ask(self, phase: HoldName, number: int, now_s: float) -> None:
-        """Ask for a phase of an iteration."""
+        """Record a request for a phase of an iteration."""
         self.asks[phase] = Asked(now_s, number)
 
     def begin(self, number: int, now_s: float) -> None:
-        """Note that the rollout of an iteration is ready."""
+        """Record that the rollout of an iteration is ready."""
         self.began_s[number] = now_s
 
     def grant(self, grant: Grant, now_s: float, number: int) -> None:
-        """Grant a phase.
+        """Record a permit that the scheduler grants.
 
         Args:
-            grant: The scheduler's command.
-            now_s: The time, in seconds of the run.
-            number: Number of the iteration, if the job has not asked for another one.
+            grant: Command of the scheduler.
+            now_s: Present time, in seconds of the run.
+            number: Number of the iteration, unless the job has requested another one.
         """
         at_s, number = self.asks.pop(grant.phase, Asked(now_s, number))
         self.hold(Hold(grant.phase, at_s, now_s, grant.switched, grant.paired, number))
 
     def hold(self, hold: Hold) -> None:
-        """Have a permit, also one of which a journal tells."""
+        """Record a permit, for example from a journal."""
         self.holds[hold.pool] = hold
 
     def admit(self, phase: HoldName, now_s: float) -> None:
-        """Begin a phase that was granted, for which there is room."""
+        """Record that there is room for a granted phase, which begins."""
         self.since_s = self.holds[phase].since_s = now_s
 
     def repeat(self, phase: HoldName, now_s: float) -> None:
-        """Begin the next part of a phase with the same permit."""
+        """Record that a part of a phase is over, and the next one begins with the same permit."""
         self.holds[phase].start_s = self.holds[phase].asked_s = now_s
 
     def give_back(self, phase: HoldName, pool: Pool, node_s: float) -> None:
-        """Give back a phase, with the pool of its nodes and the node-seconds of it that count."""
+        """Record that a phase is over.
+
+        Args:
+            phase: The phase.
+            pool: Pool of its nodes.
+            node_s: Node-seconds that count.
+        """
         self.busy_s[pool] += node_s
         del self.holds[phase]
 
     def give_up(self) -> None:
-        """Give up all permits, and ask for none."""
+        """Clear all permits and requests."""
         self.holds.clear()
         self.asks.clear()
 
     def excuse(self, now_s: float) -> None:
-        """Let the time until now count against no permit: none could be given back."""
+        """Restart the clock of all permits, because none could be given back until now."""
         for hold in self.holds.values():
             hold.since_s = now_s
 
     def interrupt(self, now_s: float) -> None:
-        """Note that the job has waited for the journal until now, and did not hang."""
+        """Restart all clocks, because the job had to wait for the journal and did not hang."""
         self.interrupted = True
         self.since_s = None if self.since_s is None else now_s
         self.excuse(now_s)
 
     def hold_up(self) -> None:
-        """Note that the job waits for room for its checkpoint."""
+        """Record that the job waits for room for its checkpoint."""
         self.interrupted = self.interrupted or bool(self.began_s)
 
     def work(self, now_s: float | None) -> None:
-        """Set the time since which the job has had no need to wait, or None if it waits."""
+        """Set the time since which the job has had no reason to wait, or None if it waits."""
         self.since_s = now_s
 
     def follow(self, now_s: float) -> None:
-        """Note when the next iteration follows: the job has a place, is loaded, or has finished the one before."""
+        """Set the time from which the next iteration counts: a place, a load, or the end of the previous one."""
         self.follows_s = now_s
 
     def iterate(self, number: int, now_s: float, is_asynchronous: bool) -> tuple[float, bool]:
-        """End an iteration.
+        """Record the end of an iteration.
+
+        Args:
+            number: Number of the iteration.
+            now_s: Present time, in seconds of the run.
+            is_asynchronous: Whether the job is asynchronous.
 
         Returns:
             The time at which it began, and whether it had to wait for a disk.
@@ -159,7 +170,7 @@ class Permits:
         return began_s, interrupted
 
     def recount(self, busy_s: dict[str, float] | None = None) -> None:
-        """Count the job's work from here on.
+        """Restart the count of the job's node-seconds.
 
         Args:
             busy_s: Node-seconds by pool that count already; none by default.
@@ -167,7 +178,7 @@ class Permits:
         self.busy_s = busy_s or _no_seconds()
 
     def forget(self) -> None:
-        """Forget the rollouts that were ready: they belong to no iteration."""
+        """Forget rollouts that were ready but belong to no iteration."""
         self.began_s.clear()
 
     def pause(self, error: Exception) -> None:
@@ -182,15 +193,15 @@ class Permits:
         self.pauses = False
 
     def wait_for(self, phase: HoldName) -> None:
-        """Wait for a permit from now on."""
+        """Begin the owner's wait for a permit."""
         self.waits[phase] = asyncio.get_running_loop().create_future()
 
     def wait_no_more(self, phase: HoldName) -> None:
-        """End the wait for a permit."""
+        """End the owner's wait for a permit."""
         self.waits.pop(phase, None)
 
     def ask_to_leave(self, pools: tuple[Pool, ...]) -> None:
-        """Wake the job where it waits for a permit, so that its state leaves some nodes; it will wait again."""
+        """Interrupt the job's wait for a permit, so that its state leaves some nodes; the wait then begins again."""
         phase = next((phase for phase, waits in self.waits.items() if not waits.done()), None)
         if pools and phase is not None:
             waits = self.waits[phase]
