@@ -85,10 +85,7 @@ def simulate(group: Group) -> Iterator[Slice]:
 
 
 def measured_period_s(group: Group, settle: int = 200, rounds: int = 240) -> float:
-    """Return the mean seconds of a round over `rounds` rounds, after `settle` earlier ones.
-
-    A round is measured from one end of the first member's training to the next.
-    """
+    """Return the mean seconds between the first member's trainings, over `rounds` rounds after `settle` earlier ones."""
     first = group.jobs[0].id
     ends = (part.end_s for part in simulate(group) if part.job == first and part.kind == "training")
     times = [next(ends) for _ in range(settle + rounds + 1)]
@@ -96,10 +93,7 @@ def measured_period_s(group: Group, settle: int = 200, rounds: int = 240) -> flo
 
 
 def gantt(group: Group, from_round: int = 10, rounds: int = 2, width: int = 96) -> str:
-    """Return a text chart of some rounds: a line per node and a letter per job.
-
-    A dot is idle time (a *dependency bubble*).
-    """
+    """Return a text chart of rounds: a line per node, a letter per job, a dot per idle time (a *dependency bubble*)."""
     parts = list(islice(simulate(group), 2 * len(group.members) * (from_round + rounds + 2)))
     start_s, seconds = min(part.start_s for part in parts if part.round == from_round), rounds * group.period_s
     letters = {job.id: chr(ord("a") + k) for k, job in enumerate(group.jobs)}

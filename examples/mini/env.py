@@ -31,10 +31,7 @@ Observation = dict[str, NDArray[Any]]
 
 
 def random_stream(rng: np.random.Generator) -> Scenario:
-    """Return twenty jobs that arrive in about half a day, on H20 and H800 nodes.
-
-    Each job spends most of its time either in rollouts or in trainings.
-    """
+    """Return twenty jobs on H20 and H800 nodes, mostly rolling out or mostly training, that arrive in half a day."""
     arrivals_s = np.cumsum(rng.exponential(2400, size=20))
     jobs = []
     for k, arrival_s in enumerate(arrivals_s.tolist()):

@@ -43,7 +43,6 @@ class Group:
 
     @property
     def jobs(self) -> list[Job]:
-        """The jobs of the members."""
         return [member.job for member in self.members]
 
     def on(self, node: int) -> list[Job]:
@@ -55,7 +54,6 @@ class Group:
         return job.training.seconds_on(self.training_nodes)
 
     def usd_per_hour(self, cluster: Cluster) -> float:
-        """Return the price of all nodes of the group."""
         rollout, training = cluster.rollout.node_usd_per_hour, cluster.training.node_usd_per_hour
         return len(self.rollout_nodes) * rollout + self.training_nodes * training
 
@@ -93,10 +91,7 @@ class Group:
         return max(min((last[entry] - at[entry]) / (len(earlier) - k) for k, at in enumerate(earlier)) for entry in last)
 
     def next_round(self, free: dict[str | int, float]) -> dict[str | int, float]:
-        """Advance by one meta-iteration.
-
-        The times, before and after it, are those from which each node (by number) is free and each job (by id) may start a rollout.
-        """
+        """Return the times at which nodes (by number) and jobs (by id) are free, one meta-iteration after `free`."""
         free = dict(free)
         for job, nodes in ((member.job, member.nodes) for member in self.members):
             rollout_end = max(free[job.id], *(free[node] for node in nodes)) + job.rollout.worst_case_s
@@ -107,16 +102,14 @@ class Group:
         return free
 
     def keeps_slos(self) -> bool:
-        """Return whether every member keeps its SLO."""
         return all(at_most(self.period_s, job.limit_s) for job in self.jobs)
 
     def fits_rollout_memory(self, cluster: Cluster) -> bool:
-        """Return whether every rollout node can hold the state of all jobs pinned to it at once (residency)."""
+        """Return whether each rollout node can hold the state of all its pinned jobs at once (residency)."""
         limit = cluster.rollout.node_memory_gb
         return all(at_most(sum(job.rollout.host_memory_gb for job in self.on(node)), limit) for node in self.rollout_nodes)
 
     def fits_training_memory(self, cluster: Cluster) -> bool:
-        """Return whether the training nodes can hold the state of all members at once (residency)."""
         return at_most(sum(job.training.host_memory_gb for job in self.jobs), cluster.training.node_memory_gb)
 
     def joined(self, job: Job, nodes: tuple[int, ...], new_nodes: int) -> Self:

@@ -1,13 +1,11 @@
 """Part 1: jobs that alternate between two pools, and the file that describes them.
 
 Reinforcement learning of a language model repeats one *iteration*: the model samples responses (the **rollout**), learns from them
-(the **training**), and its new weights are sent to the nodes that sample (the **sync**). Sampling is bound by memory bandwidth and
-is efficient on cheap GPUs. Learning is bound by arithmetic and needs expensive ones. So there are two **pools**, whose nodes are
-rented.
+(the **training**), and its new weights are sent to the nodes that sample (the **sync**). Sampling is bound by memory and does well
+on cheap GPUs. Learning is bound by arithmetic and needs expensive ones. So there are two **pools**, rented by the node.
 
 The next rollout needs the new weights: while a job trains, its rollout nodes are idle, and vice versa. Jobs whose phases fit into
-each other's gaps can share nodes and save money, as long as none of them becomes too slow. Which jobs should share which nodes is
-the problem of this package.
+each other's gaps can share nodes and save money, as long as none becomes too slow. This package decides which jobs share nodes.
 
 Times are in seconds, prices in dollars per hour. `docs/reference/scenario.md` describes the file; this reader knows the keys of the
 plain problem and refuses all others. It does not check values: `rollmux validate FILE` does.
@@ -37,7 +35,6 @@ class Pool:
 
     @property
     def node_usd_per_hour(self) -> float:
-        """The price of a node."""
         return self.gpus_per_node * self.usd_per_gpu_hour
 
 
@@ -108,11 +105,7 @@ def load(path: str | Path) -> Scenario:
 
 
 def from_dict(data: dict[str, Any]) -> Scenario:
-    """Return the scenario of a file's contents.
-
-    Raises:
-        ValueError: If a key is unknown to this package.
-    """
+    """Return the scenario of a file's contents, or raise ValueError if this package does not know a key."""
     cluster = record(Cluster, data["cluster"], "cluster", Pool)
     jobs = [merged(data.get("defaults") or {}, job) for job in data["jobs"]]
     read = [record(Job, job, f"jobs[{number}]", Phase) for number, job in enumerate(jobs)]

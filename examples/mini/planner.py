@@ -27,7 +27,6 @@ class Candidate:
 
     @property
     def feasible(self) -> bool:
-        """Whether there is no reason against the placement."""
         return not self.problem
 
 
@@ -105,10 +104,7 @@ def problem(state: State, after: Group, new_nodes: int) -> str:
 
 
 def algorithm1(entries: Sequence[Candidate]) -> Candidate | None:
-    """Choose the first of the cheapest feasible candidates, without saturated groups: `rollmux`.
-
-    This is Algorithm 1 of arXiv 2512.11306.
-    """
+    """Choose as Algorithm 1 of arXiv 2512.11306: the first of the cheapest feasible candidates, no saturated group."""
     allowed = [entry for entry in entries if entry.feasible and not entry.saturated]
     return min(allowed, key=lambda entry: entry.usd_per_hour, default=None)
 
@@ -119,10 +115,7 @@ def solo(entries: Sequence[Candidate]) -> Candidate | None:
 
 
 def plan(scenario: Scenario, policy: Policy) -> tuple[list[Candidate | None], State]:
-    """Admit jobs in order of arrival, without departures, and return their placements and the final groups.
-
-    When a job cannot be placed (None), all later jobs wait.
-    """
+    """Admit jobs in order of arrival, without departures. When one cannot be placed (None), all later ones wait."""
     state, choices = State(scenario.cluster), []
     for job in scenario.jobs:
         choice = None if None in choices else policy(candidates(state, job))
