@@ -86,7 +86,7 @@ def foreign_package() -> str | None:
 
 
 def main() -> None:
-    """The `rollmux` command: status 0, or 2 with one line on stderr for input that cannot be used; 1 for what nobody foresaw."""
+    """Run the `rollmux` command. Status 2 comes with one line on stderr for invalid input, status 1 with an unexpected error."""
     _fill_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that knows no ± still gets its table

@@ -33,7 +33,7 @@ class Definition(NamedTuple):
 DEFINITIONS = {
     "rollmux_nodes": Definition("gauge", "nodes: busy in a phase, idle in a group, free, suspect, or drained", ("pool", "state")),
     "rollmux_pool_utilization": Definition(
-        "gauge", "share of the pool's node-seconds of late in which a phase held the node", ("pool",)
+        "gauge", "share of the pool's recent node-seconds in which a phase held the node", ("pool",)
     ),
     "rollmux_permits": Definition("counter", "permits given", ("pool",)),
     "rollmux_permit_wait_seconds": Definition("histogram", "from the wish for a permit to the permit", ("pool",)),
@@ -41,11 +41,11 @@ DEFINITIONS = {
     "rollmux_queue_length": Definition("gauge", "jobs that wait for a place", ()),
     "rollmux_jobs": Definition("gauge", "jobs by state", ("state",)),
     "rollmux_iterations": Definition("counter", "iterations done", ("job_id",)),
-    "rollmux_slo_slack": Definition("gauge", "1 - iteration time of late over the longest that keeps the SLO", ("job_id",)),
-    "rollmux_at_risk": Definition("gauge", "1 while a job breaks its SLO if it goes on as of late, else 0", ("job_id",)),
+    "rollmux_slo_slack": Definition("gauge", "1 - recent iteration time over the longest that keeps the SLO", ("job_id",)),
+    "rollmux_at_risk": Definition("gauge", "1 while a job breaks its SLO at its recent pace, else 0", ("job_id",)),
     "rollmux_overdue_seconds": Definition("gauge", "for how long a phase has held nodes over its worst case, else 0", ("job_id",)),
     "rollmux_usd_per_hour": Definition("gauge", "what the nodes of all groups cost", ()),
-    "rollmux_suspect_nodes": Definition("gauge", "nodes that lost leases may still use, and that are granted to nobody", ()),
+    "rollmux_suspect_nodes": Definition("gauge", "nodes that lost leases may still use, and that are granted to no job", ()),
     "rollmux_paused": Definition("gauge", "1 while the journal cannot be written and nothing is granted, else 0", ()),
     "rollmux_stopping": Definition("gauge", "1 once the service is stopping, else 0", ()),
 }

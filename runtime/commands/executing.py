@@ -154,7 +154,7 @@ def _compare(entry: dict[str, Any], job: dict[str, Any], tell: Callable[[str], N
         return
     changed = f"job {name}: its entry has changed since the service took it: {differing}"
     if tell is None:
-        raise InputError(f"{changed}; --accept-changes goes on with what the service has")
+        raise InputError(f"{changed}; --accept-changes continues with what the service has")
     tell(f"{changed}; the service keeps what it has")
 
 

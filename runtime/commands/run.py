@@ -109,7 +109,7 @@ def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Ag
 
     if folder is not None and is_begun(folder / JOURNAL):
         options = "".join(f" --{name} {value}" for name, value in (("address", address), ("compare", compare)) if value is not None)
-        how = f"{how}; `rollmux run --resume {folder}{options}` goes on"
+        how = f"{how}; `rollmux run --resume {folder}{options}` continues it"
     typer.echo(how)
 
 

@@ -104,7 +104,7 @@ def resume_all(folder: Path, options: RunOptions) -> str:
         if not specs:
             raise InputError(f"{folder}: the journal does not hold the jobs of its run, which an older RollMux began")
         if record.ended is not None and record.ended.outcome == "done":
-            why = "the processes that --compare would measure have ended" if compare else "there is nothing to go on with"
+            why = "the processes that --compare would measure have ended" if compare else "there is nothing to continue"
             raise InputError(f"{folder}: this run is done; {why}")
         ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled} | record.over_budget
         left = [spec for spec in specs if spec.id not in ended]

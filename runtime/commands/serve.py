@@ -101,7 +101,7 @@ def serve(
     if is_begun(folder / JOURNAL):
         record = read_run(folder)  # an unreadable journal is reported before Ray is started
         if not has_service(folder) and any(not fact.spec.is_attached for fact in record.submitted):
-            raise InputError(f"{folder}: holds a run, and no service; `{continuing(folder)}` goes on with it")
+            raise InputError(f"{folder}: holds a run, and no service; `{continuing(folder)}` continues it")
     try:
         with listening(), take_lock(folder / DRIVER_LOCK):
             wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace, max_hold)
@@ -117,4 +117,4 @@ def serve(
     except KeyboardInterrupt:
         typer.echo("stopped at once")
         raise
-    typer.echo(f"stopped; `rollmux serve {folder}{' --no-ray' if no_ray else ''}` goes on")
+    typer.echo(f"stopped; `rollmux serve {folder}{' --no-ray' if no_ray else ''}` continues it")

@@ -116,7 +116,7 @@ class Decisions:
                 self._log.say(f"{handle.id}: waits for nodes: {why}{self._figures(handle.id)}")
             case commands.AtRisk(_, slowdown, moved):
                 job = self._scheduler.state.job(handle.id)
-                risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time of late, {job.slo:g} at most"
+                risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time recently, {job.slo:g} at most"
                 self._log.say(risk if moved else f"{risk}; there is no better place for it now")
 
     def _place(self, handle: JobHandle, seating: commands.Seating) -> None:
@@ -135,7 +135,7 @@ class Decisions:
     def _figures(self, job_id: str) -> str:
         """Return words about doubts in a job's profile and how to measure it again, or ""."""
         words = self._doubts(job_id)
-        return f" ({words}; `rollmux run --no-cache` measures anew)" if words else ""
+        return f" ({words}; `rollmux run --no-cache` measures it again)" if words else ""
 
     def admit(self, handle: JobHandle, phase: HoldName) -> None:
         """Pass a granted permit on to a job that waits for it, if there is room for its state on the nodes."""

@@ -284,7 +284,7 @@ class JobLifecycle:
         why = handle.ending.why.problem
         note = Restarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
         notes = slices if handle.spec.is_attached else (*slices, note)  # only the owner of an attached job sets it back
-        run.log.say(f"{job_id}: {why}; goes on at iteration {begins + 1}")
+        run.log.say(f"{job_id}: {why}; continues at iteration {begins + 1}")
         successor = handle.successor(begins, _deaths(handle), note.why)
         placed = run.scheduler.state.is_running(job_id)
         handle.close()

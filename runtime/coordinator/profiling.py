@@ -145,7 +145,7 @@ class Profiling:
             + (f"; asleep it keeps {asleep_gb[0]:.2f} and {asleep_gb[1]:.2f} GB of each GPU" if any(asleep_gb) else "")
         )
         if profile.provisional or without_core:
-            log.say(f"{job.id}: {self._run.cold_starts.words(job.id)}; `rollmux run --no-cache` measures anew")
+            log.say(f"{job.id}: {self._run.cold_starts.words(job.id)}; `rollmux run --no-cache` measures it again")
         for number in range(1, 1 + len(job.shapes)):
             seconds = [f"{phase.worst_case_s:.2f} s on {phase.nodes}" for phase in job.phases(number)]
             log.say(f"{job.id}: shape {number}: rollout {seconds[0]}, training {seconds[1]}")

@@ -29,7 +29,7 @@ def start_line(order: Order) -> str:
     if order.profile:
         begins = "starts, to be profiled,"
     elif order.checkpoint is not None:
-        begins = f"goes on from its checkpoint after iteration {order.iteration}"
+        begins = f"continues from its checkpoint after iteration {order.iteration}"
     else:
         begins = "starts" if order.iteration == 0 else f"starts without a checkpoint at iteration {order.iteration + 1}"
     return f"{begins} on {' '.join(names)}"

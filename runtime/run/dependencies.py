@@ -58,7 +58,7 @@ def check_unchanged(folder: Path, specs: Iterable[JobSpec], accepts: bool) -> No
     if others and not accepts:
         names = ", ".join(one_line(path, 200) for path in others)
         raise InputError(
-            f"--resume {folder}: changed since the run began: {names}; --accept-changes goes on with what they are now"
+            f"--resume {folder}: changed since the run began: {names}; --accept-changes continues with what they are now"
         )
     remember(folder, specs)
 

@@ -69,7 +69,7 @@ class RunDriver:
     def __init__(self, plan: RunPlan, processes: Processes | None, stays: bool = False, observer: Observer | None = None) -> None:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
-        self._recalled: RecalledLeases | None = None  # until the run goes on
+        self._recalled: RecalledLeases | None = None  # until the run continues
         self._stays = stays
         log = self._log = RunLog(plan) if observer is None else RunLog(plan, observer.on_entries)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
@@ -255,7 +255,7 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, leases: Recalle
         _recall_work(run, handle)
         why = resume.problems[0] if resume.problems else "the run was resumed"
         notes.append(Restarted(run.log.now(), job_id, handle.counts.begins, why))
-        run.log.say(f"{job_id}: goes on at iteration {handle.counts.begins + 1}")
+        run.log.say(f"{job_id}: continues at iteration {handle.counts.begins + 1}")
 
 
 def _is_over(handle: JobHandle, record: RunRecord) -> bool:

@@ -146,7 +146,7 @@ def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
         finally:
             ray.kill(coordinator)
     except RayDied as error:
-        raise InputError(f"{error}; with --out DIR, `rollmux run --resume DIR` goes on") from error
+        raise InputError(f"{error}; with --out DIR, `rollmux run --resume DIR` continues it") from error
     except ray.exceptions.RayTaskError:
         raise
     except ray.exceptions.RayError as error:

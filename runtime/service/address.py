@@ -314,7 +314,7 @@ def check_run(folder: Path, option: str = "") -> None:
     """
     if has_service(folder):
         name = one_line(str(folder), 4096)
-        raise InputError(f"{option}{name}: holds a service, and no run; `{continuing(Path(name))}` goes on with it")
+        raise InputError(f"{option}{name}: holds a service, and no run; `{continuing(Path(name))}` continues it")
 
 
 def prepare_environment(address: RayAddress) -> None:

@@ -220,7 +220,7 @@ def _nobody(folder: Path) -> NoService:
     """Return the error that no service runs in a folder."""
     name, has_journal = Path(one_line(str(folder), 4096)), is_begun(folder / JOURNAL)
     if has_journal:
-        return NoService(f"--at {name}: no service runs there; `{continuing(folder)}` goes on with what is stopped", True)
+        return NoService(f"--at {name}: no service runs there; `{continuing(folder)}` continues it", True)
     return NoService(f"--at {name}: no service runs there; `rollmux serve {name}` starts one")
 
 

@@ -28,7 +28,7 @@ MOST_PREVIEWED = 100  # jobs at once: the time grows with their square, and is a
 _EVERY_S = 1.0  # shortest interval between forecasts of a queue that changes
 _AGAIN_S = 30.0  # interval for a queue that does not change: expected departures may be late
 _SHARE = 20  # forecasts take at most 1 / 20 of the time
-_UNKNOWN = "nobody knows yet how long its phases take: it is profiled first"
+_UNKNOWN = "it is not known yet how long its phases take: it is profiled first"
 
 T = TypeVar("T")
 

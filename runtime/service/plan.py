@@ -80,9 +80,9 @@ def service_plan(
     for option in ("policy", "dispatch"):
         value, recorded = getattr(wish, option), getattr(start, option)
         if value not in (None, recorded) and (option, planning_switches(value)) != ("policy", recorded):
-            raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and goes on with it")
+            raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and continues with it")
     if wish.cluster is not None:
-        raise InputError(f"--cluster: the service in {folder} was begun with a cluster of its own and goes on with it")
+        raise InputError(f"--cluster: the service in {folder} was begun with its own cluster and continues with it")
     nodes = keep_names(find(nodes_wanted(start.cluster, ())), before.nodes.values())
     check_pools(start.cluster, nodes)
     specs, names = tuple(fact.spec for fact in before.submitted), (start.policy, start.dispatch)

@@ -64,15 +64,15 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
                 watch(service, service.ended.remote(), say, lines_said)
                 break
             except RayDied as error:
-                raise InputError(f"{error}; `rollmux serve {folder}` goes on from the journal") from error
+                raise InputError(f"{error}; `rollmux serve {folder}` continues from the journal") from error
             except ray.exceptions.RayActorError:
                 if not address.answers():
-                    raise InputError(f"Ray has ended; `rollmux serve {folder}` goes on from the journal") from None
+                    raise InputError(f"Ray has ended; `rollmux serve {folder}` continues from the journal") from None
                 if monotonic() - began_s < _SETTLED_S:
                     raise InputError(
-                        "the coordinator has died, soon after its start; `rollmux serve` goes on from the journal"
+                        "the coordinator has died, soon after its start; `rollmux serve` continues from the journal"
                     ) from None
-                say("the coordinator has died; another one goes on from the journal")
+                say("the coordinator has died; another one continues from the journal")
                 service, address = None, replace(address, actor=f"{address.actor}-again")
     finally:
         with shielded():

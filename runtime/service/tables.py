@@ -29,7 +29,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     title = f"{report['folder']}: {report['policy']}, {report['dispatch']}"
     if ended := report.get("ended"):
         when = f"{'killed, last heard of' if ended == 'killed' else ended} at {report['ended_at']}"
-        goes_on = "" if ended == "done" else f"; `{report['continue']}` goes on"
+        goes_on = "" if ended == "done" else f"; `{report['continue']}` continues it"
         return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
     title += f", {figure(report['usd_per_hour'], ' $/h')}, {figure(report['usd_per_hour_solo'], ' $/h')} if every job were alone"
     parts: list[RenderableType] = [heading(title + (", stopping" if report["stopping"] else "")), jobs]
@@ -38,7 +38,7 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     if placed := [job for job in report["jobs"] if job["usd_per_hour"] is not None]:
         parts += heading("Shared against alone, by profiles"), sharing_table(placed)
     if report["throughput_gain"] is not None:
-        parts.append(Text(f"throughput per node-hour of late: {report['throughput_gain']:.2f}x that of the jobs alone"))
+        parts.append(Text(f"recent throughput per node-hour: {report['throughput_gain']:.2f}x that of the jobs alone"))
     return [*parts, _groups_table(report["groups"]), _pools_table(report["pools"]), *problems]
 
 

@@ -63,7 +63,7 @@ def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: in
         except Exception as wrong:
             path, problem = one_line(scope["path"]), f"{type(wrong).__name__}: {one_line(str(wrong))}"
             service.run.log.say(f"{scope['method']} {path}: {problem}")
-            response = error(500, f"{type(wrong).__name__}: a defect of RollMux; the service goes on")
+            response = error(500, f"{type(wrong).__name__}: a defect of RollMux; the service continues")
         await response(scope, receive, send)
 
     return Guard(answering, tokens, most_open)

@@ -316,7 +316,7 @@ def test_an_entry_that_has_changed_is_told_with_its_keys(command: Command, file:
         file.write_text(file.read_text().replace("slo: 2", "slo: 3"))
         changed = "job mine: its entry has changed since the service took it: slo (2, now 3); "
         status, _, said = command("exec", str(file), "--", "true")
-        assert status == 2 and f"{changed}--accept-changes goes on with what the service has" in said
+        assert status == 2 and f"{changed}--accept-changes continues with what the service has" in said
         assert little.jobs["mine"].state == "queued"
         status, _, said = command("exec", str(file), "--accept-changes", "--", "true")
         assert status == 0 and f"{changed}the service keeps what it has" in said

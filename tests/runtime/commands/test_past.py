@@ -44,24 +44,24 @@ def test_the_status_of_a_stopped_service_is_that_of_its_journal(command: Command
         status, out, err = command("status", "--at", str(folder), *arguments)
         assert (status, err) == (0, "")
         out = " ".join(out.split())  # lines are as wide as tables
-        assert f"stopped at {report['ended_at']}" in out and f"`rollmux serve {folder}` goes on" in out and "0 of 3" in out
+        assert f"stopped at {report['ended_at']}" in out and f"`rollmux serve {folder}` continues it" in out and "0 of 3" in out
 
 
 def test_a_run_is_continued_by_run_and_not_by_serve(command: Command, folder: Path) -> None:
     (folder / HTTP).unlink()
-    assert f"`rollmux run --resume {folder}` goes on" in " ".join(command("status", "--at", str(folder))[1].split())
-    assert f"no service runs there; `rollmux run --resume {folder}` goes on" in command("cancel", "a", "--at", str(folder))[2]
+    assert f"`rollmux run --resume {folder}` continues it" in " ".join(command("status", "--at", str(folder))[1].split())
+    assert f"no service runs there; `rollmux run --resume {folder}` continues it" in command("cancel", "a", "--at", str(folder))[2]
 
 
 def test_a_service_is_no_run_and_a_run_is_no_service(command: Command, folder: Path) -> None:
     for arguments in (("run", "--resume"), ("compare",)):
         status, out, err = command(*arguments, str(folder))
         assert (status, out) == (2, "") and err.count("\n") == 1
-        assert f"{folder}: holds a service, and no run; `rollmux serve {folder}` goes on with it" in err
+        assert f"{folder}: holds a service, and no run; `rollmux serve {folder}` continues it" in err
     (folder / HTTP).unlink()
     status, out, err = command("serve", str(folder), "--no-ray")
     assert (status, out) == (2, "") and err.count("\n") == 1
-    assert f"{folder}: holds a run, and no service; `rollmux run --resume {folder}` goes on with it" in err
+    assert f"{folder}: holds a run, and no service; `rollmux run --resume {folder}` continues it" in err
 
 
 def test_what_is_wrong_with_the_journal_of_a_bundle_is_said_of_the_bundle(command: Command, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_what_is_wrong_with_the_journal_of_a_bundle_is_said_of_the_bundle(comman
 def test_what_a_stopped_service_cannot_do_is_said_with_what_to_do(command: Command, folder: Path) -> None:
     status, out, err = command("cancel", "a", "--at", str(folder))
     assert (status, out) == (2, "") and err.count("\n") == 1
-    assert f"no service runs there; `rollmux serve {folder}` goes on with what is stopped" in err
+    assert f"no service runs there; `rollmux serve {folder}` continues it" in err
 
 
 def test_logs_are_read_from_files_also_when_they_are_followed(command: Command, folder: Path) -> None:

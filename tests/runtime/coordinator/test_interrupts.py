@@ -93,7 +93,7 @@ def test_ctrl_c_stops_at_the_next_phase_boundary_and_twice_at_once(tmp_path: Pat
         assert record.ended is not None and record.ended.outcome == "stopped"
         assert all(part.ok for part in record.phases)
         check_run(record)
-        assert out.endswith(f"\nstopped; `rollmux run --resume {tmp_path / 'out'}` goes on\n")
+        assert out.endswith(f"\nstopped; `rollmux run --resume {tmp_path / 'out'}` continues it\n")
 
 
 def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tmp_path: Path, command: Command) -> None:
@@ -116,7 +116,7 @@ def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tm
     begun.kill()
     begun.communicate()
     seen = " ".join(command("status", "--at", str(folder))[1].split())
-    assert "killed, last heard of at" in seen and f"`rollmux run --resume {folder}` goes on" in seen
+    assert "killed, last heard of at" in seen and f"`rollmux run --resume {folder}` continues it" in seen
     again = subprocess.run([*running, "--resume", str(folder)], env=environment, capture_output=True, text=True)
     assert (again.returncode, again.stderr) == (0, ""), again.stdout
     record = read_run(folder)
@@ -126,4 +126,4 @@ def test_a_run_whose_driver_was_killed_goes_on_once_and_leaves_nothing_behind(tm
     assert [done.metrics["count"] for done in record.iterations] == [*range(1, 13)]
     assert not processes(marker) and folders and not any(path.exists() for path in folders)
     status, _, err = command("run", "--resume", str(folder))
-    assert status == 2 and err.endswith("this run is done; there is nothing to go on with\n")
+    assert status == 2 and err.endswith("this run is done; there is nothing to continue\n")

@@ -30,7 +30,7 @@ def test_a_start_says_from_where_and_on_which_nodes() -> None:
     on = "on rollout-0 training-0"
     assert start_line(Order(0, False, NODES, "x")) == f"starts {on}"
     assert start_line(Order(-1, True, NODES, "x")) == f"starts, to be profiled, {on}"
-    assert start_line(Order(4, False, NODES, "x", "x/4")) == f"goes on from its checkpoint after iteration 4 {on}"
+    assert start_line(Order(4, False, NODES, "x", "x/4")) == f"continues from its checkpoint after iteration 4 {on}"
     assert start_line(Order(4, False, NODES, "x")) == f"starts without a checkpoint at iteration 5 {on}"
 
 

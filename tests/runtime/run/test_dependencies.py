@@ -64,6 +64,6 @@ def test_a_resume_says_what_has_changed_and_needs_a_word(command: Command, tmp_p
     file.write_text("now")
     (folder / FILE).write_text(json.dumps({"job_file": str(file), "digests": {str(file): "before"}}))
     status, _, said = command("run", "--resume", str(folder))
-    assert status == 2 and f"changed since the run began: {file}; --accept-changes goes on with what they are now" in said
+    assert status == 2 and f"changed since the run began: {file}; --accept-changes continues with what they are now" in said
     status, _, said = command("run", str(file), "--accept-changes")
     assert status == 2 and "--accept-changes: goes with --resume" in said

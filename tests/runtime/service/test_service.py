@@ -73,7 +73,7 @@ def test_five_jobs_of_which_one_is_cancelled_one_killed_one_poisoned_and_one_mov
         assert len(mine) == jobs[name]["iterations"], mine
     restarts = [line for line in logs["killed"] if "  restarted: " in line]
     assert [line.partition("restarted: ")[2] for line in restarts] == [fact.why for fact in record.restarted]
-    assert any("  goes on from its checkpoint after iteration " in line for line in logs["killed"])
+    assert any("  continues from its checkpoint after iteration " in line for line in logs["killed"])
     assert any("  ERROR in training: it went wrong in two lines" in line for line in logs["poisoned"])
     assert any("in _turn" in line for line in logs["poisoned"]) and logs["poisoned"][-1].startswith("controller | ")
     true_throughout(service.reports)

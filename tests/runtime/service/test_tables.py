@@ -84,7 +84,7 @@ def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -
     assert "a running (rollout) 0 rollout-0 training-0 3 of 9 yes 0.5" in text
     assert "b failed 3 of 9" in text and "b: init: [no] model" in text
     assert "a 2.47 s 2.00 s 1.23x 2.00x 1.25 2.00" in text
-    assert "throughput per node-hour of late: 1.75x" in text
+    assert "recent throughput per node-hour: 1.75x" in text
     assert "b 2.00 s" not in text, "a job without a place shares nothing"
     assert "0 1.50 2.00 3.50 rollout-0 training-0 a" in text and "rollout 2 1 0 1 0 0 26%" in text
 

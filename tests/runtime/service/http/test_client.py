@@ -150,7 +150,7 @@ def test_a_token_that_counts_no_longer_and_a_service_that_is_gone_are_said_to_be
     with connected(folder) as client, pytest.raises(InputError, match="this token is none of the service's"):
         client.status()
     announce(folder, ServiceAddress("http://127.0.0.1:1", served.token, None))
-    with pytest.raises(NoService, match=r"no service runs there; `rollmux run --resume .*` goes on"), connected(folder):
+    with pytest.raises(NoService, match=r"no service runs there; `rollmux run --resume .*` continues it"), connected(folder):
         pass
     withdraw(folder)
     with pytest.raises(NoService), connected(folder):

@@ -118,7 +118,7 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
     }
     assert "dry" not in (served.folder / OPERATIONS).read_text()
     unknown = served.ask("POST", "/v1/jobs?dry_run=true", {"id": "dry", **JOB, "class": "json:JSONEncoder"}).value
-    assert (unknown["fits"], unknown["reason"]) == (False, "nobody knows yet how long its phases take: it is profiled first")
+    assert (unknown["fits"], unknown["reason"]) == (False, "it is not known yet how long its phases take: it is profiled first")
     assert served.ask("POST", "/v1/jobs?dry_run=true", {"id": "one", **JOB}).status == 409
     service = Client(served.server.url, served.token)
     (same,) = service.preview([job_of({"id": "dry", **ATTACHED})])

@@ -140,7 +140,7 @@ def test_a_body_that_does_not_come_is_not_waited_for_for_ever(served: Served, mo
 def test_a_defect_is_said_to_be_one_and_ends_nothing(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served.service, "report", lambda: 1 / 0)
     answer = served.ask("GET", "/v1/status")
-    assert (answer.status, answer.value) == (500, {"error": "ZeroDivisionError: a defect of RollMux; the service goes on"})
+    assert (answer.status, answer.value) == (500, {"error": "ZeroDivisionError: a defect of RollMux; the service continues"})
     monkeypatch.undo()
     assert served.ask("GET", "/v1/status").status == 200
 
