@@ -162,7 +162,7 @@ class Iterations:
             raise Conflict(f"job {handle.id}: its owner has begun iteration {lease.turns.begins}; attach again to go back")
         handle.counts.go_back(number)
         lease.turns.go_back(number)
-        line = f"its owner goes back from iteration {counted} to {number}: those behind that are done again"
+        line = f"its owner goes back from iteration {counted} to {number}: the iterations after that are done again"
         run.log.write(TakenBack(run.log.now(), handle.id, lease.id, number))
         run.log.say(f"{handle.id}: {line}")
         run.log.tell_of(handle.id, line)
@@ -268,7 +268,7 @@ def _check_goes_on(is_here: bool) -> None:
         Stopping: If the job has given up its placement for the next coordinator; one line.
     """
     if not is_here:
-        raise Stopping("the service is stopping; the next one is to be told")
+        raise Stopping("the service is stopping; repeat the request to the next one")
 
 
 def _is_over(handle: JobHandle) -> bool:

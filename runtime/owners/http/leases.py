@@ -159,7 +159,7 @@ class Leases:
         lease = self.ledger.lease(lease_id)
         turn = Turn(phase, iteration := _iteration_of(lease, phase, iteration), extra)
         if extra and phase != "rollout":
-            raise InputError("extra: goes with a rollout")
+            raise InputError("extra: only a rollout can be extra")
         with self.ledger.sign(lease):
             await self._run.written()
             if lease.turns.open.get(phase) != turn and (refusal := await self._ask(lease, turn, wait_s)) is not None:
@@ -473,7 +473,7 @@ async def find_place(
         if stay is not None and (lease := stay.living) is not None:
             if not lease.moves or lease.turns.open:
                 raise Conflict(f"job {job_id}: another lease of it lives")
-            iterations.leave(lease, "its owner has attached anew")
+            iterations.leave(lease, "its owner has attached again")
             continue
         suspected = ledger.suspected.get(job_id)
         left_s = ledger.speak_for(suspected, pids) if suspected is not None else 0.0
@@ -563,7 +563,7 @@ def _handle_of(run: RunState, job_id: str) -> JobHandle:
     if handle is None:
         raise NotFound(f"job {one_line(job_id, 80)}: this service has no such job")
     if not handle.spec.is_attached:
-        raise Conflict(f"job {job_id}: is run by the service itself; nobody attaches to it")
+        raise Conflict(f"job {job_id}: is run by the service itself, and no owner can attach to it")
     if handle.ending.halted:
         return handle
     if handle.gone or (handle.ending.why is not None and not handle.ending.again):

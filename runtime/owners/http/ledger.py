@@ -316,7 +316,7 @@ class Ledger:
             facts.append(Suspected(now_s, job_id, lease.id, names))
             pids = ", ".join(map(str, living(lease.owner)))
             by = f" by process {pids}" if pids else ""
-            self.run.log.say(f"{job_id}: {why}; {', '.join(names)} may still be in use{by}, and is granted to nobody")
+            self.run.log.say(f"{job_id}: {why}; {', '.join(names)} may still be in use{by}, and is granted to no job")
         else:
             lease.stay.free.set()
             alive = ", ".join(map(str, living(lease.owner)))
@@ -359,7 +359,7 @@ class Ledger:
         self._blocks.add(lease.id)
         self.run.scheduler.members.stopped = True
         names = ", ".join(sorted(lease.suspects))
-        self.run.log.say(f"{lease.handle.id}: nothing is granted until it is known that it does not use {names} any more")
+        self.run.log.say(f"{lease.handle.id}: no permit is granted until it is known that the job does not use {names} any more")
 
     def _unblock(self, lease: Lease) -> None:
         if lease.id in self._blocks:
@@ -408,7 +408,7 @@ class Ledger:
             elif not lease.requests and now_s - lease.sign_s > rules.ttl_s:
                 self.lose(lease, f"its lease is lost: no sign of life for {rules.ttl_s:g} s")
             elif lease.stops_s is not None and now_s - lease.stops_s > rules.ttl_s:
-                self.lose(lease, f"it was told to stop, and has not for {rules.ttl_s:g} s")
+                self.lose(lease, f"it was asked to stop, and has not done so for {rules.ttl_s:g} s")
             elif rules.max_hold is not None and (too_long := self._too_long(lease, rules.max_hold, now_s)):
                 self.lose(lease, f"its lease is lost: {too_long}")
         for handle in [*run.handles.values()]:
@@ -475,7 +475,7 @@ class Ledger:
         if not suspects:
             raise NotFound(f"{one_line(node, 80)}: no lost lease holds it")
         for lease in suspects:
-            self.free(lease, (node,), "somebody has said so")
+            self.free(lease, (node,), "an operator has cleared it")
         return tuple(lease.handle.id for lease in suspects)
 
     def suspects(self) -> dict[str, str]:
@@ -506,7 +506,7 @@ class Ledger:
         if not lease.suspects:
             return
         if rules.grace_s is not None and now_s - lease.sign_s > max(rules.ttl_s + rules.grace_s, rules.fenced_s):
-            self.free(lease, lease.suspects, f"{rules.grace_s:g} s of grace are over")
+            self.free(lease, lease.suspects, f"{rules.grace_s:g} s of grace have passed")
         elif _is_known(lease.owner) and not self._using(lease):
             self.free(lease, lease.suspects, "its owner's processes have ended")
 

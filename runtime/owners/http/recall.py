@@ -209,7 +209,7 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
         stay.end(End("died", "step", lease.ended))
     else:
         handle.actors.come()
-        run.log.say(f"{handle.id}: its lease goes on")
+        run.log.say(f"{handle.id}: its lease continues")
 
 
 def _displaced(ledger: Ledger, lease: Lease) -> None:
