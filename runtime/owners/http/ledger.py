@@ -29,9 +29,9 @@ from runtime.machines.job_processes import started, user_of
 from runtime.owners.http.carriers import carriers_of, is_related
 
 MOST_PROCESSES = 4096  # per owner
-_REMEMBERED = 10_000  # leases that are over, so that late requests get an answer
+_REMEMBERED = 10_000  # most leases that are kept after their end, for late requests
 _LOOKS_S = 1.0
-_LATE_S = 1.0  # delay of a look from which this process was suspended or waited for its disk, and heard no heartbeat
+_LATE_S = 1.0  # a check later than this means that this process was suspended and heard no heartbeats
 
 
 @dataclass(eq=False)

@@ -93,7 +93,7 @@ class AttachedProcesses(Processes):
         return stay
 
     async def wait(self, handle: JobHandle) -> End:
-        """Wait until the job leaves its place."""
+        """Wait until the job leaves its placement, and return the reason."""
         stay = self.ledger.stay(handle)
         assert stay is not None
         return await asyncio.shield(stay.over)
