@@ -21,11 +21,11 @@ _MINUS = str.maketrans({"\u2212": "-", "\u2013": "-", "\u00a0": " ", "\u202f": "
 
 
 def number(answer: str, response: str) -> float:
-    """Return 1 if the final number of a response equals that of the answer, else 0.
+    r"""Return 1 if the final number of a response equals that of the answer, else 0.
 
-    The final number of a text is the first one after the last `####`, the one in the last `\\boxed{}`, or the last one of the text.
-    Thousands' commas, currency signs, units, a final full stop and trailing zeros are ignored; `1/2`, `\\frac{1}{2}`, `5e-1`, `5
-    \\times 10^{-1}` and `0.5` are equal, and so are `50%` and `50`.
+    The final number of a text is the first one after the last `####`, the one in the last `\boxed{}`, or the last one of the text.
+    Thousands' commas, currency signs, units, a final full stop and trailing zeros are ignored; `1/2`, `\frac{1}{2}`, `5e-1`, `5
+    \times 10^{-1}` and `0.5` are equal, and so are `50%` and `50`.
 
     Args:
         answer: Right answer, in one of these forms. The whole field `answer` of GSM8K works.

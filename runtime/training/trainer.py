@@ -277,7 +277,8 @@ class Trainer:
     def offload(self) -> Footprint:
         """Move weights and optimizer to host memory, release the device's memory, and return the resulting footprint.
 
-        The state does not move if it is already there."""
+        The state does not move if it is already there.
+        """
         for model in self._models():
             group.reshard(model)
         return self._offloader.offload()

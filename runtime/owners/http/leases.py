@@ -542,7 +542,7 @@ def _bring_to(run: RunState, stay: Stay | None, host: str, handle: JobHandle) ->
 def _nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | None:
     """Return the names of the nodes to which a job is restricted whose owner is on a host, or None for no restriction.
 
-    If the cluster has a single host, or none of this name, the owner reaches the nodes by a launcher of its own.
+    If the cluster has a single host, or none of this name, the owner reaches the nodes with its own launcher.
 
     Raises:
         Unprocessable: If the host has fewer nodes than the job asks for; one line.

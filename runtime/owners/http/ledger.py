@@ -2,7 +2,7 @@
 
 For leases without a heartbeat, and for nodes of lost leases, the ledger looks for processes that still use them. A process is
 identified by its id and its start time, because ids are reused. An id has another meaning in another pid namespace, so owners in
-containers of their own are treated like owners on other machines.
+separate containers are treated like owners on other machines.
 """
 
 from __future__ import annotations

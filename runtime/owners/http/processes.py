@@ -1,6 +1,6 @@
 """Placements of attached jobs. A placement starts no process of an attached job, and ends by ending the lease.
 
-For a job with a command the service starts the command in a process group of its own, and starts it again after it has died.
+For a job with a command the service starts the command in a separate process group, and starts it again after it has died.
 
 A command outlives a coordinator that is killed: the next coordinator takes over its lease and its processes. A command ends with a
 service that is stopped, and is started again with it.
