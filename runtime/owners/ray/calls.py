@@ -128,9 +128,7 @@ class JobCalls:
         if pool == "rollout" and handle.permits.pauses:
             raise Paused
         number = handle.iteration if iteration is None else iteration
-        asked_before = (
-            pool in handle.permits.asks or pool in handle.permits.holds
-        )  # the request was made before a pause of the rollouts
+        asked_before = pool in handle.permits.asks or pool in handle.permits.holds  # before its rollouts were paused
         handle.permits.wait_for(pool)
         if not asked_before:
             follows = protocol.asked(handle, pool, number, run.log.now(), parts)
