@@ -19,10 +19,12 @@ _LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!\w+:)([^)\s]+)\)")
 
 
 def with_whole_links(text: str, source: str, version: str) -> str:
-    """A text in Markdown whose relative links lead to the repository as it was at a version, so that they hold on any page.
+    """Return a page whose relative links lead to the repository as it was at a version, so that they hold on any page.
 
     Args:
-        source: address of the repository on GitHub. version: what follows the v of its tag.
+        text: Text of the page, in Markdown.
+        source: Address of the repository on GitHub.
+        version: Version, which follows the v of its tag.
     """
 
     def whole(link: re.Match[str]) -> str:

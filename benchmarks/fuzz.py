@@ -192,7 +192,7 @@ def become(case: Case, folder: Path, is_executed: bool) -> None:
 
 
 def would_start(*_: Any, **__: Any) -> Any:
-    """Replacement for functions that start Ray, an engine or a training."""
+    """Stand in for functions that start Ray, an engine or a training."""
     from rollmux_env.errors import InputError
 
     raise InputError(_STARTS)

@@ -40,10 +40,12 @@ class SignalListener:
         self._before = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
 
     def count(self) -> int:
+        """Return how many signals have come."""
         self._read_numbers()
         return sum(self._counts[number] for number in _SIGNALS)
 
     def take_hangups(self) -> int:
+        """Return how many hang-ups have come since the last call."""
         self._read_numbers()
         return self._counts.pop(signal.SIGHUP, 0)
 
@@ -53,10 +55,12 @@ class SignalListener:
                 self._counts.update(numbers)
 
     def check(self) -> None:
+        """Raise KeyboardInterrupt if more signals have come than are allowed."""
         if self.count() > self.allowed:
             raise KeyboardInterrupt
 
     def close(self) -> None:
+        """Give the signals back to the descriptor that had them before."""
         signal.set_wakeup_fd(self._before)
         self._written.close()
         self._read.close()

@@ -14,7 +14,7 @@ class OneLineEach(griffe.Extension):
     """Parts lines of a docstring's sections before names that it is about."""
 
     def on_object(self, *, obj: griffe.Object, loader: griffe.GriffeLoader, **kwargs: Any) -> None:
-        """Called for each object when all is loaded."""
+        """Part the sections of an object's docstring, when all is loaded."""
         if obj.docstring is None or not isinstance(obj, griffe.Function | griffe.Class):
             return
         names = [*(parameter.name for parameter in obj.parameters), *obj.members, "_"]

@@ -21,10 +21,13 @@ Navigation = list[str | dict[str, Any]]
 
 
 def navigation(docs: Path, index: str = "README.md") -> Navigation:
-    """Pages of a folder in the order of its index, which comes first; a heading of the index is a section of the pages below it.
+    """Return the pages of a folder in the order of its index, which comes first.
+
+    A heading of the index is a section of the pages below it.
 
     Args:
-        docs: the folder of all pages. index: the path of one folder's README.md in it.
+        docs: Folder of all pages.
+        index: Path of one folder's README.md in it.
     """
     folder = PurePosixPath(index).parent
     pages: Navigation = [index]
@@ -45,10 +48,13 @@ def navigation(docs: Path, index: str = "README.md") -> Navigation:
 
 
 def with_links_to_the_repository(text: str, page: str, root: Path, source: str) -> str:
-    """A page whose links to files outside docs/ lead to them in the repository.
+    """Return a page whose links to files outside docs/ lead to them in the repository.
 
     Args:
-        page: its path in docs/. root: the repository's folder. source: its address.
+        text: Text of the page, in Markdown.
+        page: Path of the page in docs/.
+        root: Folder of the repository.
+        source: Address of the repository.
     """
     parts = _BLOCK.split(text)
 
@@ -63,14 +69,14 @@ def with_links_to_the_repository(text: str, page: str, root: Path, source: str) 
 
 
 def on_config(config: Any) -> Any:
-    """Called with the configuration: `nav` is made."""
+    """Make the navigation of the site."""
     first, *others = navigation(Path(config.docs_dir))
     config.nav = [{"Home": first}, *others]
     return config
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Called with the text of each page; the first has all of the window."""
+    """Link a page to the repository, and give the first page all of the window."""
     if page.is_homepage:
         page.meta["hide"] = ["navigation", "toc"]
     root = Path(config.config_file_path).parent
@@ -78,7 +84,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def on_page_content(text: str, page: Any, config: Any, files: Any) -> str:
-    """Called with the HTML of each page: formulas become MathML."""
+    """Turn the formulas of a page into MathML."""
     from latex2mathml.converter import convert
 
     def formula(found: re.Match[str]) -> str:

@@ -68,7 +68,8 @@ class RoundRobin(Migrating):
     def choose(self, group: GroupView) -> WaitingPhase | MemberView | None:
         """Return the first waiting phase whose turn it is on all its nodes, to start it.
 
-        Without one, return the member whose tail blocks the next phase, to migrate that tail, or None to wait."""
+        Without one, return the member whose tail blocks the next phase, to migrate that tail, or None to wait.
+        """
         row, rows = group.row, group.rows
         for phase in group.waiting:
             if not phase.nodes & row.busy and in_turn(row, rows, phase.member.row, CODES[phase.phase], 0):

@@ -120,16 +120,19 @@ _SHAPES_FROM = len(CANDIDATE_FEATURES + MOVE_FEATURES)  # a row of moves has tho
 
 @compiled(arrays=False)
 def squash(x: float, scale: float) -> float:
+    """Map [0, inf) to [0, 1): `scale` to one half."""
     return x / (x + scale)
 
 
 @compiled(arrays=False)
 def signed(x: float) -> float:
+    """Map all numbers to (-1, 1), 1 to one half."""
     return x / (1.0 + abs(x))
 
 
 @compiled(arrays=False)
 def unit(x: float) -> float:
+    """Cut a number off at -1 and 1."""
     return min(1.0, max(-1.0, x))
 
 

@@ -38,7 +38,8 @@ class RunningPhases:
     def next_s(self) -> float:
         """Time of the first entry in seconds, or infinity without entries.
 
-        The entry may be void: replaced by a later one, or of a job that was cut."""
+        The entry may be void: replaced by a later one, or of a job that was cut.
+        """
         return self._heap[0][0] if self._heap else inf
 
     def next_ended(self, until_s: float) -> tuple[float, ReplayedJob, str] | None:

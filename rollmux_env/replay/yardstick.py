@@ -1,6 +1,7 @@
 """The replay of a yardstick, a reference that no real system could run: it rearranges running jobs at every instant without cost.
 
-Therefore no placements are logged."""
+Therefore no placements are logged.
+"""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
 
 
 def load_cluster(path: str | Path) -> Cluster:
-    """The `cluster` of a file, which may be a job file or hold nothing else.
+    """Return the `cluster` of a file, which may be a job file or hold nothing else.
 
     Raises:
         InputError: it cannot be read, or has none; one line.

@@ -56,7 +56,8 @@ class Net(NamedTuple):
 def net_of(weights: dict[str, Array], columns: int, learned: bool) -> Net:
     """Convert the weights of a policy file to a `Net` that reads only the first `columns` features of each row.
 
-    The features left out, those of shapes, count as 0."""
+    The features left out, those of shapes, count as 0.
+    """
 
     def of_layers(name: str) -> tuple[Array, ...]:
         layers = sum(key.startswith("context.") for key in weights)

@@ -1,6 +1,7 @@
 """Rewards of the placement environment: the value of the interval between two decisions.
 
-Any callable with the signature of `Reward.__call__` works; its attributes are optional."""
+Any callable with the signature of `Reward.__call__` works; its attributes are optional.
+"""
 
 from __future__ import annotations
 

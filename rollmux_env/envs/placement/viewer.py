@@ -1,6 +1,7 @@
 """Pictures of one stream: a panel for each pool, and in it a lane for each node.
 
-A lane shows one meta-iteration of the node's group, with idle time tinted."""
+A lane shows one meta-iteration of the node's group, with idle time tinted.
+"""
 
 from __future__ import annotations
 
