@@ -116,7 +116,7 @@ def _fill_closed_streams() -> None:
 
 
 def command() -> typer.Typer:
-    """The `rollmux` command with the commands of all floors."""
+    """Return the `rollmux` command with the commands of all floors."""
     import typer
 
     import policies.cli
