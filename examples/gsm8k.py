@@ -1,9 +1,9 @@
 """Convert problems in GSM8K's own format for a job of the task `jsonl`: `python examples/gsm8k.py .../train.jsonl`.
 
 A line of GSM8K is `{"question": ..., "answer": ...}`, and its answer ends in `#### NUMBER`. In gsm8k/ beside this script,
-train.jsonl and test.jsonl get lines with `question`, `answer` (the number alone) and `solution` (all of the answer). Lines of
-test.jsonl are taken evenly from all of the file. The test file of GSM8K itself is converted with `--held-out 0`, into a folder of
-its own.
+train.jsonl and test.jsonl get lines with `question`, `answer` (only the number) and `solution` (the whole answer). The lines of
+test.jsonl are taken evenly from the whole file. Convert GSM8K's own test file with `--held-out 0`, into another
+folder.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ HERE = Path(__file__).parent / "gsm8k"
 
 
 def convert(path: Path) -> list[dict[str, str]]:
-    """The lines of a file in GSM8K's format.
+    """Return the lines of a file in GSM8K's format, converted.
 
     Raises:
-        InputError: a line has not this format; one line that names it.
+        InputError: If a line does not have this format; one line that names it.
     """
     lines = []
     for number, text in enumerate(text_lines(path), 1):
@@ -48,10 +48,10 @@ def _converted(line: dict[str, Any]) -> dict[str, str]:
 
 
 def split(lines: list[dict[str, str]], held_out: int) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """(to train on, held out): evenly spaced lines are held out.
+    """Return the lines to train on and those held out, which are evenly spaced.
 
     Raises:
-        InputError: none would be left to train on; one line.
+        InputError: If no line would be left to train on; one line.
     """
     if held_out >= len(lines):
         raise InputError(f"--held-out {held_out}: there are {len(lines)} lines")
