@@ -19,7 +19,6 @@ import typer
 
 from policies.commands.options import TableOrJson
 from runtime.commands.options import At, Format, JobName, print_as
-from runtime.jobs.spec import OwnersJob
 
 NodeName = Annotated[str, typer.Argument(metavar="NODE", help="Name of a node, as in `rollmux status`.")]
 
@@ -141,6 +140,7 @@ def _entry_of(file: Path, job_id: str | None) -> dict[str, Any]:
     from rollmux_env.errors import InputError
     from rollmux_env.validation_errors import one_line
     from runtime.jobs.file import load_jobs
+    from runtime.jobs.spec import OwnersJob
 
     jobs = {spec.id: spec for spec in load_jobs(file).jobs}
     name = one_line(str(file), 4096)

@@ -253,5 +253,5 @@ def test_a_folder_with_runs_is_not_written_over(command: Command, tmp_path: Path
     options = [word for change in small("steps=256")[1:] for word in ("--set", change)]
     arguments = ("train", "toy", *options, "--out", str(tmp_path))
     assert command(*arguments)[0] == 0
-    assert "--resume goes on" in command(*arguments)[2]
+    assert "--resume continues them" in command(*arguments)[2]
     assert "seed is 0 there, and 1 here" in command(*arguments, "--set", "seed=1", "--resume")[2]

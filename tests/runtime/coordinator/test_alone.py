@@ -11,7 +11,7 @@ import pytest
 from policies.api import Arrived, Move, Place, Placement, isolated, may_move
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Reprofiled, Resumed
 from runtime import checkpoints
-from runtime.coordinator import job_handle
+from runtime.coordinator import job_records
 from runtime.coordinator.profiles import Profile
 from runtime.journal.audit import audit
 from runtime.journal.record import RunRecord
@@ -74,7 +74,7 @@ def test_a_job_that_cannot_be_taken_up_again_fails_alone(tmp_path: Path, monkeyp
             raise PermissionError(13, "Permission denied", str(folder))
         return true(folder, *most)
 
-    monkeypatch.setattr(job_handle, "newest", newest)
+    monkeypatch.setattr(job_records, "newest", newest)
     assert carry_out(replace(plan, resume=True)) == "done"
     record = record_in(tmp_path)
     (failed,) = record.failed

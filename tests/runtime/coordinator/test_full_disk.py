@@ -122,7 +122,7 @@ def test_a_run_whose_journal_cannot_be_written_can_be_stopped(tmp_path: Path) ->
         return await outcome, driver.run.log.lines(0)
 
     outcome, lines = asyncio.run(main())
-    assert outcome == "stopped" and "what is not in the journal is done again" in lines[-1]
+    assert outcome == "stopped" and "work that is not in the journal is repeated" in lines[-1]
     record = record_of(read_facts(tmp_path / JOURNAL))
     assert record.ended is None
 

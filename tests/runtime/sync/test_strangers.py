@@ -68,7 +68,7 @@ def test_a_header_has_so_long_altogether(members: Members, monkeypatch: pytest.M
 
 def test_so_many_wait_and_then_the_oldest_goes(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "_HEADER_S", NEVER_S)
-    monkeypatch.setattr(streams, "_MOST", 4)
+    monkeypatch.setattr(streams, "_MOST_WAITING", 4)
     transfer = members.transfer(LAYOUT, 1, "aware")
     idle = [socket.create_connection(transfer.addresses[0]) for _ in range(9)]
     receiving = members.receive(0, transfer)
