@@ -33,7 +33,7 @@ LONGEST = (  # files that take longest begin first, so that no process waits at 
     "runtime/coordinator/test_recovery.py",
     "runtime/service/test_user_code.py",
     "runtime/grpo/test_asynchronous.py",
-    "trainers/test_imitation.py",
+    "trainers/recipes/test_imitation.py",
     "runtime/commands/test_run.py",
     "policies/test_optimal.py",
     "runtime/engines/test_engines.py",
