@@ -10,9 +10,6 @@ kernel's tests have passed. With another `rollmux_env.kernel.compiled` uses numb
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -21,6 +18,8 @@ from numba.core import typed_passes, untyped_passes
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, DefaultPassBuilder, Flags
 from numba.core.compiler_machinery import PassManager
+
+from rollmux_env.garbage import without_collections
 
 _TESTED = ("0.65.",)
 _NOT_NEEDED = (  # the kernel has no closures, context managers, literal_unroll, objects or parallel loops; it is not inspected
@@ -70,7 +69,7 @@ class EntryCompiler(Compiler):  # type: ignore[misc]
         return [passes]
 
     def compile_extra(self, function: Any) -> Any:
-        with _without_collections():
+        with without_collections():  # looking through what it makes takes a tenth of its time
             return super().compile_extra(function)
 
 
@@ -103,15 +102,3 @@ class _CalleeLibrary(JITCodeLibrary):  # type: ignore[misc]
         environments = (str(one) for one in whole.global_variables if one.name.startswith("_ZN08NumbaEnv"))
         self._final_module = llvm.parse_assembly("\n".join((str(self._codegen._create_empty_module(self.name)), *environments)))
         self._finalize_final_module()
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Pause the garbage collector: a compiler makes many objects that stay, and looking through them takes a tenth of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

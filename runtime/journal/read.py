@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sqlite3
 from collections.abc import Iterator
 from functools import cache
@@ -15,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular
+from rollmux_env.garbage import without_collections
 from rollmux_env.validation_errors import describe, one_line
 from runtime.journal.facts import KINDS, Fact
 from runtime.journal.log import log_problem
@@ -104,7 +104,7 @@ def read_facts(path: Path) -> list[Fact]:
     name = one_line(str(path), 4096)
     facts = []
     check_log(path)
-    with opened(path) as database, _without_collections():
+    with opened(path) as database, without_collections():
         for fact in facts_of(database, name):
             facts.append(fact)  # noqa: PERF402 - the number of facts is needed if the next one is damaged
         if problem := structure_problem(database):
@@ -154,18 +154,6 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
             database.close()
     except sqlite3.Error as error:
         raise InputError(f"{name}: is no journal: {error}") from None
-
-
-@contextlib.contextmanager
-def _without_collections() -> Iterator[None]:
-    """Pause garbage collection. All new objects are kept, so searching them for garbage would take as long as reading them."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
