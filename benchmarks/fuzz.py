@@ -192,7 +192,7 @@ def become(case: Case, folder: Path, is_executed: bool) -> None:
 
 
 def would_start(*_: Any, **__: Any) -> Any:
-    """Stand in for functions that start Ray, an engine or a training."""
+    """Replace functions that start Ray, an engine or a training."""
     from rollmux_env.errors import InputError
 
     raise InputError(_STARTS)

@@ -78,7 +78,7 @@ class ReplayedJob:
         factors: Factors on `base_s` by phase and iteration, for sampled durations and drift.
         sync_s: Seconds of a sync in the placement.
         switch: Warm and cold start of each phase in the placement.
-        cold: For each kind of phase, whether the next one has a cold start.
+        cold: Whether the next phase of a kind has a cold start, by kind.
         keys: Nodes of each phase as keys of `ReplayedGroup.last`: numbers of rollout nodes, or `TRAINING_POOL`.
         bits: Bit mask of the rollout nodes; 0 if rollouts run on training nodes.
         nodes: Number of nodes of each phase.

@@ -69,7 +69,7 @@ class RunningPhases:
             switch_s = switch.cold_s if job_run.cold[phase] else switch.warm_s
             job_run.cold[phase] = False
         job_run.runs[phase] = (now_s, switch_s)
-        if not self._migrates or phase == "training" or not job_run.bits:  # without rollout nodes of its own, no tail migrates
+        if not self._migrates or phase == "training" or not job_run.bits:  # without its own rollout nodes, no tail migrates
             self.wake(job_run, now_s + (switch_s + job_run.phase_s(phase)), phase)
             return
         job_run.began_s, job_run.passed = now_s, False

@@ -190,7 +190,7 @@ class NodePool:
             wanted: Places that need a node.
             used: Names of nodes that jobs still use.
             now_s: Current time, in seconds.
-            own: For places that may have only some nodes, the names of these nodes, or None.
+            own: Names of the nodes that a place may have, by place, if only some; None if all places may have all.
             groups: Groups to which `wanted` refers, or None for all; the places of other groups stay unchanged.
 
         Raises:

@@ -45,7 +45,7 @@ class News:
     Attributes:
         progress: Progress by job.
         resumed: Identifiers of jobs whose pause is over.
-        departed: For each job that departs, whether it does so because its budget is exhausted.
+        departed: Jobs that depart, by id, and whether each departs because its budget is exhausted.
         withdrawn: Identifiers of jobs that leave the queue.
         arriving: Jobs that arrive.
     """
@@ -97,7 +97,7 @@ class Restrictions:
     """Limits on the places of jobs beyond those of the state.
 
     Attributes:
-        confined: For each job that may use only some nodes, the names of these nodes.
+        confined: Names of the nodes that a job may use, by id; jobs that may use all are not in it.
         alone: Ids of jobs with which no other job may share a group.
         hidden: Ids of groups that the policy does not see: those with drained nodes, and those of `alone` jobs.
     """
@@ -122,7 +122,7 @@ class Planner:
         ticks: Times at which the policy is woken.
         events: Applied events that have not been taken yet.
         decision_s: Seconds that each call of the policy for a waiting job has taken.
-        why: For each job that got a new group, the reason why it joined no other one; None if reasons are not recorded.
+        why: Reasons why jobs that got a new group joined no other one, by id; None if reasons are not recorded.
         settle: Function that assigns nodes to groups as the state says; the given job gets the nodes of `own_nodes`.
     """
 
