@@ -286,10 +286,12 @@ class JobLifecycle:
         notes = slices if handle.spec.is_attached else (*slices, note)  # only the owner of an attached job sets it back
         run.log.say(f"{job_id}: {why}; continues at iteration {begins + 1}")
         successor = handle.successor(begins, _deaths(handle), note.why)
-        placed = run.scheduler.state.is_running(job_id)
+        placed, waits = run.scheduler.state.is_running(job_id), job_id in run.scheduler.state.waiting
         handle.close()
         handle.leave_place()
         run.handles[job_id] = successor
+        if waits:  # it stays in the queue of the policy
+            successor.arrive()
         news: list[facts.Fact] = [facts.Cleared(job_id)]
         problem = None
         if placed and successor.job is not None and not successor.place.parks:

@@ -146,6 +146,20 @@ def test_what_goes_wrong_is_over_when_the_schedule_says_so(faults: tuple[Fault, 
     assert found(range(3), *faults, file=False) == []
 
 
+def test_a_job_whose_owner_dies_while_it_waits_gets_a_place_later() -> None:
+    """Its user may hold two nodes of each pool, so a job that was measured again waits, and its owner is killed."""
+    one, two = plain(0).jobs
+    entry = {"profile": {"iterations": 2}}
+    jobs = (
+        one,
+        replace(two, iterations=3, here=False, entry=entry),
+        replace(two, id="three", iterations=3, overruns=1.5, inits=True),
+    )
+    faults = (Fault("kill owner", 14.0, "two"), Fault("kill owner", 16.0, "three"))
+    worlds = [replace(plain(seed, *faults), jobs=jobs, pairs=2, dispatch="round-robin", quota=2, grace_s=None) for seed in range(4)]
+    assert [carry_out(world).problems for world in worlds] == [()] * 4
+
+
 @pytest.mark.parametrize("kind", BAD_MINUTES)
 def test_five_bad_minutes_of_the_disk_end_no_owner(kind: str) -> None:
     """Their releases wait, and are given up and repeated; the heartbeats beside them are answered."""
