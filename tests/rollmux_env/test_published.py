@@ -77,7 +77,7 @@ def test_every_source_is_told_what_system_its_gpus_are_of() -> None:
 def test_figures_are_where_a_reader_of_the_paper_looks_for_them() -> None:
     assert PHASES_S["7B-8k"] == (133.8, 112.8, 159.6, 98.2)
     assert SUITES["production"].paper["fixed stays", "rollmux", "saving"] == 1.84
-    assert SUITES["sensitivity"].paper["SLO 1.5", "rollmux", "penalised cost / optimum"] == 1.07
+    assert SUITES["sensitivity"].paper["SLO 1.5", "rollmux", "penalised cost / optimal"] == 1.07
     assert source("nemo_rl").value("name", str) == "NeMo-RL"
     observed = SUITES["mixed"].differences[-1]
     assert SUITES["production"].differences[2] == f"{observed} The paper's 100% was observed."
