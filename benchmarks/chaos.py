@@ -35,7 +35,7 @@ from rich.table import Table
 
 from rollmux_env.report.tables import show
 from runtime.journal.audit import Audit, audit
-from runtime.journal.facts import Fact, Failed, Iteration
+from runtime.journal.facts import Fact, IterationSlice, JobFailed
 from runtime.journal.write import JOURNAL, read_facts
 
 HERE = Path(__file__).resolve().parent
@@ -279,12 +279,12 @@ def judge(round_: Round, tally: Tally) -> None:
     wrong = [
         f"A2: job {fact.job_id} counted {fact.metrics['count']:.0f} in iteration {fact.number}"
         for fact in facts
-        if isinstance(fact, Iteration) and fact.metrics.get("count", fact.number + 1) != fact.number + 1
+        if isinstance(fact, IterationSlice) and fact.metrics.get("count", fact.number + 1) != fact.number + 1
     ]
     left = [f"A1: job {job_id} did not end" for job_id, outcome in result.jobs.items() if outcome == "present"]
     problems = [f"{round_.folder.name}: {problem}" for problem in (*result.problems, *wrong, *left)]
     tally.audits.append(Audit(result.jobs, result.iterations, result.repeated, result.restarts, result.relaunches, tuple(problems)))
-    tally.failures += [f"{fact.job_id}: {fact.where}: {fact.problem}" for fact in facts if isinstance(fact, Failed)]
+    tally.failures += [f"{fact.job_id}: {fact.where}: {fact.problem}" for fact in facts if isinstance(fact, JobFailed)]
 
 
 @contextlib.contextmanager

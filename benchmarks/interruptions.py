@@ -29,7 +29,7 @@ from rich.table import Table
 
 from rollmux_env.report.tables import show
 from runtime.journal.audit import audit
-from runtime.journal.facts import Iteration
+from runtime.journal.facts import IterationSlice
 from runtime.journal.write import JOURNAL, is_begun, read_facts, record_of
 
 HERE = Path(__file__).resolve().parent
@@ -193,7 +193,7 @@ def judge(folder: Path, names: list[str], iterations: int, tally: Tally) -> None
         counts = [done.metrics["count"] for done in record_of(facts).iterations if done.job_id == name]
         if counts != [*range(1, iterations + 1)]:
             tally.problems.append(f"{folder.name}: job {name} counted {counts}")
-    print(f"{folder.name}: {sum(isinstance(fact, Iteration) for fact in facts)} iterations recorded", flush=True)
+    print(f"{folder.name}: {sum(isinstance(fact, IterationSlice) for fact in facts)} iterations recorded", flush=True)
 
 
 def interrupt_run(home: Path, times: int, rng: random.Random, tally: Tally) -> None:
@@ -253,7 +253,7 @@ def interrupt_service(home: Path, times: int, rng: random.Random, tally: Tally) 
     def over() -> bool:
         """Return whether all jobs have done their last iteration."""
         facts = read_facts(one.folder / JOURNAL)
-        counts = Counter(fact.job_id for fact in facts if isinstance(fact, Iteration) and fact.number == iterations - 1)
+        counts = Counter(fact.job_id for fact in facts if isinstance(fact, IterationSlice) and fact.number == iterations - 1)
         return all(counts[name] for name in names)
 
     wait_for(over, "the jobs")

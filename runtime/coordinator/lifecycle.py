@@ -25,7 +25,7 @@ from runtime.coordinator.profiling import arrival
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import OwnersJob
 from runtime.jobside.messages import End
-from runtime.journal.facts import Cancelled, Fact, Failed, Restarted
+from runtime.journal.facts import Fact, JobCancelled, JobFailed, JobRestarted
 from runtime.machine import Node
 from runtime.machines.nodes import POOLS
 
@@ -221,7 +221,7 @@ class JobLifecycle:
         run.log.say(f"{handle.id}: cancelled")
         ending = handle.ending.why is not None
         handle.begin_end(End("cancelled"))
-        note = Cancelled(run.log.now(), handle.id)
+        note = JobCancelled(run.log.now(), handle.id)
         if ending:
             run.log.write(note)
         else:
@@ -269,7 +269,7 @@ class JobLifecycle:
             if handle.ending.again:
                 run.log.say(f"{handle.id}: {problem}; is given up")
                 problem = f"{problem} ({DEATHS} times in a row without an iteration done)"
-            notes += (Failed(run.log.now(), handle.id, end.where, problem, end.details),)
+            notes += (JobFailed(run.log.now(), handle.id, end.where, problem, end.details),)
             run.log.say(f"{handle.id}: FAILED in {end.where}: {problem}")
         handle.close()
         waits = handle.id in run.scheduler.state.waiting
@@ -282,7 +282,7 @@ class JobLifecycle:
         assert handle.ending.why is not None
         begins = resume.iterations
         why = handle.ending.why.problem
-        note = Restarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
+        note = JobRestarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
         notes = slices if handle.spec.is_attached else (*slices, note)  # only the owner of an attached job sets it back
         run.log.say(f"{job_id}: {why}; continues at iteration {begins + 1}")
         successor = handle.successor(begins, _deaths(handle), note.why)

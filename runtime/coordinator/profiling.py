@@ -28,7 +28,7 @@ from runtime.coordinator.job_state import JobState
 from runtime.coordinator.profiles import Measured, Profile
 from runtime.coordinator.run_state import RunState
 from runtime.jobside.messages import Done, Report
-from runtime.journal.facts import Bound, PhaseSlice, Profiled
+from runtime.journal.facts import JobProfiled, PhaseSlice, SharingBound
 from runtime.machine import Node, Pool, lacked_core
 from runtime.machines.forecast import with_shapes
 
@@ -123,7 +123,7 @@ class Profiling:
         log = self._run.log
         job = profiles.job_as_stated(handle.spec, log.now(), longest_s)
         handle.learn(job)
-        log.write(Profiled(log.now(), job, not longest_s))
+        log.write(JobProfiled(log.now(), job, not longest_s))
         if names := frozenset(name for names in handle.spec.nodes_named.values() for name in names):
             self._run.confine(handle, names)
 
@@ -134,7 +134,7 @@ class Profiling:
         handle.learn(job)
         handle.residency.learn(profile.waits)
         without_core = tuple(pool for pool in profile.parts if pool in handle.profile.without_core)
-        fact = Profiled(log.now(), job, cached, profile.waits, profile.provisional, without_core)
+        fact = JobProfiled(log.now(), job, cached, profile.waits, profile.provisional, without_core)
         self._run.cold_starts.profiled(fact)
         log.write(fact)
         asleep_gb = [part.device_gb for part in (profile.rollout, profile.training)]
@@ -415,7 +415,7 @@ class Timings:
         """Record the seconds of a phase."""
         self._seconds[mode, job_id, pool].append(seconds)
 
-    def bounds(self, job_ids: Sequence[str]) -> list[Bound]:
+    def bounds(self, job_ids: Sequence[str]) -> list[SharingBound]:
         """Return a bound for each pairing of a rollout with the training of the other job."""
         bounds = []
         for a, b in (job_ids, job_ids[::-1]):
@@ -423,5 +423,5 @@ class Timings:
             alone, paired = ([self._seconds[mode, *key] for key in keys] for mode in ("alone", "paired"))
             if all((*alone, *paired)):
                 names = f"{a} rollout", f"{b} training"
-                bounds.append(Bound(names, (fmean(alone[0]), fmean(alone[1])), (fmean(paired[0]), fmean(paired[1]))))
+                bounds.append(SharingBound(names, (fmean(alone[0]), fmean(alone[1])), (fmean(paired[0]), fmean(paired[1]))))
         return bounds

@@ -29,7 +29,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_log import RunLog
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobside.messages import End, Stopped
-from runtime.journal.facts import Fact, Failed, Told
+from runtime.journal.facts import Fact, JobFailed, SchedulerInformed
 from runtime.journal.record import ColdStarts
 from runtime.journal.write import Unwritable
 
@@ -125,7 +125,7 @@ class RunState:
             at_s, stopped = self.log.now(), self.scheduler.members.stopped
             step = self.scheduler.step(at_s, news)
             permits = tuple((one.job_id, one.phase) for one in step.commands if isinstance(one, commands.Grant))
-            instant = [Told(at_s, news, permits, stopped)] if news or any(step) else []
+            instant = [SchedulerInformed(at_s, news, permits, stopped)] if news or any(step) else []
             self.log.write(*notes, *instant, *step.entries)
             for entry in step.entries:
                 self.decisions.announce(entry)
@@ -216,7 +216,7 @@ class RunState:
         self.log.say(f"{handle.id}: FAILED in {where}: {problem}")
         handle.begin_end(End("failed", where, problem))
         handle.close()
-        self.tell(facts.Failed(handle.id), notes=(Failed(self.log.now(), handle.id, where, problem),))
+        self.tell(facts.Failed(handle.id), notes=(JobFailed(self.log.now(), handle.id, where, problem),))
         handle.tell(None, self.log.now())
 
     def attempt(self, handle: JobHandle, where: str, work: Callable[..., None], *arguments: Any) -> None:

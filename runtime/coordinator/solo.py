@@ -7,7 +7,7 @@ from runtime.coordinator.ends import RunEnd
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiling import needs_of
 from runtime.coordinator.run_state import RunState
-from runtime.journal.facts import SoloIteration
+from runtime.journal.facts import SoloIterationSlice
 from runtime.machine import Pool
 
 SOLO = 5  # iterations alone; the first one loads offloaded state, and is excluded from all means
@@ -81,7 +81,7 @@ class SoloIterations:
         """Record an iteration alone."""
         run, now_s = self._run, self._run.log.now()
         began_s, _ = handle.permits.iterate(handle.iteration, now_s, is_asynchronous=False)
-        run.log.write(SoloIteration(handle.id, handle.iteration, began_s, now_s))
+        run.log.write(SoloIterationSlice(handle.id, handle.iteration, began_s, now_s))
         run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
         handle.counts.begin(handle.iteration + 1)
         if handle.profile.count():

@@ -105,7 +105,7 @@ class End:
 
     Attributes:
         outcome: `done`, `stopped`, `failed` (by the job's code) or `died` (one of its processes).
-        where: Place of a failure, as in `runtime.journal.facts.Failed`.
+        where: Place of a failure, as in `runtime.journal.facts.JobFailed`.
         problem: Line about a failure; for a job that is done, a line for the user or "".
         details: Traceback of a failure.
         out_of_memory: Whether the job failed or died because a GPU had too little memory.

@@ -37,8 +37,9 @@ from rollmux_env.files import check_regular, copy_data
 from rollmux_env.replay.checks import check_clock, check_sample, check_state
 from rollmux_env.scheduler.facts import Drained, Undrained
 from rollmux_env.validation_errors import one_line
-from runtime.journal import facts as kinds
-from runtime.journal.facts import LEASE, Bound, Fact, Offloaded, PhaseSlice, Span, Started
+from runtime.journal import facts as journal_facts
+from runtime.journal.facts import LEASE, Fact, PhaseSlice, RunStarted, SharingBound, Span, StateOffloaded, SyncSlice
+from runtime.journal.kinds import kind_of
 from runtime.journal.log import log_problem
 from runtime.journal.read import JOURNAL, DamagedJournal, check_there, facts_of, opened, structure_problem
 from runtime.journal.record import RunRecord
@@ -143,25 +144,25 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
     checkpoints: set[tuple[str, int]] = set()  # job and number of iterations that it had done
     over: set[str] = set()
     for fact in facts:
-        if isinstance(fact, kinds.Failed | kinds.Cancelled):
+        if isinstance(fact, journal_facts.JobFailed | journal_facts.JobCancelled):
             over.add(fact.job_id)
-        elif isinstance(fact, kinds.Iteration):
+        elif isinstance(fact, journal_facts.IterationSlice):
             if fact.number != due[fact.job_id] or fact.number >= most.get(fact.job_id, fact.number + 1):
                 yield f"A2: job {fact.job_id} did iteration {fact.number} when {due[fact.job_id]} was due"
             if fact.job_id in over:
                 yield f"A2: job {fact.job_id} did iteration {fact.number} after its end"
             due[fact.job_id] = fact.number + 1
-        elif isinstance(fact, kinds.Checkpointed):
+        elif isinstance(fact, journal_facts.JobCheckpointed):
             if fact.iterations > due[fact.job_id]:
                 yield f"A2: job {fact.job_id} has a checkpoint of {fact.iterations} iterations and did {due[fact.job_id]}"
             checkpoints.add((fact.job_id, fact.iterations))
-        elif isinstance(fact, kinds.Restarted):
+        elif isinstance(fact, journal_facts.JobRestarted):
             if fact.iteration > due[fact.job_id]:
                 yield f"A2: job {fact.job_id} continues at iteration {fact.iteration} when {due[fact.job_id]} was due"
             elif fact.iteration and (fact.job_id, fact.iteration) not in checkpoints:
                 yield f"A2: job {fact.job_id} continues at iteration {fact.iteration}, which has no checkpoint"
             due[fact.job_id] = fact.iteration
-        elif isinstance(fact, kinds.TakenBack):
+        elif isinstance(fact, journal_facts.JobRolledBack):
             if fact.iteration >= due[fact.job_id]:
                 yield f"A2: job {fact.job_id} takes back iteration {fact.iteration} when {due[fact.job_id]} was due"
             due[fact.job_id] = fact.iteration
@@ -173,17 +174,17 @@ def _nodes(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
     drained: frozenset[str] = frozenset()
     for fact in facts:
         match fact:
-            case kinds.Told():
+            case journal_facts.SchedulerInformed():
                 drained = _drained(fact, drained)
-            case kinds.Assigned():
+            case journal_facts.Assigned():
                 yield from _assign(fact, places, drained)
-            case kinds.Returned(at_s=at_s, node=node):
+            case journal_facts.Returned(at_s=at_s, node=node):
                 if places.pop(node, None) is None:
                     yield f"A3: at {at_s:.3f} s {node} is given back, which no place had"
-            case kinds.Relaunched(nodes=nodes):
+            case journal_facts.RunRelaunched(nodes=nodes):
                 there = {node.name for node in nodes}
                 places = {node: place for node, place in places.items() if node in there}
-            case kinds.PhaseSlice(job_id=job_id, group=group, end_s=end_s):
+            case journal_facts.PhaseSlice(job_id=job_id, group=group, end_s=end_s):
                 foreign = [node for node in fact.nodes if node not in places or places[node][0] != group]
                 if foreign:
                     yield f"A3: job {job_id} ran on {foreign[0]}, which was not of group {group}, until {end_s:.3f} s"
@@ -191,7 +192,7 @@ def _nodes(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
         yield from (f"A3: {node} is {_named(place)} when the run has ended" for node, place in places.items())
 
 
-def _drained(fact: kinds.Told, before: frozenset[str]) -> frozenset[str]:
+def _drained(fact: journal_facts.SchedulerInformed, before: frozenset[str]) -> frozenset[str]:
     """Return the names of the drained nodes after a fact about the scheduler."""
     for news in fact.facts:
         if isinstance(news, Drained | Undrained):
@@ -199,7 +200,7 @@ def _drained(fact: kinds.Told, before: frozenset[str]) -> frozenset[str]:
     return before
 
 
-def _assign(fact: kinds.Assigned, places: dict[str, _Place], drained: Collection[str]) -> Iterator[str]:
+def _assign(fact: journal_facts.Assigned, places: dict[str, _Place], drained: Collection[str]) -> Iterator[str]:
     """Record that a node gets a place, and report conflicts."""
     place = fact.group, fact.pool, fact.number
     begins = f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}"
@@ -225,7 +226,7 @@ def _states(record: RunRecord) -> Iterator[str]:
             apply_recorded(state, event)
             check_state(state, arrived, keeps_slo=False)
         except IMPOSSIBLE as error:
-            yield f"A4: {kinds.kind_of(event)} at {event.at_s:.3f} s: {error}"
+            yield f"A4: {kind_of(event)} at {event.at_s:.3f} s: {error}"
             return
     left = [job_id for group in state.group_list() for job_id in group.jobs] + state.waiting
     if left and _done(record):
@@ -236,10 +237,10 @@ def _clock(facts: Sequence[Fact]) -> Iterator[str]:
     """Check A5: that the facts are in order of time."""
     last_s = 0.0
     for fact in facts:
-        if isinstance(fact, kinds.Bound | kinds.SyncSlice):  # the times of a sync come from the job's own clock
+        if isinstance(fact, SharingBound | SyncSlice):  # the times of a sync come from the job's own clock
             continue
         if fact.at_s < last_s:
-            yield f"A5: {kinds.kind_of(fact)} at {fact.at_s:.6f} s comes after {last_s:.6f} s"
+            yield f"A5: {kind_of(fact)} at {fact.at_s:.6f} s comes after {last_s:.6f} s"
         last_s = fact.at_s
 
 
@@ -275,7 +276,7 @@ def _check_memory(record: RunRecord) -> None:
     """Assert R4 for the memory that jobs kept on a node from their last phase there until they left."""
     limits = {name: getattr(record.started.cluster, node.pool).node_memory_gb for name, node in record.nodes.items()}
     departures = [(event.at_s, event.job_id) for event in record.log if isinstance(event, Departed)]
-    resident: dict[tuple[str, str], PhaseSlice | Offloaded] = {}  # latest fact about memory, by job and phase
+    resident: dict[tuple[str, str], PhaseSlice | StateOffloaded] = {}  # latest fact about memory, by job and phase
     offloaded = sorted(record.offloaded, key=lambda fact: fact.at_s)
     for part in sorted(record.phases, key=lambda part: part.end_s):
         while departures and departures[0][0] <= part.end_s:
@@ -320,8 +321,8 @@ class Check:
         if not self.facts:
             return "none"
         fact = self.facts[-1]
-        at_s = "" if isinstance(fact, Bound) else f" at {fact.at_s:.3f} s"
-        return f"{len(self.facts)}, {kinds.kind_of(fact)}{at_s}"
+        at_s = "" if isinstance(fact, SharingBound) else f" at {fact.at_s:.3f} s"
+        return f"{len(self.facts)}, {kind_of(fact)}{at_s}"
 
 
 def check_journal(folder: Path) -> Check:
@@ -344,7 +345,7 @@ def check_journal(folder: Path) -> Check:
                 problem = f"fact {damage.number} {damage.problem}"
     possible, why = _possible(facts)
     if why is not None:
-        problem = f"fact {possible + 1} ({kinds.kind_of(facts[possible])}) cannot have happened after those before it: {why}"
+        problem = f"fact {possible + 1} ({kind_of(facts[possible])}) cannot have happened after those before it: {why}"
     return Check(tuple(facts[:possible]), problem)
 
 
@@ -352,11 +353,11 @@ def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:
     """Return how many of the first facts are consistent, and why the next one is not."""
     if not facts:
         return 0, None
-    if not isinstance(facts[0], Started):
+    if not isinstance(facts[0], RunStarted):
         return 0, "it is not the start of a run"
     state = observed_state(facts[0].policy, facts[0].cluster)
     for number, fact in enumerate(facts[1:], 1):
-        if isinstance(fact, Started):
+        if isinstance(fact, RunStarted):
             return number, "the run has begun already"
         if isinstance(fact, Event):
             try:

@@ -1,7 +1,8 @@
 """The facts of a run, as its journal keeps them in the order in which they happened.
 
-A `Told` fact records what was reported to the scheduler, and is followed by the events that resulted. All other facts are known
-only to a driver. A new fact needs a class here and a field of `RunRecord`; a test checks that both exist.
+A `SchedulerInformed` fact records what was reported to the scheduler, and is followed by the events that resulted. All other facts
+are known only to a driver. A new fact needs a class here, a name in `runtime.journal.kinds` and a field of `RunRecord`; a test
+checks that all three exist.
 
 Times are seconds since the run began, by the coordinator's clock, which does not run between a kill and a resume.
 """
@@ -9,13 +10,10 @@ Times are seconds since the run began, by the coordinator's clock, which does no
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, cast, get_type_hints
+from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, PlainValidator, create_model
-from pydantic.fields import FieldInfo
+from pydantic import PlainValidator
 
-from rollmux_env.cluster import events
 from rollmux_env.cluster.events import Event
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
@@ -26,61 +24,9 @@ from rollmux_env.scheduler.nodes import Returned as Returned
 from rollmux_env.scheduler.nodes import Span as Span
 from rollmux_env.scheduler.view import HoldName
 from runtime.jobs.spec import JobSpec
+from runtime.journal.scheduler_kinds import scheduler_fact_of_json
 from runtime.machine import Node, Pool
 from runtime.residency.choice import Waits
-
-# The name of each kind of fact in journals, apart from its Python name: a class may be renamed, and old journals are still read. A
-# field that is renamed keeps its name in journals as `Annotated[float, Field(alias="...")]`.
-TOLD_KINDS: dict[str, type[scheduler_facts.Fact]] = {
-    "Arrived": scheduler_facts.Arrived,
-    "Confined": scheduler_facts.Confined,
-    "Alone": scheduler_facts.Alone,
-    "Estimated": scheduler_facts.Estimated,
-    "Unprofiled": scheduler_facts.Unprofiled,
-    "Profiled": scheduler_facts.Profiled,
-    "Ready": scheduler_facts.Ready,
-    "Threshold": scheduler_facts.Threshold,
-    "Shrunk": scheduler_facts.Shrunk,
-    "Finished": scheduler_facts.Finished,
-    "Continued": scheduler_facts.Continued,
-    "Sampled": scheduler_facts.Sampled,
-    "Synced": scheduler_facts.Synced,
-    "Iterated": scheduler_facts.Iterated,
-    "Vacated": scheduler_facts.Vacated,
-    "Resumed": scheduler_facts.Resumed,
-    "Left": scheduler_facts.Left,
-    "Failed": scheduler_facts.Failed,
-    "Cleared": scheduler_facts.Cleared,
-    "Halted": scheduler_facts.Halted,
-    "Absent": scheduler_facts.Absent,
-    "Lost": scheduler_facts.Lost,
-    "Drained": scheduler_facts.Drained,
-    "Undrained": scheduler_facts.Undrained,
-    "Joined": scheduler_facts.Joined,
-    "Stop": scheduler_facts.Stop,
-}
-
-
-def _told_of_json(value: Any) -> scheduler_facts.Fact:
-    """Parse a fact of the scheduler from its form in journals.
-
-    Raises:
-        ValueError: There is no such fact.
-    """
-    if not isinstance(value, dict) or value.get("kind") not in TOLD_KINDS:
-        raise ValueError("the scheduler can be told no such fact")
-    kind = TOLD_KINDS[value["kind"]]
-    fields = _fields(value["kind"])(**{name: one for name, one in value.items() if name != "kind"})
-    return kind(**{name: getattr(fields, name) for name in kind._fields})
-
-
-@cache
-def _fields(name: str) -> type[BaseModel]:
-    """Return a model that validates the fields of a fact of the scheduler. Its nodes are those of the runtime."""
-    kind = TOLD_KINDS[name]
-    hints = _hints(kind)
-    fields: dict[str, Any] = {one: (hints[one], kind._field_defaults.get(one, ...)) for one in kind._fields}
-    return cast("type[BaseModel]", create_model(name, **fields))
 
 
 @dataclass(frozen=True)
@@ -103,7 +49,7 @@ class _Lasted:
 
 
 @dataclass(frozen=True)
-class Started(_Timed):
+class RunStarted(_Timed):
     """The first fact of a run.
 
     Attributes:
@@ -126,13 +72,13 @@ class Started(_Timed):
 
 
 @dataclass(frozen=True)
-class Relaunched(_Timed):
+class RunRelaunched(_Timed):
     """The run resumes after an end of any kind: a kill, a stop, a power failure. Its `at_s` is the last time in the journal.
 
     Attributes:
         wall_s: Seconds since 1970 at that time of the run's clock.
         nodes: All nodes from now on.
-        versions: Versions as in `Started`.
+        versions: Versions as in `RunStarted`.
     """
 
     wall_s: float
@@ -141,7 +87,7 @@ class Relaunched(_Timed):
 
 
 @dataclass(frozen=True)
-class Told(_Timed):
+class SchedulerInformed(_Timed):
     """A report to the scheduler at one instant, followed by the events that resulted.
 
     Attributes:
@@ -150,13 +96,13 @@ class Told(_Timed):
         stopped: Whether it grants no permits, because of a shutdown or of nodes that a lost lease may still use.
     """
 
-    facts: tuple[Annotated[scheduler_facts.Fact, PlainValidator(_told_of_json)], ...]
+    facts: tuple[Annotated[scheduler_facts.Fact, PlainValidator(scheduler_fact_of_json)], ...]
     permits: tuple[tuple[str, HoldName], ...] = ()
     stopped: bool = False
 
 
 @dataclass(frozen=True)
-class Restored(_Timed):
+class SchedulerRestored(_Timed):
     """The scheduler of a resumed run has taken over the groups and the queue.
 
     Attributes:
@@ -167,7 +113,7 @@ class Restored(_Timed):
 
 
 @dataclass(frozen=True)
-class Submitted(_Timed):
+class JobSubmitted(_Timed):
     """A job is submitted.
 
     Attributes:
@@ -178,12 +124,12 @@ class Submitted(_Timed):
 
 
 @dataclass(frozen=True)
-class Cancelled(_OfJob):
+class JobCancelled(_OfJob):
     """A user has cancelled a job."""
 
 
 @dataclass(frozen=True)
-class Profiled(_Timed):
+class JobProfiled(_Timed):
     """A job has a profile from now on, measured in its worst case.
 
     Attributes:
@@ -237,7 +183,7 @@ class PhaseSlice(PhaseMeasures, _Lasted):
         job_id: Id of the job.
         phase: `rollout`, `training`, or `init`, which creates the job on its rollout nodes. An attached job's init is on all its
             nodes, with a slice for each side.
-        profile: Whether it belongs to no iteration that counts, but to the profiler's worst-case pass or to a `SoloIteration`.
+        profile: Whether it belongs to no iteration that counts, but to the profiler's worst-case pass or to a `SoloIterationSlice`.
         iteration: Number of the job's iteration, from 0. -1 for a profile and for an attached job's init.
         group: Id of the job's group, or `LEASE`.
         pool: Pool of the nodes.
@@ -287,7 +233,7 @@ class PhaseSlice(PhaseMeasures, _Lasted):
 
 
 @dataclass(frozen=True)
-class Offloaded(_OfJob):
+class StateOffloaded(_OfJob):
     """State that had stayed on devices after a phase has been offloaded, because another job needs the memory.
 
     Attributes:
@@ -331,7 +277,7 @@ class SyncSlice(_Lasted):
 
 
 @dataclass(frozen=True)
-class Iteration(_Lasted):
+class IterationSlice(_Lasted):
     """A completed iteration: rollout, training and sync.
 
     Attributes:
@@ -354,14 +300,14 @@ class Iteration(_Lasted):
 
 
 @dataclass(frozen=True)
-class SoloIteration(_Lasted):
+class SoloIterationSlice(_Lasted):
     """An iteration that a job did after its last one, alone on the machine. It counts for nothing else.
 
     Attributes:
         job_id: Id of the job.
         number: Number, continuing after the last iteration.
-        start_s: Start, as in `Iteration`.
-        end_s: End, as in `Iteration`.
+        start_s: Start, as in `IterationSlice`.
+        end_s: End, as in `IterationSlice`.
     """
 
     job_id: str
@@ -371,7 +317,7 @@ class SoloIteration(_Lasted):
 
 
 @dataclass(frozen=True)
-class Checkpointed(_OfJob):
+class JobCheckpointed(_OfJob):
     """The state of a job after some iterations has been written to disk.
 
     Attributes:
@@ -386,7 +332,7 @@ class Checkpointed(_OfJob):
 
 
 @dataclass(frozen=True)
-class Absent(_OfJob):
+class CheckpointDelayed(_OfJob):
     """A job waits for disk space for its checkpoint. Until it is ready for a rollout it takes no part in the turns of its group.
 
     Attributes:
@@ -397,7 +343,7 @@ class Absent(_OfJob):
 
 
 @dataclass(frozen=True)
-class Restarted(_OfJob):
+class JobRestarted(_OfJob):
     """A job is created again after its processes have ended, and continues from its last checkpoint or from the beginning.
 
     Attributes:
@@ -410,7 +356,7 @@ class Restarted(_OfJob):
 
 
 @dataclass(frozen=True)
-class Failed(_OfJob):
+class JobFailed(_OfJob):
     """A job has failed. Other jobs are not affected.
 
     Attributes:
@@ -426,7 +372,7 @@ class Failed(_OfJob):
 
 
 @dataclass(frozen=True)
-class Ended(_Timed):
+class RunEnded(_Timed):
     """The last fact of a run that was not killed. A stopped run may be resumed after it.
 
     Attributes:
@@ -437,7 +383,7 @@ class Ended(_Timed):
 
 
 @dataclass(frozen=True)
-class Bound:
+class SharingBound:
     """Upper bound of what sharing can gain on this machine, from two independent phases in parallel and one after the other.
 
     Attributes:
@@ -456,7 +402,7 @@ class Bound:
         return sum(self.alone_s) / max(self.parallel_s)
 
 
-class OwnProcess(NamedTuple):
+class OwnerProcess(NamedTuple):
     """A process of an owner.
 
     Attributes:
@@ -469,7 +415,7 @@ class OwnProcess(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Attached(_OfJob):
+class OwnerAttached(_OfJob):
     """An owner has a lease of its job's placement. Repeated with the same lease when its processes have changed.
 
     Attributes:
@@ -483,12 +429,12 @@ class Attached(_OfJob):
     lease: str
     host: str
     boot: str
-    processes: tuple[OwnProcess, ...]
+    processes: tuple[OwnerProcess, ...]
     nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class TakenBack(_OfJob):
+class JobRolledBack(_OfJob):
     """The owner of a job continues from a checkpoint older than the counted iterations. The later iterations are done again.
 
     Attributes:
@@ -501,7 +447,7 @@ class TakenBack(_OfJob):
 
 
 @dataclass(frozen=True)
-class Exceeded(_OfJob):
+class MemoryExceeded(_OfJob):
     """A job keeps more memory on its nodes' GPUs than it has stated. From now on it is alone in its group.
 
     Attributes:
@@ -522,7 +468,7 @@ class Exceeded(_OfJob):
 
 
 @dataclass(frozen=True)
-class Granted(_OfJob):
+class PhaseGranted(_OfJob):
     """An owner gets the permit for a phase. A `PhaseSlice` records later that the phase is over.
 
     Attributes:
@@ -560,7 +506,7 @@ class LeaseEnded(_OfJob):
 
 
 @dataclass(frozen=True)
-class Suspected(_OfJob):
+class NodesSuspected(_OfJob):
     """Nodes that a lease held when it was lost. No job gets them until it is known that the owner does not use them.
 
     Attributes:
@@ -573,7 +519,7 @@ class Suspected(_OfJob):
 
 
 @dataclass(frozen=True)
-class Freed(_OfJob):
+class NodesFreed(_OfJob):
     """The owner of a lost lease does not use some of its nodes any more.
 
     Attributes:
@@ -587,74 +533,4 @@ class Freed(_OfJob):
     why: str
 
 
-Fact = _Timed | _Lasted | Bound | Assigned | Returned | Event
-
-
-KINDS: dict[str, type] = {
-    "Cancelled": Cancelled,
-    "Offloaded": Offloaded,
-    "Checkpointed": Checkpointed,
-    "Absent": Absent,
-    "Restarted": Restarted,
-    "Failed": Failed,
-    "Attached": Attached,
-    "TakenBack": TakenBack,
-    "Exceeded": Exceeded,
-    "Granted": Granted,
-    "LeaseEnded": LeaseEnded,
-    "Suspected": Suspected,
-    "Freed": Freed,
-    "Started": Started,
-    "Relaunched": Relaunched,
-    "Told": Told,
-    "Restored": Restored,
-    "Submitted": Submitted,
-    "Profiled": Profiled,
-    "Ended": Ended,
-    "PhaseSlice": PhaseSlice,
-    "SyncSlice": SyncSlice,
-    "Iteration": Iteration,
-    "SoloIteration": SoloIteration,
-    "Bound": Bound,
-    "Assigned": Assigned,
-    "Returned": Returned,
-    "Arrived": events.Arrived,
-    "Requeued": events.Requeued,
-    "Warm": events.Warm,
-    "Admitted": events.Admitted,
-    "Begun": events.Begun,
-    "Moved": events.Moved,
-    "Resumed": events.Resumed,
-    "Departed": events.Departed,
-    "OverBudget": events.OverBudget,
-    "Withdrawn": events.Withdrawn,
-    "Reprofiled": events.Reprofiled,
-    "Progressed": events.Progressed,
-    "Ticked": events.Ticked,
-    "Resized": events.Resized,
-}
-_NAMES = {kind: name for kinds in (TOLD_KINDS, KINDS) for name, kind in kinds.items()}
-
-
-def kind_of(fact: object) -> str:
-    """Return the name of a fact's kind in journals."""
-    return _NAMES[type(fact)]
-
-
-def fields_of(fact: Any) -> dict[str, Any]:
-    """Return the fields of a fact, or of a record inside one, by their names in journals."""
-    kind: Any = type(fact)
-    fields: dict[str, Any] = fact._asdict() if hasattr(fact, "_asdict") else vars(fact)
-    renamed = _renamed(kind)
-    return {renamed.get(name, name): value for name, value in fields.items()} if renamed else fields
-
-
-@cache
-def _renamed(kind: Any) -> dict[str, str]:
-    """Return the names in journals of the fields that Python knows by other names."""
-    marks = ((name, mark) for name, hint in _hints(kind).items() for mark in getattr(hint, "__metadata__", ()))
-    return {name: mark.alias for name, mark in marks if isinstance(mark, FieldInfo) and mark.alias is not None}
-
-
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind, localns={"PoolNode": Node, "DispatchPolicy": object}, include_extras=True)
+Fact = _Timed | _Lasted | SharingBound | Assigned | Returned | Event

@@ -16,7 +16,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular
 from rollmux_env.garbage import without_collections
 from rollmux_env.validation_errors import describe, one_line
-from runtime.journal.facts import KINDS, Fact
+from runtime.journal.facts import Fact
+from runtime.journal.kinds import KINDS
 from runtime.journal.log import log_problem
 
 JOURNAL = "journal.sqlite"

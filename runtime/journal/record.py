@@ -21,7 +21,7 @@ from rollmux_env.scheduler.facts import Drained, Joined, Undrained
 from rollmux_env.scheduler.nodes import PoolName
 from runtime.jobs.spec import JobSpec
 from runtime.journal import facts
-from runtime.journal.facts import LEASE, Assigned, Iteration, PhaseSlice, Profiled, Returned, Started
+from runtime.journal.facts import LEASE, Assigned, IterationSlice, JobProfiled, PhaseSlice, Returned, RunStarted
 from runtime.machine import Node
 
 News = TypeVar("News", bound=scheduler_facts.Fact)
@@ -62,34 +62,34 @@ class RunRecord:
         solo: Iterations of jobs alone after their last ones, with `--compare solo`. Empty otherwise.
     """
 
-    started: Started
-    relaunched: tuple[facts.Relaunched, ...] = ()
-    instants: tuple[facts.Told, ...] = ()
-    restored: tuple[facts.Restored, ...] = ()
+    started: RunStarted
+    relaunched: tuple[facts.RunRelaunched, ...] = ()
+    instants: tuple[facts.SchedulerInformed, ...] = ()
+    restored: tuple[facts.SchedulerRestored, ...] = ()
     log: tuple[Event, ...] = ()
-    submitted: tuple[facts.Submitted, ...] = ()
-    cancelled: tuple[facts.Cancelled, ...] = ()
-    profiled: tuple[facts.Profiled, ...] = ()
+    submitted: tuple[facts.JobSubmitted, ...] = ()
+    cancelled: tuple[facts.JobCancelled, ...] = ()
+    profiled: tuple[facts.JobProfiled, ...] = ()
     assigned: tuple[Assigned | Returned, ...] = ()
     phases: tuple[PhaseSlice, ...] = ()
-    offloaded: tuple[facts.Offloaded, ...] = ()
+    offloaded: tuple[facts.StateOffloaded, ...] = ()
     syncs: tuple[facts.SyncSlice, ...] = ()
-    iterations: tuple[Iteration, ...] = ()
-    repeated: tuple[Iteration, ...] = ()
-    checkpointed: tuple[facts.Checkpointed, ...] = ()
-    absent: tuple[facts.Absent, ...] = ()
-    restarted: tuple[facts.Restarted, ...] = ()
-    failed: tuple[facts.Failed, ...] = ()
-    attached: tuple[facts.Attached, ...] = ()
-    taken_back: tuple[facts.TakenBack, ...] = ()
-    exceeded: tuple[facts.Exceeded, ...] = ()
-    granted: tuple[facts.Granted, ...] = ()
+    iterations: tuple[IterationSlice, ...] = ()
+    repeated: tuple[IterationSlice, ...] = ()
+    checkpointed: tuple[facts.JobCheckpointed, ...] = ()
+    absent: tuple[facts.CheckpointDelayed, ...] = ()
+    restarted: tuple[facts.JobRestarted, ...] = ()
+    failed: tuple[facts.JobFailed, ...] = ()
+    attached: tuple[facts.OwnerAttached, ...] = ()
+    taken_back: tuple[facts.JobRolledBack, ...] = ()
+    exceeded: tuple[facts.MemoryExceeded, ...] = ()
+    granted: tuple[facts.PhaseGranted, ...] = ()
     leases_ended: tuple[facts.LeaseEnded, ...] = ()
-    suspected: tuple[facts.Suspected, ...] = ()
-    freed: tuple[facts.Freed, ...] = ()
-    ended: facts.Ended | None = None
-    bounds: tuple[facts.Bound, ...] = ()
-    solo: tuple[facts.SoloIteration, ...] = ()
+    suspected: tuple[facts.NodesSuspected, ...] = ()
+    freed: tuple[facts.NodesFreed, ...] = ()
+    ended: facts.RunEnded | None = None
+    bounds: tuple[facts.SharingBound, ...] = ()
+    solo: tuple[facts.SoloIterationSlice, ...] = ()
 
     @property
     def jobs(self) -> dict[str, Job]:
@@ -107,7 +107,7 @@ class RunRecord:
         every: dict[str, dict[str, Any]] = {job_id: {name: tuple(parts[name]) for name in parts} for job_id, parts in own.items()}
         return {job_id: RunRecord(self.started, **parts) for job_id, parts in every.items()}
 
-    def iterations_of(self, job_id: str) -> list[Iteration]:
+    def iterations_of(self, job_id: str) -> list[IterationSlice]:
         """Return the iterations of a job that count, in order."""
         return [done for done in self.iterations if done.job_id == job_id]
 
@@ -186,9 +186,9 @@ class RunRecord:
 
 def _job_of(fact: Any) -> str | None:
     """Return the job that a fact is about, or None if it is about none or several."""
-    if isinstance(fact, Profiled):
+    if isinstance(fact, JobProfiled):
         return fact.job.id
-    return fact.spec.id if isinstance(fact, facts.Submitted) else getattr(fact, "job_id", None)
+    return fact.spec.id if isinstance(fact, facts.JobSubmitted) else getattr(fact, "job_id", None)
 
 
 @cache
@@ -206,10 +206,10 @@ class ColdStarts:
     """Tracks which cold starts of jobs are provisional, both in a run and when its journal is read."""
 
     def __init__(self) -> None:
-        self._facts: dict[str, Profiled] = {}
+        self._facts: dict[str, JobProfiled] = {}
         self._provisional: dict[str, list[PoolName]] = {}
 
-    def profiled(self, fact: Profiled) -> None:
+    def profiled(self, fact: JobProfiled) -> None:
         """Record a profile."""
         self._facts[fact.job.id] = fact
         self._provisional[fact.job.id] = [*fact.provisional]

@@ -21,7 +21,7 @@ from rollmux_env.scheduler.commands import Grant
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.nodes import Assigned, NodePool, Returned
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
-from runtime.journal.facts import Fact, Restored, Told
+from runtime.journal.facts import Fact, SchedulerInformed, SchedulerRestored
 from runtime.journal.record import RunRecord
 from runtime.journal.write import record_of, state_of
 from runtime.machine import Node
@@ -54,7 +54,7 @@ def _decisions(entries: Iterable[Any]) -> Iterator[tuple[str, str]]:
                 yield "nodes", f"{entry.node} to {entry.pool} {entry.number} of group {entry.group}"
             case Returned():
                 yield "nodes", f"{entry.node} returned"
-            case Told(permits=permits):
+            case SchedulerInformed(permits=permits):
                 yield from (("permits", f"{phase} of {job_id}") for job_id, phase in permits)
             case Grant(job_id=job_id, phase=phase):
                 yield "permits", f"{phase} of {job_id}"
@@ -130,10 +130,10 @@ def _feed(facts: Sequence[Fact], record: RunRecord, did: list[tuple[str, str]]) 
     scheduler = _scheduler(record, observed_state(record.started.policy, record.started.cluster), NodePool(record.started.nodes))
     rule = _Repeated()
     for number, fact in enumerate(facts):
-        if not isinstance(fact, Told | Restored):
+        if not isinstance(fact, SchedulerInformed | SchedulerRestored):
             continue
         try:
-            if isinstance(fact, Restored):
+            if isinstance(fact, SchedulerRestored):
                 past = record_of(facts[:number])
                 scheduler = _scheduler(record, state_of(past), assigned_nodes(past, past.relaunched[-1].nodes))
                 restore(scheduler, past, fact.at_s, fact.gone)

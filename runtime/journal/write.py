@@ -28,8 +28,9 @@ from rollmux_env.locks import take_lock
 from rollmux_env.scheduler import facts as scheduler_facts
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import CommonJob, written
-from runtime.journal import facts as kinds
+from runtime.journal import facts as journal_facts
 from runtime.journal.facts import Fact
+from runtime.journal.kinds import fields_of, kind_of
 from runtime.journal.read import JOURNAL as JOURNAL
 from runtime.journal.read import SCHEMA as SCHEMA
 from runtime.journal.read import TABLE, add_checksums, check_version, checksum, connect
@@ -39,7 +40,14 @@ from runtime.journal.record import RunRecord, fields_of_kinds
 
 DRIVER_LOCK = "driver.lock"  # lock of the process that started a run or a service
 LOCK = "journal.lock"
-_BATCHED = (kinds.PhaseSlice, kinds.SyncSlice, kinds.Iteration, Progressed, Ticked, kinds.Granted)
+_BATCHED = (
+    journal_facts.PhaseSlice,
+    journal_facts.SyncSlice,
+    journal_facts.IterationSlice,
+    Progressed,
+    Ticked,
+    journal_facts.PhaseGranted,
+)
 _AT_ONCE = (  # reports to the scheduler that must not be lost and do not follow from other facts
     *(scheduler_facts.Confined, scheduler_facts.Continued, scheduler_facts.Absent),
     *(scheduler_facts.Drained, scheduler_facts.Undrained, scheduler_facts.Joined),
@@ -114,7 +122,7 @@ class Journal:
 
     def put(self, *facts: Fact) -> None:
         """Queue facts for the next commit. The facts of one call are written together or not at all."""
-        self._unwritten += [(kinds.kind_of(fact), _JSON.encode(fact)) for fact in facts]
+        self._unwritten += [(kind_of(fact), _JSON.encode(fact)) for fact in facts]
         self.binds = self.binds or not all(map(_may_wait, facts))
 
     def write(self, *facts: Fact) -> None:
@@ -255,9 +263,9 @@ def record_of(facts: Iterable[Fact]) -> RunRecord:
     fields = fields_of_kinds()
     for fact in facts:
         by_field[fields[type(fact)]].append(fact)
-        if isinstance(fact, kinds.Relaunched):
+        if isinstance(fact, journal_facts.RunRelaunched):
             by_field["ended"].clear()
-        if isinstance(fact, kinds.Restarted | kinds.TakenBack):
+        if isinstance(fact, journal_facts.JobRestarted | journal_facts.JobRolledBack):
             again = [done for done in by_field["iterations"] if done.job_id == fact.job_id and done.number >= fact.iteration]
             by_field["repeated"] += again
             by_field["iterations"] = [done for done in by_field["iterations"] if done not in again]
@@ -282,17 +290,17 @@ def state_of(record: RunRecord) -> State:
 
 
 def _may_wait(fact: Fact) -> bool:
-    if isinstance(fact, kinds.Told):
+    if isinstance(fact, journal_facts.SchedulerInformed):
         return not any(isinstance(one, _AT_ONCE) for one in fact.facts)
     return isinstance(fact, _BATCHED)
 
 
 def _opened(value: Any) -> Any:
     """Convert a part of a fact that JSON does not know. The result may contain such parts again."""
-    if isinstance(value, kinds.Told):  # its facts are named tuples, which JSON would write as lists
-        return kinds.fields_of(value) | {"facts": [_news_as_json(fact) for fact in value.facts]}
+    if isinstance(value, journal_facts.SchedulerInformed):  # its facts are named tuples, which JSON would write as lists
+        return fields_of(value) | {"facts": [_news_as_json(fact) for fact in value.facts]}
     if dataclasses.is_dataclass(value):
-        return kinds.fields_of(value)
+        return fields_of(value)
     if isinstance(value, CommonJob):
         return written(value)
     if isinstance(value, BaseModel):
@@ -301,10 +309,10 @@ def _opened(value: Any) -> Any:
 
 
 def _news_as_json(fact: scheduler_facts.Fact) -> dict[str, Any]:
-    fields = kinds.fields_of(fact)
+    fields = fields_of(fact)
     if fields.get("rule") is not None:
         fields["rule"] = True
-    return {"kind": kinds.kind_of(fact), **fields}
+    return {"kind": kind_of(fact), **fields}
 
 
 _JSON = json.JSONEncoder(separators=(",", ":"), default=_opened, check_circular=False)

@@ -21,7 +21,7 @@ from runtime.coordinator.run_state import Follows
 from runtime.coordinator.slices import sides_of, slice_of
 from runtime.jobside.job_log import SHOWN
 from runtime.jobside.messages import Checkpoint, Done, Report
-from runtime.journal.facts import Checkpointed, Fact, Iteration, PhaseSlice, SyncSlice
+from runtime.journal.facts import Fact, IterationSlice, JobCheckpointed, PhaseSlice, SyncSlice
 from runtime.machine import Node
 from runtime.standstill import warnings
 
@@ -157,7 +157,7 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
     began_s, interrupted = handle.permits.iterate(number, now_s, handle.spec.is_asynchronous)
     if handle.counts.add(done.metrics):
         handle.ending.forgive()
-    notes: tuple[Fact, ...] = (Iteration(handle.id, number, began_s, now_s, done.metrics, interrupted),)
+    notes: tuple[Fact, ...] = (IterationSlice(handle.id, number, began_s, now_s, done.metrics, interrupted),)
     shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in SHOWN if name in done.metrics)
     lines = [f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}"]
     lines += [f"{handle.id}: WARNING: {line}" for line in warnings(handle.counts.recent, handle.spec.top_p)]
@@ -176,7 +176,7 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
 def checkpointed(handle: JobHandle, checkpoint: Checkpoint, now_s: float) -> Follows:
     """Record a checkpoint that is on disk. After a restart the job continues from it."""
     lines = (f"{handle.id}: its checkpoint is written",) if handle.saved.add(checkpoint) else ()
-    return Follows((), (Checkpointed(now_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),), lines)
+    return Follows((), (JobCheckpointed(now_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),), lines)
 
 
 def moved(handle: JobHandle) -> Follows:

@@ -16,7 +16,7 @@ from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.cluster.events import Admitted, Reprofiled
 from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import shape_in_use
-from runtime.journal.facts import Iteration, PhaseSlice
+from runtime.journal.facts import IterationSlice, PhaseSlice
 from runtime.journal.record import RunRecord
 from runtime.standstill import PATIENCE, warnings
 from runtime.stays import Stay, stay_at
@@ -134,7 +134,7 @@ def _checkpoints(record: RunRecord, job_id: str) -> dict[str, float | None]:
     }
 
 
-def _rewards(iterations: Sequence[Iteration]) -> dict[str, float | None]:
+def _rewards(iterations: Sequence[IterationSlice]) -> dict[str, float | None]:
     """Return the mean rewards of the first and the last tenth of the iterations, and the first and the last evaluation."""
     rewards, evaluations = (
         [done.metrics[name] for done in iterations if name in done.metrics] for name in ("reward", "eval_reward")
@@ -148,7 +148,7 @@ def _rewards(iterations: Sequence[Iteration]) -> dict[str, float | None]:
     }
 
 
-def _warnings(record: RunRecord, job_id: str, iterations: Sequence[Iteration]) -> dict[str, list[dict[str, Any]]]:
+def _warnings(record: RunRecord, job_id: str, iterations: Sequence[IterationSlice]) -> dict[str, list[dict[str, Any]]]:
     """Return the warnings about a job's training: `iteration` (from 0) and `text` of each; no key if there are none."""
     top_p = next((fact.spec.top_p for fact in record.submitted if fact.spec.id == job_id), 1.0)
     lines = [
@@ -159,7 +159,7 @@ def _warnings(record: RunRecord, job_id: str, iterations: Sequence[Iteration]) -
     return {"warnings": lines} if lines else {}
 
 
-def _paces(job: Job | None, iterations: Sequence[Iteration], alone: Sequence[float]) -> dict[str, float | None]:
+def _paces(job: Job | None, iterations: Sequence[IterationSlice], alone: Sequence[float]) -> dict[str, float | None]:
     """Return the seconds of an iteration: in the run (mean over warm iterations), alone, and by the profile."""
     warm, alone_s = iterations[1:] or iterations, mean(alone)
     own_s = (warm[-1].end_s - warm[0].start_s) / len(warm) if warm else None
@@ -174,7 +174,7 @@ def _paces(job: Job | None, iterations: Sequence[Iteration], alone: Sequence[flo
     }
 
 
-def _ages(job: Job | None, iterations: Sequence[Iteration]) -> dict[str, float | None]:
+def _ages(job: Job | None, iterations: Sequence[IterationSlice]) -> dict[str, float | None]:
     """Return the largest difference in versions between training and sampling weights; None if the job does not report it."""
     if job is None or not job.staleness:
         return {}

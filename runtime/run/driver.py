@@ -26,7 +26,16 @@ from runtime.coordinator.run_plan import RunPlan
 from runtime.coordinator.run_state import Observer, RunState
 from runtime.coordinator.solo import SoloIterations
 from runtime.jobs.spec import JobSpec, OwnersJob
-from runtime.journal.facts import Ended, Fact, Failed, Relaunched, Restarted, Restored, Started, Submitted
+from runtime.journal.facts import (
+    Fact,
+    JobFailed,
+    JobRestarted,
+    JobSubmitted,
+    RunEnded,
+    RunRelaunched,
+    RunStarted,
+    SchedulerRestored,
+)
 from runtime.journal.record import RunRecord, cold_starts_of
 from runtime.journal.replay import assigned_nodes, restore
 from runtime.journal.write import JOURNAL, naming, read_facts, record_of, state_of
@@ -97,7 +106,7 @@ class RunDriver:
         if self.record is not None and self._recalled is not None:
             last_s = self.record.last_s
             log.zero_s = monotonic() - last_s  # the clock continues from the last time in the journal
-            log.write(Relaunched(last_s, time(), plan.nodes, versions()))
+            log.write(RunRelaunched(last_s, time(), plan.nodes, versions()))
             recall_leases(self._ledger, self._recalled.last)
             go_on(run, self.lifecycle.node_changes, self.record, self._recalled)
             self.lifecycle.carry_out_now()  # leases refer to places, which jobs must have first
@@ -107,8 +116,8 @@ class RunDriver:
                 self.lifecycle.node_changes.join(more)
         else:
             log.zero_s = monotonic()
-            started = Started(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
-            log.write(started, *(Submitted(0.0, spec) for spec in plan.specs))
+            started = RunStarted(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
+            log.write(started, *(JobSubmitted(0.0, spec) for spec in plan.specs))
         if log.problem is not None:
             raise InputError(log.problem)
         log.begin(run.on_written, run.fail)
@@ -140,7 +149,7 @@ class RunDriver:
             outcome = await run.over
             if outcome == "stopped":
                 log.write(*run.scheduler.close(log.now()))
-            log.write(Ended(log.now(), "stopped" if outcome == "stopped" else "done"))
+            log.write(RunEnded(log.now(), "stopped" if outcome == "stopped" else "done"))
             await run.written()
             await log.end()
             if log.problem is not None:
@@ -214,12 +223,12 @@ def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord, leases: R
     for handle in run.handles.values():
         if problem := run.problem_of(_recall, run, handle, _own(record, handle), leases, notes):
             handle.close()
-            notes.append(Failed(run.log.now(), handle.id, "resume", problem))
+            notes.append(JobFailed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
     for exceeded in record.exceeded:
         run.handles[exceeded.job_id].residency.exceed(exceeded.why)
     gone = [handle.id for handle in run.handles.values() if handle.gone]
-    restored = Restored(run.log.now(), tuple(gone))
+    restored = SchedulerRestored(run.log.now(), tuple(gone))
     again = restore(run.scheduler, record, restored.at_s, gone)
     run.log.write(*notes, restored, *run.scheduler.take_entries())
     run.tell()
@@ -254,7 +263,7 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, leases: Recalle
     if state.knows(job_id):
         _recall_work(run, handle)
         why = resume.problems[0] if resume.problems else "the run was resumed"
-        notes.append(Restarted(run.log.now(), job_id, handle.counts.begins, why))
+        notes.append(JobRestarted(run.log.now(), job_id, handle.counts.begins, why))
         run.log.say(f"{job_id}: continues at iteration {handle.counts.begins + 1}")
 
 

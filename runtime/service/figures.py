@@ -10,7 +10,7 @@ from rollmux_env.scheduler.commands import Command, Grant
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import Overdue
 from runtime.coordinator.run_state import RunState
-from runtime.journal.facts import Cancelled, Fact, Failed, Iteration, LeaseEnded, PhaseSlice, Span
+from runtime.journal.facts import Fact, IterationSlice, JobCancelled, JobFailed, LeaseEnded, PhaseSlice, Span
 from runtime.journal.record import RunRecord
 from runtime.machine import Pool
 from runtime.metrics import Metrics
@@ -127,9 +127,9 @@ class Figures:
         assert self._run is not None
         for entry in entries:
             match entry:
-                case Cancelled(job_id=job_id):
+                case JobCancelled(job_id=job_id):
                     self.ends[job_id] = ("cancelled", "")
-                case Failed(job_id=job_id, where=where, problem=problem):
+                case JobFailed(job_id=job_id, where=where, problem=problem):
                     self.ends.setdefault(job_id, ("failed", f"{where}: {problem}"))
                 case LeaseEnded(job_id=job_id, done=True):
                     self.ends.setdefault(job_id, ("done", ""))
@@ -141,7 +141,7 @@ class Figures:
                         self.ends.setdefault(job_id, ("done", ""))
                 case PhaseSlice(ok=True):
                     self._phase_over(entry)
-                case Iteration():
+                case IterationSlice():
                     self._iterated(entry)
         review = self._run.scheduler.review
         for job_id in self._late - (review.late if review else set()):
@@ -178,7 +178,7 @@ class Figures:
             self._keep_permit.add(part.job_id)
         self.usage.add(part.pool, part.node_spans(), part.end_s)
 
-    def _iterated(self, done: Iteration) -> None:
+    def _iterated(self, done: IterationSlice) -> None:
         """Export metrics of an iteration that the scheduler has taken into account."""
         assert self._run is not None
         self.reported[done.job_id] = done.metrics

@@ -17,7 +17,7 @@ from runtime.coordinator.overdue import overdue_phases
 from runtime.coordinator.run_plan import RunPlan
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
-from runtime.journal.facts import Submitted
+from runtime.journal.facts import JobSubmitted
 from runtime.journal.write import Unwritable
 from runtime.machines.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
 from runtime.run.driver import RunDriver
@@ -225,7 +225,7 @@ class Service:
             run.log.say(line)
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
-        run.log.write(*(Submitted(now_s, spec) for spec in dated))
+        run.log.write(*(JobSubmitted(now_s, spec) for spec in dated))
         for spec in dated:
             run.handles[spec.id] = JobHandle(spec)
             run.log.say(f"{spec.id}: submitted")

@@ -19,7 +19,7 @@ import rollmux_client
 
 from runtime.coordinator.run_plan import LeaseRules
 from runtime.journal.audit import audit
-from runtime.journal.facts import Fact, PhaseSlice, Suspected
+from runtime.journal.facts import Fact, NodesSuspected, PhaseSlice
 from runtime.journal.write import JOURNAL, read_facts
 from runtime.machine import Node
 from tests.fixtures import FIXTURES
@@ -192,7 +192,7 @@ def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_
                 waiting = threading.Thread(target=lambda: turns.append(job.phase("rollout").__enter__()))
                 waiting.start()
                 os.killpg(process.pid, signal.SIGSTOP)
-                while not any(isinstance(fact, Suspected) for fact in read_facts(tmp_path / JOURNAL)):
+                while not any(isinstance(fact, NodesSuspected) for fact in read_facts(tmp_path / JOURNAL)):
                     assert not turns
                 assert not turns
                 os.killpg(process.pid, signal.SIGCONT)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runtime.journal.audit import audit
-from runtime.journal.facts import Attached, Fact, Freed, Granted, LeaseEnded, PhaseSlice, Suspected, SyncSlice
+from runtime.journal.facts import Fact, LeaseEnded, NodesFreed, NodesSuspected, OwnerAttached, PhaseGranted, PhaseSlice, SyncSlice
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import Row, record_of
 from tests.simulation.network import Answered
@@ -123,14 +123,14 @@ def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn])
     """
     problems: list[str] = []
     table: dict[str, str] = {}
-    leases = {fact.lease: fact for fact in facts if isinstance(fact, Attached)}
+    leases = {fact.lease: fact for fact in facts if isinstance(fact, OwnerAttached)}
     granted: dict[tuple[str, str, int | None], list[float]] = {}
     over: dict[tuple[str, str, int | None], list[float]] = {}
     lost: dict[str, float] = {}
-    suspects = {(fact.lease, node) for fact in facts if isinstance(fact, Suspected) for node in fact.nodes}
+    suspects = {(fact.lease, node) for fact in facts if isinstance(fact, NodesSuspected) for node in fact.nodes}
     for fact, at_s in zip(facts, synced_s, strict=True):
         match fact:
-            case Granted():
+            case PhaseGranted():
                 granted.setdefault((fact.lease, fact.phase, _number(fact.phase, fact.iteration)), []).append(at_s)
                 if fact.lease in lost:
                     problems.append(f"{fact.job_id}: its lease got the {fact.phase} of {fact.iteration} after its end")
@@ -148,7 +148,7 @@ def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn])
                 lost[fact.lease] = at_s
                 for node in [node for node, lease in table.items() if lease == fact.lease and (lease, node) not in suspects]:
                     del table[node]
-            case Freed():
+            case NodesFreed():
                 for node in fact.nodes:
                     if table.get(node) == fact.lease:
                         del table[node]

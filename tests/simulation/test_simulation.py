@@ -15,7 +15,7 @@ from rollmux_client import Turn
 
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import RunState
-from runtime.journal.facts import Fact, Suspected
+from runtime.journal.facts import Fact, NodesSuspected
 from runtime.journal.write import Journal
 from runtime.owners.http import ledger
 from runtime.owners.http.iterations import Iterations
@@ -194,7 +194,7 @@ def test_the_journal_does_not_follow_from_the_order_of_a_set() -> None:
     one, two = schedule.jobs
     scene = Scene(replace(schedule, jobs=(replace(one, kind="asynchronous", iterations=3), two)), None)
     assert scene.carry_out().problems == ()
-    suspects = [fact.nodes for fact in scene.disk.facts() if isinstance(fact, Suspected)]
+    suspects = [fact.nodes for fact in scene.disk.facts() if isinstance(fact, NodesSuspected)]
     assert suspects == [("rollout-0", "training-0")]
 
 

@@ -24,7 +24,7 @@ from runtime.coordinator import run_log
 from runtime.coordinator.profiles import versions
 from runtime.coordinator.run_plan import LeaseRules, RunPlan
 from runtime.journal import commits
-from runtime.journal.facts import Submitted
+from runtime.journal.facts import JobSubmitted
 from runtime.owners.http import leases, ledger
 from runtime.run import driver
 from runtime.service import events, forecast, serve_here
@@ -154,7 +154,7 @@ class Scene:
 
     async def _serving(self) -> None:
         resumes = self.disk.is_begun()
-        specs = tuple(fact.spec for fact in self.disk.facts() if isinstance(fact, Submitted)) if resumes else ()
+        specs = tuple(fact.spec for fact in self.disk.facts() if isinstance(fact, JobSubmitted)) if resumes else ()
         plan: RunPlan = replace(self.plan, specs=specs, resume=resumes)
         await serve_here._serve(Path(plan.folder), ServiceOptions(), plan, None, lambda line: None)
 

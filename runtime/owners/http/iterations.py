@@ -14,7 +14,7 @@ from runtime.coordinator.run_state import Follows
 from runtime.coordinator.slices import slice_of
 from runtime.jobside.job_log import iteration_line
 from runtime.jobside.messages import Done, End, Report
-from runtime.journal.facts import Exceeded, Iteration, LeaseEnded, TakenBack
+from runtime.journal.facts import IterationSlice, JobRolledBack, LeaseEnded, MemoryExceeded
 from runtime.machines.nodes import POOLS
 from runtime.owners.boundary import carry_out
 from runtime.owners.http.ledger import Lease, Ledger
@@ -69,7 +69,7 @@ class Iterations:
         stated = [getattr(handle.spec, pool).device_gb for pool in (POOLS if shared or phase == "init" else (phase,))]
         if None in stated or device_gb <= (stated_gb := sum(stated) if shared else max(stated)):
             return
-        note = Exceeded(self._run.log.now(), handle.id, phase, device_gb, stated_gb)
+        note = MemoryExceeded(self._run.log.now(), handle.id, phase, device_gb, stated_gb)
         handle.residency.exceed(note.why)
         self._run.follow(Follows((facts.Alone(handle.id),), (note,), (f"{handle.id}: WARNING: {note.why}",)))
 
@@ -134,7 +134,7 @@ class Iterations:
         done = Done(lease.metrics.pop(handle.iteration, {}), movable=handle.spec.movable)
         asked_for = None if handle.job is None else run.scheduler.state.job(handle.id).iterations
         follows = iterated(handle, done, run.log.now(), asked_for)
-        over = next(note for note in follows.notes if isinstance(note, Iteration))
+        over = next(note for note in follows.notes if isinstance(note, IterationSlice))
         line = iteration_line(handle.iteration, handle.spec.iterations, over.end_s - over.start_s, done.metrics)
         run.log.tell_of(handle.id, line)
         run.follow(follows)
@@ -163,7 +163,7 @@ class Iterations:
         handle.counts.go_back(number)
         lease.turns.go_back(number)
         line = f"its owner goes back from iteration {counted} to {number}: the iterations after that are done again"
-        run.log.write(TakenBack(run.log.now(), handle.id, lease.id, number))
+        run.log.write(JobRolledBack(run.log.now(), handle.id, lease.id, number))
         run.log.say(f"{handle.id}: {line}")
         run.log.tell_of(handle.id, line)
 

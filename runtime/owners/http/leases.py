@@ -30,7 +30,7 @@ from runtime.coordinator.profiles import job_as_stated
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import CommandJob, JobSpec
 from runtime.jobside.messages import End
-from runtime.journal.facts import Attached, Granted
+from runtime.journal.facts import OwnerAttached, PhaseGranted
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.ledger import Lease, Stay, described, known_processes, own_processes, space_of, wake
 from runtime.owners.protocol import turns_of
@@ -100,7 +100,7 @@ class Leases:
             return {"placed": False, "reason": why, "position": position}
         check_from(handle, from_iteration)
         now_s, names = run.log.now(), tuple(node.name for node in handle.place.nodes_of("sync"))
-        owner = Attached(now_s, job_id, secrets.token_hex(16), host, boot, processes, names)
+        owner = OwnerAttached(now_s, job_id, secrets.token_hex(16), host, boot, processes, names)
         taken = Lease(owner, handle, stay, now_s, turns_of(handle, handle.iteration))
         handle.actors.come()
         self.ledger.add(taken)
@@ -178,7 +178,7 @@ class Leases:
             if phase not in lease.turns.granted:
                 lease.turns.grant(phase)
                 now_s, times = self._run.log.now(), (hold.asked_s, hold.start_s, hold.switched)
-                self._run.log.write(Granted(now_s, lease.handle.id, lease.id, phase, iteration, extra, *times))
+                self._run.log.write(PhaseGranted(now_s, lease.handle.id, lease.id, phase, iteration, extra, *times))
             await self._run.durable()
             self._check_lives(lease)
             nodes = described(lease.handle)
@@ -326,7 +326,7 @@ class Leases:
                 self._note(lease, replace(owner, at_s=self._run.log.now(), processes=processes))
             await asyncio.sleep(_KNOWS_S)
 
-    def _note(self, lease: Lease, owner: Attached) -> None:
+    def _note(self, lease: Lease, owner: OwnerAttached) -> None:
         """Record an owner. A heartbeat does not wait for the disk, because the next one repeats its content."""
         lease.owner = owner
         self._run.log.write(owner)

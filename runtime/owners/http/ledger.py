@@ -24,7 +24,7 @@ from runtime.coordinator.overdue import worst_case_s
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import CommandJob
 from runtime.jobside.messages import End, Stopped
-from runtime.journal.facts import Attached, Freed, LeaseEnded, OwnProcess, Suspected
+from runtime.journal.facts import LeaseEnded, NodesFreed, NodesSuspected, OwnerAttached, OwnerProcess
 from runtime.machines.job_processes import started, user_of
 from runtime.owners.http.carriers import carriers_of, is_related
 
@@ -82,7 +82,7 @@ class Lease:
         naming: Lock that is held while a heartbeat looks for the owner's processes.
     """
 
-    owner: Attached
+    owner: OwnerAttached
     handle: JobHandle
     stay: Stay
     sign_s: float
@@ -145,7 +145,7 @@ def space_of(host: str, space: str) -> str:
     return here if same_host(host, os.uname().nodename) and space in ("", here) else ""
 
 
-def own_processes(pids: Iterable[int], boot: str, job_id: str) -> tuple[OwnProcess, ...]:
+def own_processes(pids: Iterable[int], boot: str, job_id: str) -> tuple[OwnerProcess, ...]:
     """Return the processes that an owner names, without those that are known to belong to another job.
 
     Args:
@@ -154,7 +154,7 @@ def own_processes(pids: Iterable[int], boot: str, job_id: str) -> tuple[OwnProce
         job_id: Id of the owner's job.
     """
     own = (pid for pid in dict.fromkeys(pids) if not (boot and _is_others(pid, job_id)))
-    return tuple(OwnProcess(pid, started(pid) if boot else 0) for pid in own)
+    return tuple(OwnerProcess(pid, started(pid) if boot else 0) for pid in own)
 
 
 def _is_others(pid: int, job_id: str) -> bool:
@@ -162,7 +162,7 @@ def _is_others(pid: int, job_id: str) -> bool:
     return pid == 1 or marks(pid).get(JOB, job_id) != job_id
 
 
-def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, ...]:
+def known_processes(owner: OwnerAttached, pids: Iterable[int]) -> tuple[OwnerProcess, ...]:
     """Return the living processes of an owner on this machine that it has named before, or names now.
 
     A process that is named now has to have the user of a living one, or to be related to one, such as a child that sudo has started
@@ -188,29 +188,29 @@ def known_processes(owner: Attached, pids: Iterable[int]) -> tuple[OwnProcess, .
     return alive[:MOST_PROCESSES] or owner.processes
 
 
-def is_seen(owner: Attached) -> bool:
+def is_seen(owner: OwnerAttached) -> bool:
     """Return whether an owner's process ids are valid here: same machine, same boot, and same pid namespace."""
     return bool(owner.boot) and pid_space().startswith(owner.boot)  # entries of older journals have no namespace
 
 
-def _has_named(owner: Attached) -> bool:
+def _has_named(owner: OwnerAttached) -> bool:
     return any(one.started for one in owner.processes)
 
 
-def has_restarted(owner: Attached) -> bool:
+def has_restarted(owner: OwnerAttached) -> bool:
     """Return whether this machine has been restarted since an owner ran on it, so that none of its processes lives."""
     boot, here = owner.boot.partition(" ")[0], pid_space().partition(" ")[0]
     return same_host(owner.host, os.uname().nodename) and "" not in (boot, here) and boot != here
 
 
-def living(owner: Attached) -> list[int]:
+def living(owner: OwnerAttached) -> list[int]:
     """Return the ids of an owner's processes that are seen to live; empty if its ids are not valid here."""
     if not is_seen(owner):
         return []
     return [one.pid for one in owner.processes if one.started and started(one.pid) == one.started]
 
 
-def _is_known(owner: Attached) -> bool:
+def _is_known(owner: OwnerAttached) -> bool:
     """Return whether it can be determined which of an owner's processes live."""
     return has_restarted(owner) or (is_seen(owner) and _has_named(owner))
 
@@ -313,7 +313,7 @@ class Ledger:
             names = tuple(sorted({node.name for phase in lease.turns.granted for node in lease.handle.place.nodes_of(phase)}))
             lease.suspects = set(names)
             self.suspected[job_id] = lease
-            facts.append(Suspected(now_s, job_id, lease.id, names))
+            facts.append(NodesSuspected(now_s, job_id, lease.id, names))
             pids = ", ".join(map(str, living(lease.owner)))
             by = f" by process {pids}" if pids else ""
             self.run.log.say(f"{job_id}: {why}; {', '.join(names)} may still be in use{by}, and is granted to no job")
@@ -339,7 +339,7 @@ class Ledger:
         names = tuple(sorted(lease.suspects & {*nodes}))
         if not names:
             return
-        self.run.log.write(Freed(self.run.log.now(), lease.handle.id, lease.id, names, why))
+        self.run.log.write(NodesFreed(self.run.log.now(), lease.handle.id, lease.id, names, why))
         self.run.log.say(f"{lease.handle.id}: {', '.join(names)} is free again: {why}")
         lease.suspects -= {*names}
         if not lease.suspects:

@@ -14,17 +14,17 @@ from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.permits import Hold
 from runtime.jobside.messages import End
 from runtime.journal.facts import (
-    Attached,
     Fact,
-    Freed,
-    Granted,
-    Iteration,
+    IterationSlice,
+    JobRolledBack,
+    JobSubmitted,
     LeaseEnded,
+    NodesFreed,
+    NodesSuspected,
+    OwnerAttached,
+    PhaseGranted,
     PhaseSlice,
-    Submitted,
-    Suspected,
     SyncSlice,
-    TakenBack,
 )
 from runtime.machines.nodes import POOLS
 from runtime.owners.http.ledger import Lease, Ledger, Stay
@@ -44,10 +44,10 @@ class RecalledLease:
         end: Fact that ended the lease, or None while it is active.
     """
 
-    owner: Attached
+    owner: OwnerAttached
     turns: Turns
     warm: set[str] = field(default_factory=set)
-    grants: dict[HoldName, Granted] = field(default_factory=dict)
+    grants: dict[HoldName, PhaseGranted] = field(default_factory=dict)
     suspects: set[str] = field(default_factory=set)
     end: LeaseEnded | None = None
 
@@ -56,7 +56,7 @@ class RecalledLease:
         """Whether the owner may be using nodes."""
         return bool(self.grants) and (self.end is None or bool(self.suspects))
 
-    def grant(self, fact: Granted) -> None:
+    def grant(self, fact: PhaseGranted) -> None:
         """Record that the owner has been granted a phase."""
         self.grants[fact.phase] = fact
         self.turns.take_up(Turn(fact.phase, fact.iteration, fact.extra))
@@ -104,29 +104,29 @@ class RecalledLeases:
 
     def _follow(self, fact: Fact) -> None:
         match fact:
-            case Submitted(spec=spec) if spec.is_attached:
+            case JobSubmitted(spec=spec) if spec.is_attached:
                 self._limits[spec.id] = spec.iterations, spec.staleness
-            case Attached(lease=lease_id) if lease_id in self._all:
+            case OwnerAttached(lease=lease_id) if lease_id in self._all:
                 self._all[lease_id].owner = fact
-            case Attached(job_id=job_id):
+            case OwnerAttached(job_id=job_id):
                 lease = RecalledLease(fact, Turns(*self._limits[job_id], self._counted[job_id]))
                 self.last[job_id] = self._all[fact.lease] = lease
                 self._of_job[job_id].append(lease)
-            case Granted(lease=lease_id):
+            case PhaseGranted(lease=lease_id):
                 self._all[lease_id].grant(fact)
             case LeaseEnded(lease=lease_id) if lease_id in self._all:
                 self._all[lease_id].end = fact
-            case Suspected(lease=lease_id):
+            case NodesSuspected(lease=lease_id):
                 self._all[lease_id].suspects |= {*fact.nodes}
-            case Freed(lease=lease_id):
+            case NodesFreed(lease=lease_id):
                 self._all[lease_id].suspects -= {*fact.nodes}
             case PhaseSlice(job_id=job_id) if job_id in self.last:
                 self.last[job_id].finish(fact)
             case SyncSlice(job_id=job_id) if job_id in self.last:
                 self.last[job_id].sync(fact)
-            case Iteration(job_id=job_id) if job_id in self.last:
+            case IterationSlice(job_id=job_id) if job_id in self.last:
                 self._counted[job_id] = self.last[job_id].turns.done = fact.number + 1
-            case TakenBack(job_id=job_id):
+            case JobRolledBack(job_id=job_id):
                 self._counted[job_id] = fact.iteration
                 self.last[job_id].turns.go_back(fact.iteration)
 
@@ -222,7 +222,7 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
         if lease.turns.open:
             names = sorted(lease.owner.nodes)
             lease.suspects = set(names)
-            entries.append(Suspected(now_s, job_id, lease.id, tuple(names)))
+            entries.append(NodesSuspected(now_s, job_id, lease.id, tuple(names)))
         run.log.write(*entries)
     lease.handle.permits.give_up()
     if lease.suspects:

@@ -16,7 +16,7 @@ from runtime.coordinator.run_state import Follows, RunState
 from runtime.coordinator.slices import slice_of
 from runtime.coordinator.solo import SoloIterations
 from runtime.jobside.messages import Checkpoint, Done, End, Order, Report, Stopped
-from runtime.journal.facts import Absent, Offloaded
+from runtime.journal.facts import CheckpointDelayed, StateOffloaded
 from runtime.journal.write import Unwritable
 from runtime.machine import Node, Pool, boot_id
 from runtime.machines.forecast import free_bytes, wait_for_room
@@ -190,7 +190,7 @@ class JobCalls:
         run = self._run
         await run.written()
         nodes = tuple(node.name for node in handle.place.nodes[pool])
-        run.log.write(Offloaded(run.log.now(), handle.id, pool, nodes, seconds, host_gb, device_gb))
+        run.log.write(StateOffloaded(run.log.now(), handle.id, pool, nodes, seconds, host_gb, device_gb))
         run.decisions.residents.saw(handle, pool, device_gb, taken_gb)
         run.decisions.went(handle, pool)
 
@@ -351,7 +351,7 @@ class JobCalls:
         if handle.saved.full is None and run.present(handle) and not run.stopping:
             run.log.say(f"{handle.id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
             handle.permits.give_up()
-            run.tell(facts.Absent(handle.id), notes=(Absent(run.log.now(), handle.id, problem),))
+            run.tell(facts.Absent(handle.id), notes=(CheckpointDelayed(run.log.now(), handle.id, problem),))
         handle.saved.fail(problem)
         handle.permits.hold_up()
         await wait_for_room(folder, free, lambda: run.stopping or handle.ending.why is not None)

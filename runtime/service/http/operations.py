@@ -19,7 +19,8 @@ from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.jobs.changes import entry_of
 from runtime.jobs.checks import check_names
 from runtime.jobs.spec import JobSpec, OwnersJob, job_of, model_of
-from runtime.journal.facts import KINDS, Attached, Freed, Granted, LeaseEnded, Suspected
+from runtime.journal.facts import LeaseEnded, NodesFreed, NodesSuspected, OwnerAttached, PhaseGranted
+from runtime.journal.kinds import KINDS
 from runtime.metrics import CONTENT_TYPE
 from runtime.output import LOGS, SERVICE_LOG, log_files, read_log
 from runtime.owners.http.leases import Leases
@@ -29,7 +30,9 @@ from runtime.service.http.endpoint import JSON, Body, Call, Operation, Query, Se
 from runtime.service.tokens import Holder, Right
 
 _LONGEST_WAIT_S = 30.0
-_OF_LEASES = frozenset(name for name, kind in KINDS.items() if kind in (Attached, Granted, LeaseEnded, Suspected, Freed))
+_OF_LEASES = frozenset(
+    name for name, kind in KINDS.items() if kind in (OwnerAttached, PhaseGranted, LeaseEnded, NodesSuspected, NodesFreed)
+)
 _ENDS_S = 1.0  # longest wait for the end of a cancelled job; its processes may take longer
 _USUAL_LOGS = ("controller", SERVICE_LOG)
 

@@ -15,7 +15,7 @@ from rollmux_env.scheduler.commands import Command
 from runtime.coordinator import run_state
 from runtime.coordinator.job_handle import JobHandle
 from runtime.journal.audit import audit
-from runtime.journal.facts import Fact, Iteration
+from runtime.journal.facts import Fact, IterationSlice
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.machines import forecast
@@ -105,7 +105,7 @@ def test_while_the_journal_cannot_be_written_nothing_is_granted_and_then_all_goe
     outcome, lines = asyncio.run(main())
     assert outcome == "done"
     facts = check_done(tmp_path)
-    assert any(isinstance(fact, Iteration) and fact.interrupted for fact in facts)
+    assert any(isinstance(fact, IterationSlice) and fact.interrupted for fact in facts)
     said = [line for line in lines if "journal" in line]
     assert len(said) == 2, said
     assert "cannot be written: database or disk is full: nothing is granted" in said[0] and "written again" in said[1]

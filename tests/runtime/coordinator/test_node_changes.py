@@ -14,7 +14,7 @@ from rollmux_env.cluster.events import Moved, Requeued
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.facts import Drained, Joined
 from runtime.journal.audit import audit
-from runtime.journal.facts import Assigned, Returned, Told
+from runtime.journal.facts import Assigned, Returned, SchedulerInformed
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
@@ -184,13 +184,14 @@ def test_an_audit_sees_a_drained_node_that_is_used(tmp_path: Path) -> None:
     facts = read_facts(tmp_path / JOURNAL)
     at = next(number for number, fact in enumerate(facts) if isinstance(fact, Assigned))
     node = facts[at].node  # type: ignore[union-attr]
-    tampered = [*facts[:at], Told(facts[at].at_s, (Drained(frozenset({node})),)), *facts[at:]]  # type: ignore[union-attr]
+    tampered = [*facts[:at], SchedulerInformed(facts[at].at_s, (Drained(frozenset({node})),)), *facts[at:]]  # type: ignore[union-attr]
     assert any(f"{node} becomes" in line and "it is drained" in line for line in audit(tampered).problems)
 
 
 def test_facts_of_nodes_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     node = Node("rollout-9", "rollout", "m", (1, 2), (0,), 8.0, "1 GPU")
     assert carry_out(
-        plan_of(tmp_path, JOBS), then={2: lambda driver: driver.run.log.write(Told(driver.run.log.now(), (Joined((node,)),)))}
+        plan_of(tmp_path, JOBS),
+        then={2: lambda driver: driver.run.log.write(SchedulerInformed(driver.run.log.now(), (Joined((node,)),)))},
     ) == ("done")
     assert [fact.nodes for _, fact in record_of(read_facts(tmp_path / JOURNAL)).news(Joined)] == [(node,)]

@@ -16,7 +16,7 @@ from runtime.coordinator.profiles import has_loaded, job_as_stated, load_profile
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.spec import job_of
 from runtime.jobside.messages import Report
-from runtime.journal.facts import LEASE, PhaseSlice, Profiled
+from runtime.journal.facts import LEASE, JobProfiled, PhaseSlice
 from runtime.journal.record import ColdStarts, RunRecord, cold_starts_of
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, read_run
@@ -113,7 +113,7 @@ def test_a_profile_is_written_when_it_is_measured_and_jobs_that_came_together_ar
     plan = begun(tmp_path / "run", [job("a"), job("b", phase_s=0.01)], gpus)
     carried_out(plan)
     facts = read_facts(Path(plan.folder) / JOURNAL)
-    known = [place for place, fact in enumerate(facts) if isinstance(fact, Profiled)]
+    known = [place for place, fact in enumerate(facts) if isinstance(fact, JobProfiled)]
     measured = [place for place, fact in enumerate(facts) if isinstance(fact, PhaseSlice) and fact.profile]
     admitted = [place for place, fact in enumerate(facts) if isinstance(fact, Admitted)]
     assert known[0] < measured[-1] < known[1] < admitted[0]
@@ -167,7 +167,7 @@ def test_a_cold_start_of_another_kind_replaces_nothing() -> None:
     spec = job_of({"id": "a", "iterations": 5, "slo": 1000, "attach": True, "rollout": states, "training": states})
     part = PhaseSlice("a", "rollout", False, 0, 0, "rollout", (0,), ("rollout-0",), 0.0, 1.0, 30.0, 16.5, 30.0, 0.5, cold=True)
     known = ColdStarts()
-    known.profiled(Profiled(0.0, job_as_stated(spec, 0.0), False, {}, BOTH))
+    known.profiled(JobProfiled(0.0, job_as_stated(spec, 0.0), False, {}, BOTH))
     others: tuple[dict[str, Any], ...] = ({"cold": False}, {"ok": False}, {"profile": True}, {"extra": True}, {"nodes": ("a", "b")})
     for other in others:
         assert known.observed(replace(part, **other), spec) is None

@@ -15,7 +15,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.permits import Hold
 from runtime.coordinator.residents import Residents
 from runtime.journal.audit import check_run
-from runtime.journal.facts import Offloaded, PhaseSlice
+from runtime.journal.facts import PhaseSlice, StateOffloaded
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from runtime.machines.nodes import POOLS
@@ -87,7 +87,10 @@ def test_one_who_stays_has_left_before_a_newcomer_runs_and_may_stay_again(tmp_pa
     check_run(record)
     newcomer = [part for part in record.phases if part.job_id == "b"]
     for part in newcomer:
-        theirs: list[PhaseSlice | Offloaded] = [*_phases(record, "a"), *(fact for fact in record.offloaded if fact.job_id == "a")]
+        theirs: list[PhaseSlice | StateOffloaded] = [
+            *_phases(record, "a"),
+            *(fact for fact in record.offloaded if fact.job_id == "a"),
+        ]
         before = [(getattr(fact, "end_s", None) or fact.at_s, fact) for fact in theirs if fact.nodes == part.nodes]
         last = max(((at_s, fact) for at_s, fact in before if at_s <= part.run_s), key=lambda pair: pair[0], default=None)
         assert last is None or not getattr(last[1], "stays", False)  # when it began, nothing of the other was there

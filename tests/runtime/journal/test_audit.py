@@ -20,19 +20,19 @@ from runtime.jobs.file import parse_jobs
 from runtime.journal.audit import audit
 from runtime.journal.facts import (
     Assigned,
-    Cancelled,
-    Checkpointed,
-    Ended,
     Fact,
-    Failed,
-    Iteration,
+    IterationSlice,
+    JobCancelled,
+    JobCheckpointed,
+    JobFailed,
+    JobProfiled,
+    JobRestarted,
+    JobSubmitted,
     PhaseSlice,
-    Profiled,
-    Relaunched,
-    Restarted,
     Returned,
-    Started,
-    Submitted,
+    RunEnded,
+    RunRelaunched,
+    RunStarted,
 )
 from runtime.journal.write import JOURNAL
 from runtime.machine import Node
@@ -58,16 +58,16 @@ def turn(job_id: str, number: int, at_s: float) -> list[Fact]:
     train = replace(
         part, phase="training", pool="training", nodes=("training-0",), asked_s=at_s + 1, start_s=at_s + 1, end_s=at_s + 2
     )
-    done = Iteration(job_id, number, at_s, at_s + 2, {})
-    return [part, train, done, Checkpointed(at_s + 2, job_id, number + 1, 0.1, 0.1)]
+    done = IterationSlice(job_id, number, at_s, at_s + 2, {})
+    return [part, train, done, JobCheckpointed(at_s + 2, job_id, number + 1, 0.1, 0.1)]
 
 
 def killed_run() -> list[Fact]:
     """Two jobs; one dies and goes on from its checkpoint, then the run is killed and resumed, and both are done."""
     begin: list[Fact] = [
-        Started(0.0, 1e9, "rollmux", "round-robin", Cluster(rollout=POOL, training=POOL, migration_s=1.0), NODES, {}, 0),
-        *(Submitted(0.0, spec) for spec in SPECS),
-        *(Profiled(0.0, job, False) for job in JOBS),
+        RunStarted(0.0, 1e9, "rollmux", "round-robin", Cluster(rollout=POOL, training=POOL, migration_s=1.0), NODES, {}, 0),
+        *(JobSubmitted(0.0, spec) for spec in SPECS),
+        *(JobProfiled(0.0, job, False) for job in JOBS),
         Arrived(0.0, JOBS[0]),
         Admitted(0.0, "a", ALONE),
         Assigned(0.0, 0, "rollout", 0, "rollout-0"),
@@ -77,14 +77,14 @@ def killed_run() -> list[Fact]:
     ]
     again: list[Fact] = [
         Departed(6.0, "a"),
-        Restarted(6.0, "a", 1, "its controller has died"),
+        JobRestarted(6.0, "a", 1, "its controller has died"),
         Arrived(6.0, JOBS[0]),
         Admitted(6.0, "a", BESIDE),
     ]
     resumed: list[Fact] = [
-        Relaunched(14.0, 2e9, NODES, {}),
+        RunRelaunched(14.0, 2e9, NODES, {}),
         Departed(14.0, "b"),
-        Restarted(14.0, "b", 1, "the run was resumed"),
+        JobRestarted(14.0, "b", 1, "the run was resumed"),
         Arrived(14.0, JOBS[1]),
         Admitted(14.0, "b", BESIDE),
     ]
@@ -93,7 +93,7 @@ def killed_run() -> list[Fact]:
         Departed(28.0, "b"),
         Returned(28.0, "rollout-0"),
         Returned(28.0, "training-0"),
-        Ended(28.0, "done"),
+        RunEnded(28.0, "done"),
     ]
     return [
         *begin,
@@ -126,7 +126,7 @@ def test_a_run_that_still_goes_on_may_have_jobs_that_are_not_done() -> None:
     assert found.problems == () and found.jobs == {"a": "done", "b": "present"}
 
 
-TRACED = (Submitted, Iteration, Arrived, Admitted, Assigned, Departed, Returned, Restarted)
+TRACED = (JobSubmitted, IterationSlice, Arrived, Admitted, Assigned, Departed, Returned, JobRestarted)
 
 
 @given(st.data())
@@ -135,25 +135,25 @@ def test_whatever_is_missing_or_there_twice_is_found(data: st.DataObject) -> Non
     k = data.draw(st.sampled_from([k for k, fact in enumerate(facts) if isinstance(fact, TRACED)]))
     doubled = [*facts[: k + 1], *facts[k:]]
     dropped = [*facts[:k], *facts[k + 1 :]]
-    if not isinstance(facts[k], Restarted):  # to go on twice at one iteration is to go on once
+    if not isinstance(facts[k], JobRestarted):  # to go on twice at one iteration is to go on once
         assert audit(doubled).problems
-    if facts[k] != next(fact for fact in facts if isinstance(fact, Restarted)):  # it goes on where it was
+    if facts[k] != next(fact for fact in facts if isinstance(fact, JobRestarted)):  # it goes on where it was
         assert audit(dropped).problems
 
 
 @pytest.mark.parametrize(
     ("number", "changed"),
     [
-        ("A1", lambda fact: [fact, Failed(fact.at_s, "a", "step", "died")] if isinstance(fact, Ended) else [fact]),
-        ("A1", lambda fact: [fact, Cancelled(fact.at_s, "b")] if isinstance(fact, Ended) else [fact]),
-        ("A1", lambda fact: [Iteration("c", 0, fact.at_s, fact.at_s, {}), fact] if isinstance(fact, Ended) else [fact]),
-        ("A2", lambda fact: [replace(fact, iteration=2)] if isinstance(fact, Restarted) else [fact]),
-        ("A2", lambda fact: [fact, Cancelled(fact.at_s, "b")] if isinstance(fact, Relaunched) else [fact]),
-        ("A2", lambda fact: [] if isinstance(fact, Checkpointed) else [fact]),
+        ("A1", lambda fact: [fact, JobFailed(fact.at_s, "a", "step", "died")] if isinstance(fact, RunEnded) else [fact]),
+        ("A1", lambda fact: [fact, JobCancelled(fact.at_s, "b")] if isinstance(fact, RunEnded) else [fact]),
+        ("A1", lambda fact: [IterationSlice("c", 0, fact.at_s, fact.at_s, {}), fact] if isinstance(fact, RunEnded) else [fact]),
+        ("A2", lambda fact: [replace(fact, iteration=2)] if isinstance(fact, JobRestarted) else [fact]),
+        ("A2", lambda fact: [fact, JobCancelled(fact.at_s, "b")] if isinstance(fact, RunRelaunched) else [fact]),
+        ("A2", lambda fact: [] if isinstance(fact, JobCheckpointed) else [fact]),
         ("A3", lambda fact: [replace(fact, group=1)] if isinstance(fact, PhaseSlice) else [fact]),
         ("A3", lambda fact: [replace(fact, start_s=fact.start_s - 2, asked_s=-2.0)] if isinstance(fact, PhaseSlice) else [fact]),
         ("A4", lambda fact: [replace(fact, job_id="b")] if isinstance(fact, Departed) else [fact]),
-        ("A5", lambda fact: [replace(fact, at_s=3.0)] if isinstance(fact, Relaunched) else [fact]),
+        ("A5", lambda fact: [replace(fact, at_s=3.0)] if isinstance(fact, RunRelaunched) else [fact]),
     ],
 )
 def test_a_problem_names_its_invariant(number: str, changed: object) -> None:
@@ -164,7 +164,7 @@ def test_a_problem_names_its_invariant(number: str, changed: object) -> None:
 
 def test_an_iteration_that_is_there_twice_is_one_problem() -> None:
     facts = killed_run()
-    k = next(k for k, fact in enumerate(facts) if isinstance(fact, Iteration))
+    k = next(k for k, fact in enumerate(facts) if isinstance(fact, IterationSlice))
     said = [line for line in audit([*facts[: k + 1], *facts[k:]]).problems if "iteration" in line]
     assert said == ["A2: job a did iteration 0 when 1 was due"]
 

@@ -13,7 +13,7 @@ import pytest
 from rollmux_env.errors import InputError
 from runtime.coordinator import run_state
 from runtime.journal.commits import Commits
-from runtime.journal.facts import Attached, Granted, Iteration, LeaseEnded, PhaseSlice, Submitted, SyncSlice
+from runtime.journal.facts import IterationSlice, JobSubmitted, LeaseEnded, OwnerAttached, PhaseGranted, PhaseSlice, SyncSlice
 from runtime.journal.write import JOURNAL, Journal, Unwritable, read_facts
 from tests.runtime.journal.test_write import FACTS, PHASE
 from tests.runtime.pretend import ELSEWHERE, PAIRS, Dying, Killed, Served, attached_plan, job, lose
@@ -114,20 +114,20 @@ class Owners:
             if "lease" not in placed:
                 continue
             lease, number = placed["lease"], placed["iteration"]
-            self.answered.append((Attached, name, lease))
+            self.answered.append((OwnerAttached, name, lease))
             leaves = self.draw.random() < 0.3
             while number < 4:
                 for phase in ("rollout", "training"):
                     while not (await leases.acquire(lease, phase, number, 5.0))["granted"]:
                         pass
-                    self.answered.append((Granted, name, lease, phase, number))
+                    self.answered.append((PhaseGranted, name, lease, phase, number))
                     for _ in range(self.draw.choice([1, 1, 2])):
                         await leases.release(lease, phase, number, {}, None)
                         self.answered.append((PhaseSlice, name, phase, number))
                 if name == "b":
                     await leases.synced(lease, number, 0.0)
                     self.answered.append((SyncSlice, name, number))
-                self.answered.append((Iteration, name, number))
+                self.answered.append((IterationSlice, name, number))
                 number += 1
                 if leaves:
                     break
@@ -138,16 +138,16 @@ class Owners:
 def known(fact: Any) -> tuple[Any, ...]:
     """A fact as `Owners.answered` has it."""
     match fact:
-        case Attached() | LeaseEnded():
+        case OwnerAttached() | LeaseEnded():
             return type(fact), fact.job_id, fact.lease
-        case Granted():
-            return Granted, fact.job_id, fact.lease, fact.phase, fact.iteration
+        case PhaseGranted():
+            return PhaseGranted, fact.job_id, fact.lease, fact.phase, fact.iteration
         case PhaseSlice():
             return PhaseSlice, fact.job_id, fact.phase, fact.iteration
         case SyncSlice():
             return SyncSlice, fact.job_id, fact.iteration
-        case Iteration():
-            return Iteration, fact.job_id, fact.number
+        case IterationSlice():
+            return IterationSlice, fact.job_id, fact.number
     return (type(fact),)
 
 
@@ -188,10 +188,10 @@ def test_the_journal_has_all_that_was_answered_at_whichever_write_the_service_is
         folder.mkdir()
         answered, dead = killed(folder, seed, dies_at, before)
         facts = {known(fact) for fact in read_facts(folder / JOURNAL)}
-        assert (Submitted,) in facts
+        assert (JobSubmitted,) in facts
         assert [answer for answer in answered if answer not in facts] == []
         kills += dead
         if not dead:
-            assert len({answer for answer in answered if answer[0] is Iteration}) == 4 * len(JOBS)
+            assert len({answer for answer in answered if answer[0] is IterationSlice}) == 4 * len(JOBS)
             break
     assert kills > 18

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Admitted, Departed
-from runtime.journal.facts import LEASE, Assigned, Fact, PhaseSlice, SyncSlice, Told
+from runtime.journal.facts import LEASE, Assigned, Fact, PhaseSlice, SchedulerInformed, SyncSlice
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts
 from tests.conftest import Command
@@ -61,7 +61,7 @@ def test_what_was_decided_otherwise_is_told() -> None:
     at = [k for k, fact in enumerate(facts) if isinstance(fact, Assigned)][-1]
     lines = replay_journal(changed(facts, at, node="rollout-9")).lines
     assert any(line.startswith("nodes ") and "rollout-9" in line for line in lines)
-    at = next(k for k, fact in enumerate(facts) if isinstance(fact, Told) and fact.permits)
+    at = next(k for k, fact in enumerate(facts) if isinstance(fact, SchedulerInformed) and fact.permits)
     lines = replay_journal(changed(facts, at, permits=(("b", "training"),))).lines
     assert any(line.startswith("permits ") for line in lines)
 

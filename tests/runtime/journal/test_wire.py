@@ -12,8 +12,9 @@ from pydantic import Field, TypeAdapter
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.scheduler.facts import Fact as SchedulerFact
-from runtime.journal.facts import KINDS, TOLD_KINDS, fields_of, kind_of
+from runtime.journal.kinds import KINDS, fields_of, kind_of
 from runtime.journal.read import JOURNAL, entries_after, parsed
+from runtime.journal.scheduler_kinds import SCHEDULER_KINDS
 from runtime.journal.write import _JSON
 from runtime.metrics import DEFINITIONS
 from runtime.service.http.operations import OPERATIONS
@@ -26,7 +27,7 @@ def names() -> dict[str, Any]:
     """Return every name that stands in a journal, in a request or on the page of metrics."""
     return {
         "journal": {name: _keys(TypeAdapter(kind).json_schema()) for name, kind in KINDS.items()},
-        "told": {name: [*kind._fields] for name, kind in TOLD_KINDS.items()},
+        "told": {name: [*kind._fields] for name, kind in SCHEDULER_KINDS.items()},
         "requests": {
             operation.name: [_keys(model.model_json_schema()) for model in (operation.query, operation.body) if model is not None]
             for operation in OPERATIONS
@@ -47,7 +48,7 @@ def test_no_name_on_the_wire_changes() -> None:
 
 def test_every_kind_of_fact_has_a_name() -> None:
     assert {*get_args(Event)} <= {*KINDS.values()}
-    assert [*TOLD_KINDS.values()] == [*get_args(SchedulerFact)]
+    assert [*SCHEDULER_KINDS.values()] == [*get_args(SchedulerFact)]
 
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in FIXTURES.glob(f"*/{JOURNAL}")))

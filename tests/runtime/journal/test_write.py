@@ -28,24 +28,24 @@ from rollmux_env.locks import take_lock
 from rollmux_env.scheduler.facts import Drained, Iterated, Ready, Unprofiled
 from runtime.jobs.file import parse_jobs
 from runtime.journal.facts import (
-    KINDS,
     Assigned,
-    Bound,
-    Cancelled,
-    Ended,
     Fact,
-    Failed,
-    Iteration,
+    IterationSlice,
+    JobCancelled,
+    JobFailed,
+    JobProfiled,
+    JobRestarted,
+    JobSubmitted,
     PhaseSlice,
-    Profiled,
-    Relaunched,
-    Restarted,
     Returned,
-    Started,
-    Submitted,
+    RunEnded,
+    RunRelaunched,
+    RunStarted,
+    SchedulerInformed,
+    SharingBound,
     SyncSlice,
-    Told,
 )
+from runtime.journal.kinds import KINDS
 from runtime.journal.record import fields_of_kinds
 from runtime.journal.write import (
     JOURNAL,
@@ -87,31 +87,33 @@ SPECS = parse_jobs(
 ).jobs
 NODE = Node("rollout-0", "rollout", "machine", (0, 1), (), 8.0, "2 core")
 FACTS: list[Fact] = [
-    Started(0.0, 1e9, "rollmux", "round-robin", CLUSTER, (NODE,), {"python": "3.11"}, 0),
-    Profiled(1.0, JOBS[0], False),
-    Bound(("a rollout", "b training"), (1.0, 1.0), (1.1, 1.2)),
+    RunStarted(0.0, 1e9, "rollmux", "round-robin", CLUSTER, (NODE,), {"python": "3.11"}, 0),
+    JobProfiled(1.0, JOBS[0], False),
+    SharingBound(("a rollout", "b training"), (1.0, 1.0), (1.1, 1.2)),
     Arrived(1.0, JOBS[0]),
     Admitted(1.0, "a", Placement(None, (), 1, 1)),
     Assigned(1.0, 0, "rollout", 0, "rollout-0"),
     Arrived(1.5, JOBS[1]),
     Admitted(1.5, "b", Placement(0, (0,), 0, 0)),
-    Told(1.1, (Ready("a", "rollout", (NODE,)), Unprofiled({"c": {"rollout": 1}}, names=frozenset({"x"}))), (("a", "rollout"),)),
+    SchedulerInformed(
+        1.1, (Ready("a", "rollout", (NODE,)), Unprofiled({"c": {"rollout": 1}}, names=frozenset({"x"}))), (("a", "rollout"),)
+    ),
     PhaseSlice("a", "rollout", False, 0, 0, "rollout", (0,), ("rollout-0",), 1.0, 1.1, 2.0, 1.2, 1.9, stages={"restore": 0.01}),
     SyncSlice("a", False, 0, ("rollout-0",), 3.0, 3.1, ("b",)),
-    Iteration("a", 0, 1.0, 3.1, {"reward": 0.5}),
-    *(Submitted(3.1, spec) for spec in SPECS),
+    IterationSlice("a", 0, 1.0, 3.1, {"reward": 0.5}),
+    *(JobSubmitted(3.1, spec) for spec in SPECS),
     Reprofiled(3.1, JOBS[0].model_copy(update={"sync_s": 0.5})),
     Arrived(3.1, JOBS[0].model_copy(update={"id": "c"})),
-    Cancelled(3.1, "c"),
+    JobCancelled(3.1, "c"),
     Withdrawn(3.1, "c"),
     Progressed(3.2, (Progress("a", 1, 0.7, 1.0),)),
     Ticked(3.2),
     Moved(3.3, "b", Placement(None, (), 1, 1)),
     Resumed(4.3, "b"),
-    Failed(5.0, "b", "rollout", "ValueError: no", "Traceback"),
+    JobFailed(5.0, "b", "rollout", "ValueError: no", "Traceback"),
     Departed(5.0, "b"),
     Returned(5.0, "rollout-0"),
-    Ended(6.0, "done"),
+    RunEnded(6.0, "done"),
 ]
 
 
@@ -155,9 +157,9 @@ def test_placements_are_on_the_disk_at_once_and_phases_soon(tmp_path: Path) -> N
 def test_what_only_the_scheduler_was_told_is_on_the_disk_at_once(tmp_path: Path) -> None:
     journal = Journal(tmp_path / JOURNAL)
     journal.write(FACTS[0])
-    journal.write(Told(1.0, (Iterated(Progress("a", 1, 0.7, 1.0), None, False),)))
+    journal.write(SchedulerInformed(1.0, (Iterated(Progress("a", 1, 0.7, 1.0), None, False),)))
     assert journal.unwritten
-    journal.write(Told(1.0, (Drained(frozenset({"rollout-1", "rollout-0"})),)))
+    journal.write(SchedulerInformed(1.0, (Drained(frozenset({"rollout-1", "rollout-0"})),)))
     assert not journal.unwritten and len(read_facts(tmp_path / JOURNAL)) == 3
     assert record_of(read_facts(tmp_path / JOURNAL)).drained_nodes == {"rollout-0", "rollout-1"}
     journal.close()
@@ -195,7 +197,7 @@ def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> N
         for _ in range(1000):
             journal.write(FACTS[1])
     known = read_facts(tmp_path / JOURNAL)
-    assert known[0] == FACTS[0] and set(map(type, known[1:])) <= {Profiled}
+    assert known[0] == FACTS[0] and set(map(type, known[1:])) <= {JobProfiled}
     journal._database.execute("PRAGMA max_page_count=100000")
     journal.write(FACTS[2])  # there is room again, for what could not be written, too
     journal.close()
@@ -224,8 +226,8 @@ def test_a_lock_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_iterations_that_a_restart_repeats_are_counted_once() -> None:
-    again = [Iteration("a", number, 5.0 + number, 6.0 + number, {}) for number in (0, 1)]
-    record = record_of([*FACTS[:-1], Restarted(4.0, "a", 0, "why"), Relaunched(4.0, 2e9, (NODE,), {}), *again])
+    again = [IterationSlice("a", number, 5.0 + number, 6.0 + number, {}) for number in (0, 1)]
+    record = record_of([*FACTS[:-1], JobRestarted(4.0, "a", 0, "why"), RunRelaunched(4.0, 2e9, (NODE,), {}), *again])
     assert [done.number for done in record.iterations] == [0, 1] and record.iterations == tuple(again)
     assert [done.end_s for done in record.repeated] == [3.1]
     assert record.ended is None and record.last_s == 7.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from runtime.journal.facts import Exceeded
+from runtime.journal.facts import MemoryExceeded
 from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.machines.nodes import POOLS
 from tests.runtime.pretend import PAIRS, Served, attached_plan, job, node, served
@@ -37,7 +37,7 @@ def test_others_leave_its_group_and_nobody_joins_it(tmp_path: Path) -> None:
         other = await run.replaced()
         assert other.driver.run.handles["greedy"].residency.exceeds == why
         facts = await other.stop(permits=False)
-        assert [fact.phase for fact in facts if isinstance(fact, Exceeded)] == ["training"]
+        assert [fact.phase for fact in facts if isinstance(fact, MemoryExceeded)] == ["training"]
 
     jobs = (job("greedy", training=STATED, rollout=STATED), job("fixed", **SHORT), job("moves", movable=True, **SHORT))
     served(work, attached_plan(tmp_path, *jobs, nodes=PAIRS))

@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.errors import Conflict
 from rollmux_env.scheduler.view import HoldName
-from runtime.journal.facts import Iteration, PhaseSlice
+from runtime.journal.facts import IterationSlice, PhaseSlice
 from tests.runtime.owners.test_leases import of
 from tests.runtime.pretend import Served, attached_plan, job, served
 
@@ -40,7 +40,7 @@ def test_two_loops_of_an_owner_run_side_by_side_as_far_as_the_staleness_allows(t
         await asyncio.gather(sample(), train())
         assert await run.leases.end(lease, done=True) == {}
         facts = await run.stop()
-        done = of(facts, Iteration, "a")
+        done = of(facts, IterationSlice, "a")
         assert [(one.number, one.metrics) for one in done] == [(k, {"reward": float(k), "loss": 10.0 * k}) for k in range(4)]
         for phase in ("rollout", "training"):
             assert [part.iteration for part in of(facts, PhaseSlice, "a") if part.phase == phase] == [0, 1, 2, 3]
@@ -88,7 +88,7 @@ def test_what_both_sides_hold_outlives_the_coordinator(tmp_path: Path) -> None:
         await other.phase(a, "training", 1)
         await other.phase(b, "training", 0)
         facts = await other.stop()
-        assert [[done.number for done in of(facts, Iteration, name)] for name in "ab"] == [[0, 1], [0]]
+        assert [[done.number for done in of(facts, IterationSlice, name)] for name in "ab"] == [[0, 1], [0]]
 
     large = {"worst_case_s": 10.0, "host_memory_gb": 1.0}
     jobs = [job(name, staleness=1, rollout=large, training=large) for name in "ab"]

@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.errors import Conflict
 from runtime.journal.audit import audit
-from runtime.journal.facts import Iteration
+from runtime.journal.facts import IterationSlice
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import record_of
 from tests.runtime.pretend import Served, attached_plan, job, served
@@ -33,7 +33,7 @@ def test_a_lease_is_over_when_the_budget_of_its_job_is_spent(tmp_path: Path, syn
         return await run.stop()
 
     facts = served(work, attached_plan(tmp_path, job("a", budget={"hours": 1e-9}, sync_s=sync_s)))
-    assert sum(isinstance(fact, Iteration) for fact in facts) == 1
+    assert sum(isinstance(fact, IterationSlice) for fact in facts) == 1
     assert record_of(facts).over_budget == {"a"}
     assert audit(facts).jobs == {"a": "over_budget"} and audit(facts).problems == ()
     assert replay_journal(facts).lines == ()

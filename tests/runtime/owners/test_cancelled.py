@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.journal.facts import Cancelled, Iteration
+from runtime.journal.facts import IterationSlice, JobCancelled
 from tests.runtime.pretend import PAIR, Served, attached_plan, job, served
 
 
@@ -22,8 +22,8 @@ def test_what_a_cancelled_job_still_does_counts_no_iteration(iterations: int, tm
         await run.leases.release(lease, "training", 0, {}, None)
         await run.settle()
         facts = await run.stop()
-        assert any(isinstance(fact, Cancelled) for fact in facts)
-        assert not any(isinstance(fact, Iteration) for fact in facts)
+        assert any(isinstance(fact, JobCancelled) for fact in facts)
+        assert not any(isinstance(fact, IterationSlice) for fact in facts)
 
     served(work, attached_plan(tmp_path, job("a", iterations=iterations)))
 

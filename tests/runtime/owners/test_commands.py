@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runtime.journal.audit import audit
-from runtime.journal.facts import Failed, Iteration, LeaseEnded
+from runtime.journal.facts import IterationSlice, JobFailed, LeaseEnded
 from runtime.journal.write import JOURNAL, read_facts
 from runtime.machines.job_processes import started
 from runtime.output import LOGS, lines
@@ -65,7 +65,7 @@ def test_a_command_is_started_pinned_to_its_nodes_and_again_after_a_death(tmp_pa
     facts = read_facts(tmp_path / JOURNAL)
     assert audit(facts).problems == ()
     for name in ("a", "b"):
-        assert [fact.number for fact in facts if isinstance(fact, Iteration) and fact.job_id == name] == [0, 1, 2]
+        assert [fact.number for fact in facts if isinstance(fact, IterationSlice) and fact.job_id == name] == [0, 1, 2]
     why = [fact.why for fact in facts if isinstance(fact, LeaseEnded) and fact.job_id == "a"]
     assert why == ["its command was ended by SIGABRT", "its owner says that the job is done"]
     log = [line.partition("| ")[2] for line in lines(tmp_path / LOGS / "a")]
@@ -84,7 +84,7 @@ def test_a_command_that_ends_well_is_done_and_one_that_keeps_failing_is_given_up
     served(work, attached_plan(tmp_path, *jobs))
     facts = read_facts(tmp_path / JOURNAL)
     assert [(fact.job_id, fact.done) for fact in facts if isinstance(fact, LeaseEnded)] == [("well", True)]
-    (failed,) = [fact for fact in facts if isinstance(fact, Failed)]
+    (failed,) = [fact for fact in facts if isinstance(fact, JobFailed)]
     assert failed.job_id == "ill"
     assert failed.problem == "its command has ended with status 3 (3 times in a row without an iteration done)"
 

@@ -11,7 +11,7 @@ import pytest
 
 from rollmux_env.cluster.events import Begun, Reprofiled
 from rollmux_env.errors import Conflict, InputError
-from runtime.journal.facts import Granted, Iteration, PhaseSlice, SyncSlice
+from runtime.journal.facts import IterationSlice, PhaseGranted, PhaseSlice, SyncSlice
 from runtime.journal.record import RunRecord
 from runtime.journal.write import record_of
 from runtime.report.jobs import switches
@@ -56,7 +56,7 @@ def test_it_has_all_nodes_of_the_job_before_phases_that_became_ready_later(tmp_p
     own = [part for part in of(facts, PhaseSlice, "b") if part.phase == "init"]
     assert [(part.nodes, part.iteration, part.cold) for part in own] == [(("rollout-0",), -1, True), (("training-0",), -1, True)]
     assert all(8.0 <= part.end_s - part.start_s < 20.0 for part in own)
-    assert [done.number for done in of(facts, Iteration, "b")] == [0, 1, 2]
+    assert [done.number for done in of(facts, IterationSlice, "b")] == [0, 1, 2]
     assert not any(part.cold for part in of(facts, PhaseSlice, "b") if part.phase != "init")  # that was its cold start
     for node in ("rollout-0", "training-0"):
         parts = sorted((p.start_s, p.end_s) for p in facts if isinstance(p, PhaseSlice) and node in p.nodes)
@@ -79,7 +79,7 @@ def test_it_is_planned_as_a_cold_start_and_the_job_begins_when_it_is_over(tmp_pa
 
     facts = served(work, attached_plan(tmp_path, job("a"), policy="rollmux,switches=true"))
     assert len(of(facts, Begun)) == 1 and len([fact for fact in facts if isinstance(fact, Reprofiled)]) == 1
-    assert of(facts, Iteration)[0].end_s - of(facts, Iteration)[0].start_s < 5.0
+    assert of(facts, IterationSlice)[0].end_s - of(facts, IterationSlice)[0].start_s < 5.0
 
 
 def test_it_comes_once_after_each_attachment_and_before_all_else(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_first_weights_may_go_in_a_sync_before_the_first_iteration(tmp_path:
 
     facts = served(work, attached_plan(tmp_path, job("a", sync_s=1.0)))
     assert [sync.iteration for sync in of(facts, SyncSlice)] == [-1, 0]
-    assert [done.number for done in of(facts, Iteration)] == [0, 1]
+    assert [done.number for done in of(facts, IterationSlice)] == [0, 1]
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -188,7 +188,7 @@ def test_a_job_that_is_measured_loads_under_a_permit_too(tmp_path: Path) -> None
     record = record_of(facts)
     parts = record.profiled[0].job.phases(0)
     assert 6.0 <= parts.rollout.switch.cold_s + parts.training.switch.cold_s < 20.0
-    assert next(grant.phase for grant in of(facts, Granted)) == "init"
+    assert next(grant.phase for grant in of(facts, PhaseGranted)) == "init"
 
 
 def test_more_memory_than_a_job_may_keep_is_noticed_when_it_has_loaded(tmp_path: Path) -> None:

@@ -14,7 +14,16 @@ import pytest
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
 from runtime.journal.audit import audit
-from runtime.journal.facts import Attached, Cancelled, Freed, Iteration, LeaseEnded, PhaseSlice, Suspected, SyncSlice
+from runtime.journal.facts import (
+    IterationSlice,
+    JobCancelled,
+    LeaseEnded,
+    NodesFreed,
+    NodesSuspected,
+    OwnerAttached,
+    PhaseSlice,
+    SyncSlice,
+)
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
 from runtime.output import LOGS, lines
@@ -41,7 +50,7 @@ def test_two_owners_take_turns_and_their_iterations_are_recorded_with_metrics(tm
 
     facts = served(work, attached_plan(tmp_path, job("a"), job("b")))
     for job_id in ("a", "b"):
-        done = of(facts, Iteration, job_id)
+        done = of(facts, IterationSlice, job_id)
         assert [(one.number, one.metrics) for one in done] == [(k, {"reward": float(k)}) for k in range(3)]
         assert [(one.phase, one.iteration, one.ok) for one in of(facts, PhaseSlice, job_id)] == [
             (phase, k, True) for k in range(3) for phase in ("rollout", "training")
@@ -122,7 +131,7 @@ def test_an_owner_that_detaches_goes_on_behind_its_last_whole_iteration(tmp_path
             await run.iterate(again["lease"], number)
         await run.leases.end(again["lease"], done=True)
         facts = await run.stop()
-        assert [done.number for done in of(facts, Iteration)] == [0, 1, 2]
+        assert [done.number for done in of(facts, IterationSlice)] == [0, 1, 2]
 
     served(work, attached_plan(tmp_path, job("a")))
 
@@ -159,7 +168,9 @@ def test_what_a_lost_lease_held_is_granted_to_nobody_until_its_processes_are_see
         assert (await waits)["granted"] and run.leases.ledger.suspects() == {}
         await run.leases.release(b, "rollout", 0, {}, None)
         facts = await run.stop()
-        assert [fact.nodes for fact in of(facts, Suspected)] == [("rollout-0",)] == [fact.nodes for fact in of(facts, Freed)]
+        assert (
+            [fact.nodes for fact in of(facts, NodesSuspected)] == [("rollout-0",)] == [fact.nodes for fact in of(facts, NodesFreed)]
+        )
         assert [(part.job_id, part.ok) for part in facts if isinstance(part, PhaseSlice)] == [("a", False), ("b", True)]
 
     served(work, attached_plan(tmp_path, job("a"), job("b")))
@@ -271,7 +282,7 @@ def test_a_sync_is_the_end_of_an_iteration_where_the_job_has_one(tmp_path: Path)
             await run.leases.synced(lease, 1, 0.1)
         await run.leases.end(lease, done=True)
         facts = await run.stop()
-        assert [done.number for done in of(facts, Iteration)] == [0, 1, 2]
+        assert [done.number for done in of(facts, IterationSlice)] == [0, 1, 2]
         assert [sync.iteration for sync in of(facts, SyncSlice)] == [0]
 
     served(work, attached_plan(tmp_path, job("a", sync_s=1.0)))
@@ -354,7 +365,7 @@ def test_a_job_that_is_cancelled_when_it_gets_its_place_has_never_been_there(tmp
         with pytest.raises(Conflict, match="has ended"):
             await waits
         assert handle.actors.controller is None
-        assert of(await run.stop(), Cancelled, "b") and driver.run.decisions.errands.empty()
+        assert of(await run.stop(), JobCancelled, "b") and driver.run.decisions.errands.empty()
 
     served(work, attached_plan(tmp_path, job("a"), job("b"), policy="solo"))
 
@@ -410,8 +421,8 @@ def test_leases_and_what_they_hold_outlive_the_coordinator(tmp_path: Path) -> No
         await other.leases.release(c, "rollout", 0, {}, None)
         await other.phase(c, "training", 0)
         facts = await other.stop()
-        assert [done.number for done in of(facts, Iteration)] == [0, 1]
-        assert len(of(facts, Attached)) == 1
+        assert [done.number for done in of(facts, IterationSlice)] == [0, 1]
+        assert len(of(facts, OwnerAttached)) == 1
 
     large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
     jobs = (job("a", rollout=large, training=large), job("b"), job("c"))
@@ -429,7 +440,7 @@ def test_a_lease_of_a_later_iteration_goes_on_there_under_the_next_coordinator(t
             await other.iterate(again, number)
         await other.leases.end(again, done=True)
         facts = await other.stop()
-        assert [done.number for done in of(facts, Iteration)] == [0, 1, 2]
+        assert [done.number for done in of(facts, IterationSlice)] == [0, 1, 2]
 
     served(work, attached_plan(tmp_path, job("a")))
 
@@ -540,7 +551,7 @@ def test_metrics_beyond_the_bounds_are_left_out(tmp_path: Path) -> None:
         odd = {"a b": 1.0, "x" * 65: 1.0, "": 1.0, "esc\x1b[2J": 1.0, "turn\u202e": 1.0, "inf": float("inf")}
         await run.phase(lease, "rollout", 0, **odd, **{"rewards/<lambda>/mean": 1e308, "pass@1": 0.5})
         await run.phase(lease, "training", 0, **{f"m{k}": float(k) for k in range(100)}, **{"pass@1": 0.75})
-        (done,) = of(await run.stop(), Iteration)
+        (done,) = of(await run.stop(), IterationSlice)
         assert len(done.metrics) == MOST_METRICS
         assert {name: done.metrics[name] for name in [*done.metrics][:3]} == {
             "rewards/<lambda>/mean": 1e308,

@@ -12,7 +12,7 @@ import pytest
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.errors import Conflict
 from runtime.coordinator.job_handle import JobHandle
-from runtime.journal.facts import Iteration, Profiled
+from runtime.journal.facts import IterationSlice, JobProfiled
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, PAIRS, Served, attached_plan, job, just_before_attaching, served
 
 
@@ -36,8 +36,8 @@ def test_a_job_is_planned_with_the_longest_seconds_of_its_first_iterations(nodes
         await run.leases.end(lease, done=True)
         await run.iterate(host, 1)
         facts = await run.stop(permits=False)
-        assert [done.number for done in facts if isinstance(done, Iteration) and done.job_id == "a"] == [0, 1, 2, 3]
-        (profiled,) = [fact.job for fact in facts if isinstance(fact, Profiled) and fact.job.id == "a"]
+        assert [done.number for done in facts if isinstance(done, IterationSlice) and done.job_id == "a"] == [0, 1, 2, 3]
+        (profiled,) = [fact.job for fact in facts if isinstance(fact, JobProfiled) and fact.job.id == "a"]
         assert 0 < profiled.rollout.worst_case_s < 5 and 0 < profiled.training.worst_case_s < 5
         assert [event.job.iterations for event in facts if isinstance(event, Arrived) and event.job.id == "a"] == [2]
 

@@ -14,7 +14,7 @@ import pytest
 from rollmux_client import Service, pid_space
 
 from rollmux_env.errors import Conflict
-from runtime.journal.facts import Attached
+from runtime.journal.facts import OwnerAttached
 from runtime.owners.http import ledger
 from tests.runtime.pretend import HERE, Listening, Served, attached_plan, job, plan_of, served
 
@@ -53,7 +53,7 @@ def test_a_number_of_another_namespace_is_no_process_of_the_owner(
         await run.place("a")  # a stranger that lives is none of it
         assert run.leases.ledger.suspects() == {}
         facts = await run.stop()
-        first = next(fact for fact in facts if isinstance(fact, Attached))
+        first = next(fact for fact in facts if isinstance(fact, OwnerAttached))
         assert (first.boot, [one.started for one in first.processes]) == ("", [0])
 
     served(work, attached_plan(tmp_path, job("a")))
@@ -144,7 +144,7 @@ def test_processes_of_other_users_belong_to_an_owner_that_has_started_them(monke
         assert launcher.stdout is not None
         child = int(launcher.stdout.readline())
         monkeypatch.setattr(ledger, "user_of", lambda pid: 1000 if pid == launcher.pid else 0)
-        owner = Attached(0.0, "job", "lease", HERE, here, ledger.own_processes((launcher.pid,), here, "job"), ())
+        owner = OwnerAttached(0.0, "job", "lease", HERE, here, ledger.own_processes((launcher.pid,), here, "job"), ())
         known = ledger.known_processes(owner, (child, stranger.pid))
         assert [one.pid for one in known] == [launcher.pid, child]
         launcher.kill()

@@ -16,7 +16,7 @@ import pytest
 from rollmux_client import pid_space
 
 from rollmux_env.errors import Conflict, NotFound
-from runtime.journal.facts import Iteration
+from runtime.journal.facts import IterationSlice
 from runtime.owners.http import ledger as owners
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job
 
@@ -200,5 +200,5 @@ def test_no_node_is_ever_in_two_hands_and_no_iteration_counts_twice(
 
     facts = asyncio.run(main())
     for name in JOBS:
-        numbers = [fact.number for fact in facts if isinstance(fact, Iteration) and fact.job_id == name]
+        numbers = [fact.number for fact in facts if isinstance(fact, IterationSlice) and fact.job_id == name]
         assert numbers == [*range(len(numbers))]

@@ -9,7 +9,7 @@ import pytest
 from rollmux_client import Turns
 
 from rollmux_env.errors import Conflict, NotFound, Unprocessable
-from runtime.journal.facts import Iteration, LeaseEnded, TakenBack
+from runtime.journal.facts import IterationSlice, JobRolledBack, LeaseEnded
 from runtime.journal.record import RunRecord
 from runtime.journal.write import record_of
 from tests.runtime.pretend import HERE, Served, attached_plan, job, served
@@ -60,7 +60,7 @@ def test_iterations_are_taken_back_once_and_each_counts_once(tmp_path: Path, kep
         return await run.stop()
 
     facts = served(work, attached_plan(tmp_path, job("a", iterations=5)))
-    assert [(fact.iteration) for fact in facts if isinstance(fact, TakenBack)] == [2]
+    assert [(fact.iteration) for fact in facts if isinstance(fact, JobRolledBack)] == [2]
     record = record_of(facts)
     check_record(record, [0, 1, 2, 3, 4], [2, 3])
     assert [done.metrics["reward"] for done in record.iterations] == [1.0, 1.0, 2.0, 2.0, 2.0]
@@ -150,7 +150,7 @@ def test_a_job_that_has_done_all_waits_for_its_owners_word(tmp_path: Path) -> No
         return await other.stop()
 
     facts = served(work, attached_plan(tmp_path, job("a", iterations=2)))
-    assert [fact.number for fact in facts if isinstance(fact, Iteration)] == [0, 1, 1]
+    assert [fact.number for fact in facts if isinstance(fact, IterationSlice)] == [0, 1, 1]
     assert [fact.done for fact in facts if isinstance(fact, LeaseEnded)] == [False, False, True]
 
 

@@ -11,13 +11,13 @@ from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.scenario import Scenario, parse_scenario
 from runtime.journal.facts import (
-    Ended,
-    Iteration,
+    IterationSlice,
+    JobProfiled,
     PhaseSlice,
-    Profiled,
-    SoloIteration,
+    RunEnded,
+    RunStarted,
+    SoloIterationSlice,
     Span,
-    Started,
     SyncSlice,
 )
 from runtime.journal.record import RunRecord
@@ -68,7 +68,7 @@ def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round
     cold: dict[tuple[str, str], bool] = defaultdict(lambda: True)
     slices: list[PhaseSlice] = []
     syncs: list[SyncSlice] = []
-    iterations: list[Iteration] = []
+    iterations: list[IterationSlice] = []
     began_s = dict(at_s)
     for phase, spans in whole_phases(run.phases):
         key = (phase.job_id, phase.phase)
@@ -104,18 +104,18 @@ def recorded(scenario: Scenario, policy: str = "rollmux", dispatch: str = "round
             if sync_s:
                 syncs.append(SyncSlice(phase.job_id, False, phase.iteration, (), end_s - sync_s, end_s, ("other",)))
             reward = {"reward": phase.iteration / 10}
-            iterations.append(Iteration(phase.job_id, phase.iteration, began_s[phase.job_id], end_s, reward))
+            iterations.append(IterationSlice(phase.job_id, phase.iteration, began_s[phase.job_id], end_s, reward))
             began_s[phase.job_id] = end_s
     last_s = max(iteration.end_s for iteration in iterations)
     node = Node("rollout-0", "rollout", "here", (0,), (), 8.0, "cpu")
     solos = [recorded(scenario.model_copy(update={"jobs": (job,)}), "solo") for job in scenario.jobs] if alone else []
     return RunRecord(
-        Started(0.0, 1e9, policy, dispatch, scenario.cluster, (node,), {"python": "3"}, 0),
+        RunStarted(0.0, 1e9, policy, dispatch, scenario.cluster, (node,), {"python": "3"}, 0),
         log=tuple(event for event in run.log if not isinstance(event, Progressed)),
-        profiled=tuple(Profiled(0.0, job, True) for job in scenario.jobs),
+        profiled=tuple(JobProfiled(0.0, job, True) for job in scenario.jobs),
         phases=tuple(slices),
         syncs=tuple(syncs),
         iterations=tuple(iterations),
-        ended=Ended(last_s, "done"),
-        solo=tuple(SoloIteration(one.job_id, one.number, one.start_s, one.end_s) for own in solos for one in own.iterations),
+        ended=RunEnded(last_s, "done"),
+        solo=tuple(SoloIterationSlice(one.job_id, one.number, one.start_s, one.end_s) for own in solos for one in own.iterations),
     )

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from rollmux_env.report.tables import show
-from runtime.journal.facts import Bound, Failed, PhaseSlice
+from runtime.journal.facts import JobFailed, PhaseSlice, SharingBound
 from runtime.report.figures import figures
 from runtime.report.shared_time import shared_times
 from runtime.report.summary import summary
@@ -79,7 +79,10 @@ def test_a_job_alone_leaves_each_pool_idle_half_of_the_time_and_gains_nothing() 
 
 def test_the_bound_of_a_run_is_what_its_phases_gain_in_parallel() -> None:
     record = recorded(scenario_of({"id": "a"}, {"id": "b"}), alone=True)
-    bounds = (Bound(("a rollout", "b training"), (2, 2), (2.5, 2)), Bound(("b rollout", "a training"), (2, 2), (2, 2)))
+    bounds = (
+        SharingBound(("a rollout", "b training"), (2, 2), (2.5, 2)),
+        SharingBound(("b rollout", "a training"), (2, 2), (2, 2)),
+    )
     gained = figures(dataclasses.replace(record, bounds=bounds))["throughput"]
     assert gained["bound"] == pytest.approx(8 / 4.5)
     assert gained["of_bound"] == pytest.approx(2 / (8 / 4.5))
@@ -135,7 +138,7 @@ def test_the_shared_time_of_a_group_is_when_all_members_are_warm_and_none_has_le
 
 def test_a_job_that_failed_has_its_problem_and_no_figures() -> None:
     record = recorded(scenario_of({"id": "a"}))
-    found = figures(dataclasses.replace(record, failed=(Failed(1.0, "poison", "init", "it has no tongue"),)))
+    found = figures(dataclasses.replace(record, failed=(JobFailed(1.0, "poison", "init", "it has no tongue"),)))
     assert found["jobs"]["poison"]["failed"] == "it has no tongue"
     assert found["jobs"]["poison"]["iteration_s"] is None
     assert found["throughput"] is None

@@ -10,7 +10,7 @@ import pytest
 
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.report.tables import show
-from runtime.journal.facts import LEASE, Assigned, Failed, PhaseSlice, Returned
+from runtime.journal.facts import LEASE, Assigned, JobFailed, PhaseSlice, Returned
 from runtime.report.folder import gantt_of, scalars, trace_of, write_report
 from runtime.report.summary import summary
 from tests.runtime.report.replayed import recorded, scenario_of
@@ -67,7 +67,7 @@ def test_tensorboard_has_metrics_and_seconds_by_iteration() -> None:
 
 def test_the_summary_says_rewards_gain_and_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
     record = recorded(scenario_of({"id": "a", "sync_s": 1}, {"id": "b"}), alone=True)
-    record = dataclasses.replace(record, failed=(Failed(1.0, "poison", "training", "loss is NaN"),))
+    record = dataclasses.replace(record, failed=(JobFailed(1.0, "poison", "training", "loss is NaN"),))
     named = dataclasses.replace(record.phases[-1], stages={"[/odd]": 1.0})  # stages are named by jobs
     record = dataclasses.replace(record, phases=(*record.phases, named))
     from runtime.report.figures import figures

@@ -16,7 +16,7 @@ import pytest
 from rollmux_client import Refused, Service
 
 from runtime.journal.audit import audit
-from runtime.journal.facts import Attached, Fact, Granted, LeaseEnded, PhaseSlice, Submitted
+from runtime.journal.facts import Fact, JobSubmitted, LeaseEnded, OwnerAttached, PhaseGranted, PhaseSlice
 from runtime.journal.read import JOURNAL, read_facts
 from runtime.journal.replay import replay_journal
 from runtime.service.address import find
@@ -54,14 +54,14 @@ class User(threading.Thread):
         ask = self._service.ask
         entry = {"id": name, "iterations": _ITERATIONS, "slo": 100.0, "attach": True, "rollout": _PHASE, "training": _PHASE}
         ask("POST", "/v1/jobs", entry)
-        self.told.append((Submitted, name))
+        self.told.append((JobSubmitted, name))
         lease = ask("POST", f"/v1/jobs/{name}/attach", {"wait_s": 20.0})["lease"]
-        self.told.append((Attached, name, lease))
+        self.told.append((OwnerAttached, name, lease))
         for iteration in range(_ITERATIONS):
             for phase in ("rollout", "training"):
                 turn = {"phase": phase, "iteration": iteration}
                 if ask("POST", f"/v1/leases/{lease}/acquire", {**turn, "wait_s": 20.0})["granted"]:
-                    self.told.append((Granted, lease, phase, iteration))
+                    self.told.append((PhaseGranted, lease, phase, iteration))
                 ask("POST", f"/v1/leases/{lease}/release", {**turn, "metrics": {}})
                 self.told.append((PhaseSlice, name, phase, iteration))
         ask("DELETE", f"/v1/leases/{lease}?done=true")
@@ -70,12 +70,12 @@ class User(threading.Thread):
 
 def known(fact: Fact) -> Told:
     match fact:
-        case Submitted(spec=spec):
-            return Submitted, spec.id
-        case Attached() | LeaseEnded():
+        case JobSubmitted(spec=spec):
+            return JobSubmitted, spec.id
+        case OwnerAttached() | LeaseEnded():
             return type(fact), fact.job_id, fact.lease
-        case Granted():
-            return Granted, fact.lease, fact.phase, fact.iteration
+        case PhaseGranted():
+            return PhaseGranted, fact.lease, fact.phase, fact.iteration
         case PhaseSlice():
             return PhaseSlice, fact.job_id, fact.phase, fact.iteration
     return ()
@@ -118,4 +118,4 @@ def test_the_journal_has_what_was_answered_at_every_kill(tmp_path: Path) -> None
         assert audit(facts).problems == ()
         assert [line for line in replay_journal(facts).lines if not line.startswith("permits ")] == []
     kinds = [one[0] for one in told]
-    assert min(kinds.count(kind) for kind in (Submitted, Attached, Granted, PhaseSlice, LeaseEnded)) > _KILLS
+    assert min(kinds.count(kind) for kind in (JobSubmitted, OwnerAttached, PhaseGranted, PhaseSlice, LeaseEnded)) > _KILLS

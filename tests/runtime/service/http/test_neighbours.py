@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from rollmux_client import pid_space
 
-from runtime.journal.facts import Attached, Granted, Iteration, LeaseEnded, PhaseSlice
+from runtime.journal.facts import IterationSlice, LeaseEnded, OwnerAttached, PhaseGranted, PhaseSlice
 from runtime.journal.read import JOURNAL
 from runtime.journal.write import read_facts
 from runtime.owners.http import ledger
@@ -104,7 +104,7 @@ def test_processes_that_are_not_there_are_not_kept(served: Served, ann: str, chi
         }
     served.ask("DELETE", f"/v1/leases/{lease}?done=true", token=ann)
     facts = read_facts(served.folder / JOURNAL)
-    named = [{one.pid for one in fact.processes} for fact in facts if isinstance(fact, Attached) and fact.lease == lease]
+    named = [{one.pid for one in fact.processes} for fact in facts if isinstance(fact, OwnerAttached) and fact.lease == lease]
     assert named[0] == {*children[:1]} and {*children} <= named[-1] and len(named) <= 3
     assert not {*free} & set().union(*named)
 
@@ -112,7 +112,7 @@ def test_processes_that_are_not_there_are_not_kept(served: Served, ann: str, chi
 def test_processes_of_other_users_are_none_of_a_lease(monkeypatch: pytest.MonkeyPatch, children: list[int]) -> None:
     monkeypatch.setattr(ledger, "user_of", lambda pid: 0 if pid == children[2] else 1000)
     here = pid_space()
-    owner = Attached(0.0, "job", "lease", os.uname().nodename, here, own_processes(children[:1], here, "job"), ())
+    owner = OwnerAttached(0.0, "job", "lease", os.uname().nodename, here, own_processes(children[:1], here, "job"), ())
     assert [one.pid for one in known_processes(owner, children)] == children[:2]
     monkeypatch.setattr(ledger, "MOST_PROCESSES", 1)
     assert known_processes(owner, children) == owner.processes
@@ -173,8 +173,12 @@ def test_of_a_hundred_threads_that_own_one_job_one_does(served: Served, ann: str
                 assert {one.status for one in all_ask("POST", f"{at}/release", {**turn, "metrics": {}})} <= {200, 429}
         assert {one.status for one in all_ask("DELETE", f"{at}?done=true")} <= {200, 429}
     facts = read_facts(served.folder / JOURNAL)
-    mine = [fact for fact in facts if isinstance(fact, Granted | PhaseSlice | Iteration | LeaseEnded) and fact.job_id == "raced"]
-    assert Counter(type(fact) for fact in mine) == {Granted: 4, PhaseSlice: 4, Iteration: 2, LeaseEnded: 1}
+    mine = [
+        fact
+        for fact in facts
+        if isinstance(fact, PhaseGranted | PhaseSlice | IterationSlice | LeaseEnded) and fact.job_id == "raced"
+    ]
+    assert Counter(type(fact) for fact in mine) == {PhaseGranted: 4, PhaseSlice: 4, IterationSlice: 2, LeaseEnded: 1}
 
 
 def test_one_users_open_requests_leave_room_for_others(tmp_path_factory: pytest.TempPathFactory) -> None:
