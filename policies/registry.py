@@ -22,6 +22,7 @@ PLACEMENT = {
     "random": "policies.placement.baselines:Random",
     "most-idle": "policies.placement.baselines:MostIdle",
     "first-fit": "policies.placement.baselines:FirstFit",
+    "fleet": "policies.placement.fleet:Fleet",
     "solo": "policies.placement.baselines:Solo",
     "colocated": "policies.placement.baselines:Colocated",
     "consolidate": "policies.placement.consolidate:Consolidate",

@@ -11,6 +11,7 @@ import numpy as np
 
 from policies.api import ArrivalPolicy, CandidateTable, Placement, State, candidates, isolated
 from policies.placement.algorithm1 import Algorithm1
+from policies.placement.weighted_progress import TimePrice
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.keys.job import Job
@@ -108,20 +109,27 @@ class FirstFit(ArrivalPolicy):
 
     Args:
         most_new_nodes: Largest number of rollout nodes that may be added to an existing group.
+        time_usd: Dollars that an hour of a job's progress is worth (see `policies.placement.weighted_progress`). Above 0 the
+            placement with the lowest price is taken instead of the first one.
+        alpha: Exponent of the remaining length in the urgency of a job, for `time_usd`.
     """
 
     keeps_slo = True
 
-    def __init__(self, most_new_nodes: int = 1) -> None:
+    def __init__(self, most_new_nodes: int = 1, time_usd: float = 0.0, alpha: float = 0.5) -> None:
         if most_new_nodes < 0:
             raise ValueError(f"most_new_nodes must be at least 0, not {most_new_nodes}")
         self._most_new_nodes = most_new_nodes
+        self._time = TimePrice(time_usd, alpha)
 
     def place(self, state: State, job: Job) -> Placement | None:
-        """Return the first feasible placement, or None if there is none."""
+        """Return the first feasible placement, with `time_usd` the cheapest one, or None if there is none."""
         table = candidates(state, job.id)
         rows = np.flatnonzero(table.feasible & ((table.group < 0) | (table.new_nodes <= self._most_new_nodes)))
-        return table.placement(int(rows[0])) if rows.size else None
+        if not rows.size:
+            return None
+        row = self._time.cheapest(state, table, rows) if self._time.usd else int(rows[0])
+        return None if row is None else table.placement(row)
 
 
 def idle_share(state: State, group_id: int) -> float:

@@ -10,8 +10,8 @@ import pytest
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.consolidate import Consolidate
 from policies.placement.consolidate.active import active
-from policies.placement.consolidate.stays import iterations_done, known_stays
 from policies.placement.learned import Learned
+from policies.placement.stays import iterations_done, known_stays
 from rollmux_env.cluster.apply import apply, forecast
 from rollmux_env.cluster.candidates import part_of
 from rollmux_env.cluster.events import Arrived, Departed, Event, Placement

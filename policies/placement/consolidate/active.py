@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.placement.consolidate.stays import iterations_done
+from policies.placement.stays import iterations_done
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.state import State

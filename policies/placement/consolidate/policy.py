@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from policies.placement.consolidate.active import Active, active, plan_of
-from policies.placement.consolidate.stays import LearnedStays, is_fixed, known_stays
+from policies.placement.stays import LearnedStays, is_fixed, known_stays
+from policies.placement.weighted_progress import TimePrice
 from rollmux_env.cluster.candidates import part_of
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.plan import Place, Plan, Wait
@@ -27,14 +28,18 @@ class Consolidate:
     the nodes that it leaves until its pause ends. It also costs either the stay that the pause prolongs or the work that is not
     done in the pause. The search is `rollmux_env.kernel.lns.regroup`. Equal states give equal plans.
 
+    With `time_usd` the value of a job's work also has that many dollars times its urgency.
+
     Args:
         horizon_h: Time constant of the discount, in hours. It should be about the time between arrivals and departures.
         budget: Number of groups, and placements in them, that the search evaluates for one decision. More takes longer and finds
             better plans.
         known_stays: Whether to read from the jobs how long they stay. Otherwise stays are estimated from past departures
-            (`policies.placement.consolidate.stays`).
+            (`policies.placement.stays`).
         groups: Largest number of groups that one decision looks at. If there are more, it looks at a part of them
             (`rollmux_env.kernel.lns`).
+        time_usd: Dollars that an hour of a job's progress is worth (see `policies.placement.weighted_progress`).
+        alpha: Exponent of the remaining length in the urgency of a job, for `time_usd`.
 
     Raises:
         InputError: An option has an invalid value.
@@ -42,7 +47,15 @@ class Consolidate:
 
     keeps_slo = True
 
-    def __init__(self, horizon_h: float = 1.0, budget: int = 8000, known_stays: bool = True, groups: int = 48) -> None:
+    def __init__(
+        self,
+        horizon_h: float = 1.0,
+        budget: int = 8000,
+        known_stays: bool = True,
+        groups: int = 48,
+        time_usd: float = 0.0,
+        alpha: float = 0.5,
+    ) -> None:
         if isinstance(horizon_h, bool) or not isinstance(horizon_h, int | float) or not 1e-3 <= horizon_h <= 1e6:
             raise InputError(f"horizon_h: must be a number of hours from 0.001 to 1e6, not {horizon_h!r}")
         if isinstance(budget, bool) or not isinstance(budget, int) or budget < 0:
@@ -51,6 +64,7 @@ class Consolidate:
             raise InputError(f"groups: must be a whole number, 2 or more, not {groups!r}")
         if not isinstance(known_stays, bool):
             raise InputError(f"known_stays: must be true or false, not {known_stays!r}")
+        self._time = TimePrice(time_usd, alpha, known_stays)
         self.horizon_h = float(horizon_h)
         self.budget = budget
         self.groups = groups
@@ -63,6 +77,8 @@ class Consolidate:
         now = active(state, newcomer, part.positions)
         if not now.rows.size:
             return ()
+        if newcomer is not None and self._time.usd and self._time.is_worthless(state, newcomer):
+            return (Wait(newcomer),)
         facts = self._facts(now)
         waits = NOWHERE if newcomer is None else int(np.searchsorted(now.rows, state.row(newcomer)))
         saved_usd = regroup(now.view, facts, waits, self.budget_of(now), np.random.default_rng(0), make_search(now.view))
@@ -97,6 +113,8 @@ class Consolidate:
         homes["pause_h"] = np.maximum(0.0, jobs["paused_until_s"] - state.now_s) / 3600
         work_usd = usd_per_hour / (work_rate.sum() + groups["work_rate"][now.others].sum())
         homes["work_usd"] = np.where(is_fixed(state, rows), 0.0, work_usd)
+        if self._time.usd:
+            homes["work_usd"] += self._time.usd * self._time.urgency(state, rows)
         looked = groups.take(now.looked)
         return Regrouping(
             homes=homes.take(now.of_job),

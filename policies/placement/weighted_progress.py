@@ -1,0 +1,164 @@
+"""The weighted progress V of the running jobs: what a policy maximises where nodes are owned and jobs should be done sooner.
+
+V = sum over running jobs k of u_k * T_solo_k / period_k. A paused job counts as running. T_solo / period is the job's progress: its
+work-hours per hour, 1 alone on its own nodes. The urgency u_k = w_k * (3600 / left_k)^alpha is the worth of a work-hour, from the
+job's `weight` w and the seconds left of its work, at T_solo an iteration and at least a minute. With alpha 0 V is the weighted
+throughput of the cluster. With alpha 1 the urgency is the ratio of weight to remaining length by which Smith (1956) orders jobs on
+one machine for the least weighted mean completion. Values between weigh the two: a group runs all members at one pace, so a short
+job that joins delays the others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from policies.placement.stays import known_stays
+from rollmux_env import portable
+from rollmux_env.cluster.candidates import CandidateTable, candidates
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import Floats, Ints
+
+_SHORTEST_S = 60.0  # a job never counts as shorter, so that one about to end does not outweigh all others
+_LARGER = 1e-9  # relative difference from which a later candidate is better than an earlier one
+
+
+@dataclass(frozen=True)
+class Urgency:
+    """The urgency of jobs.
+
+    Args:
+        alpha: Exponent of the remaining length, 0 or more.
+        known_stays: Whether the remaining lengths are known.
+
+    Raises:
+        InputError: An option has an invalid value.
+    """
+
+    alpha: float = 0.5
+    known_stays: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.alpha, bool) or not isinstance(self.alpha, int | float) or not 0 <= self.alpha <= 10:
+            raise InputError(f"alpha: must be a number from 0 to 10, not {self.alpha!r}")
+        if not isinstance(self.known_stays, bool):
+            raise InputError(f"known_stays: must be true or false, not {self.known_stays!r}")
+        if not self.known_stays:
+            raise InputError("known_stays: the urgency of jobs needs their lengths; say known_stays=true")
+
+    def __call__(self, state: State, rows: Ints) -> Floats:
+        """Return the urgency of running or waiting jobs by row of the job table, shape (n,)."""
+        weight = np.array([getattr(state.tables.models[row], "weight", 1.0) for row in rows.tolist()])
+        return np.asarray(weight * portable.power(3600 / left_s(state, rows), self.alpha) if self.alpha else weight)
+
+
+def left_s(state: State, rows: Ints) -> Floats:
+    """Return the seconds left of each job's work, at T_solo an iteration and at least a minute, shape (n,)."""
+    stay_h, iterations = known_stays(state, rows)
+    return np.maximum(_SHORTEST_S, np.where(np.isinf(iterations), stay_h * 3600, iterations * state.view.jobs["solo_s"][rows]))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The running jobs' part in V, by group in order of creation.
+
+    Attributes:
+        rows: Rows of the running jobs in the job table, group by group, shape (n,).
+        group: Position of each job's group, shape (n,).
+        urgency: Urgency of each job, shape (n,).
+        weight_s: Sum over each group's members of urgency times T_solo, seconds, shape (G,).
+        period_s: Period of each group, seconds, shape (G,).
+    """
+
+    rows: Ints
+    group: Ints
+    urgency: Floats
+    weight_s: Floats
+    period_s: Floats
+
+    @property
+    def value(self) -> float:
+        """The weighted progress V."""
+        return math.fsum((self.weight_s / self.period_s).tolist())
+
+
+def pace(state: State, urgency: Urgency) -> Pace:
+    """Return the running jobs' part in V."""
+    groups, order = state.view.groups, state.tables.order
+    members, count = groups["members"][order], groups["n_members"][order]
+    is_member = np.arange(members.shape[1]) < count[:, None]
+    rows, group = members[is_member], np.nonzero(is_member)[0]
+    urgencies = urgency(state, rows)
+    weight_s = np.zeros(order.size)
+    np.add.at(weight_s, group, urgencies * state.view.jobs["solo_s"][rows])
+    return Pace(rows, group, urgencies, weight_s, groups["period_s"][order])
+
+
+def gains(state: State, table: CandidateTable, urgency: Urgency, now: Pace | None = None) -> Floats:
+    """Return what V gains with each candidate of a job, -inf for infeasible ones, shape (R,).
+
+    Args:
+        state: State of the cluster.
+        table: Candidates of the job. What V loses where a running job comes from is not counted.
+        urgency: Urgency of the jobs.
+        now: Result of `pace` for this state, or None.
+    """
+    now = pace(state, urgency) if now is None else now
+    row = np.array([state.row(table.job_id)])
+    own_s = float(urgency(state, row)[0] * state.view.jobs["solo_s"][row[0]])
+    # The last entry stands for a new group. Groups are in order of creation, and so are their numbers.
+    weight_s, rate = np.append(now.weight_s, 0.0), np.append(now.weight_s / now.period_s, 0.0)
+    at = np.where(table.group < 0, -1, np.searchsorted(state.view.groups["id"][state.tables.order], table.group))
+    with np.errstate(invalid="ignore"):
+        return np.where(table.feasible, (weight_s[at] + own_s) / table.period_s - rate[at], -np.inf)
+
+
+class TimePrice:
+    """The dollars that an hour of a job's progress is worth, for a policy that prices candidates.
+
+    The price of a candidate is its marginal cost, $/h, less `usd` times what V gains. At 0 the policy is as it was. With a large
+    value it is the policy `fleet`: where no candidate gains, the job waits.
+
+    Args:
+        usd: Dollars per unit of V and hour, 0 or more.
+        alpha: Exponent of the remaining length in the urgency of a job.
+        known_stays: Whether the remaining lengths are known.
+
+    Raises:
+        InputError: An option has an invalid value.
+    """
+
+    def __init__(self, usd: float, alpha: float, known_stays: bool = True) -> None:
+        if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 <= usd <= 1e12:
+            raise InputError(f"time_usd: must be a number of dollars from 0 to 1e12, not {usd!r}")
+        self.usd = usd
+        self.urgency = Urgency(alpha, known_stays or not usd)
+
+    def is_worthless(self, state: State, job_id: str) -> bool:
+        """Return whether no candidate of a job gains progress, so that it waits."""
+        return not np.any(gains(state, candidates(state, job_id), self.urgency) > 0)
+
+    def cheapest(self, state: State, table: CandidateTable, rows: Ints) -> int | None:
+        """Return the first row with the lowest price, or None if the job waits.
+
+        Args:
+            state: State of the cluster.
+            table: Candidates of the job.
+            rows: Feasible rows from which to choose, ascending.
+        """
+        gain = gains(state, table, self.urgency)[rows]
+        if not np.any(gain > 0):
+            return None
+        return int(rows[np.argmin(table.usd_per_hour[rows] - self.usd * gain)])
+
+
+def largest(gains: Floats) -> int | None:
+    """Return the first row with the largest gain, up to a relative difference of 1e-9, or None if none is above 0."""
+    best, best_row = 0.0, None
+    for row, gain in enumerate(gains.tolist()):
+        if gain > best * (1 + _LARGER):
+            best, best_row = gain, row
+    return best_row
