@@ -132,7 +132,7 @@ def cost(jobs: int, policy: str) -> tuple[str, ...]:
     most = {"rollout": 60, "training": 40}
     pools = {name: pool.model_copy(update={"max_nodes": most[name]}) for name, pool in scenario.cluster.pools.items()}
     state, make = State(scenario.cluster.model_copy(update=pools)), make_runnable(policy)
-    Scheduler(state, make).step(0.0, [facts.Arrived(job.model_copy(update={"arrival_s": 0.0})) for job in scenario.jobs])
+    Scheduler(state, make).step(0.0, [facts.Queued(job.model_copy(update={"arrival_s": 0.0})) for job in scenario.jobs])
     known = sum(view.eta_s is not None for view in waiting(state, make))
     new = scenario.jobs[0].model_copy(update={"id": "new"})
     asks: tuple[Callable[[], object], ...] = (

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.api import Fleet, JobPolicy, Round, Rounds, Setting, Stay, Wake, deal, gather
+from policies.api import Fleet, JobPolicy, Round, Rounds, Setting, StaticControl, Wake, deal, gather
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class EarlyTail:
         return JobPolicy(Rounds(setting.prompts, setting.responses, eta=1), GatherOnce(self.at))
 
 
-class GatherOnce(Stay):
+class GatherOnce(StaticControl):
     def __init__(self, at: float) -> None:
         self.at = at
 

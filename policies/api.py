@@ -11,7 +11,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
 from rollmux_env.network.play import Forecast
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.policy import JobPolicy, Round, Stay, Wake, deal, gather
+from rollmux_env.rollout.policy import JobPolicy, Round, StaticControl, Wake, deal, gather
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
 from rollmux_env.timing.tail import Migration
@@ -39,7 +39,7 @@ __all__ = [
     "Rounds",
     "Setting",
     "State",
-    "Stay",
+    "StaticControl",
     "Ticked",
     "Wait",
     "WaitingPhase",

@@ -53,7 +53,7 @@ def trace(
     from policies.registry import make_runnable
     from policies.rollout import migrating
     from policies.rollout.places import check_sizes, make_at
-    from rollmux_env.progress import Progress
+    from rollmux_env.progress import ProgressLines
     from rollmux_env.replay.event import Watch, replay_events
     from rollmux_env.report.pictures import write_pictures
     from rollmux_env.user_code import keep_stdout, seeded
@@ -64,7 +64,7 @@ def trace(
     order, dying = make_dispatch(dispatch), make_failures(failures)
     scenario = find_scenario(target, seed, settings or [])
     check_sizes(rollout_policy, [scenario])
-    with Progress(f"replaying {target}") as progress, seeded(seed):
+    with ProgressLines(f"replaying {target}") as progress, seeded(seed):
 
         def tell(phases: int, departed: int) -> None:
             progress.tell(f"{phases:,} phases, {departed:,} of {len(scenario.jobs):,} jobs done")

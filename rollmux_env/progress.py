@@ -28,7 +28,7 @@ def say_read(path: Path | str, note: str) -> None:
         sys.stderr.flush()
 
 
-class Progress:
+class ProgressLines:
     """Lines on standard error that report the progress of a long task. A short task prints none.
 
     Args:
@@ -53,7 +53,7 @@ class Progress:
         sys.stderr.write(f"\r{line}\033[K" if self._terminal else f"{line}\n")
         sys.stderr.flush()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressLines:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_text
-from rollmux_env.progress import Progress
+from rollmux_env.progress import ProgressLines
 from rollmux_env.validation_errors import describe, field_of, format_error, one_line, path_of, problems
 
 Read = TypeVar("Read", bound=BaseModel)
@@ -99,7 +99,7 @@ def _parse_yaml(text: str, name: str) -> Any:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        with Progress(f"reading {name}") as progress:
+        with ProgressLines(f"reading {name}") as progress:
             lines = text.count("\n") + 1
             builder = _YamlBuilder(
                 YAML(typ="safe", pure=True).parse(text), lambda line: progress.tell(f"line {line:,} of {lines:,}")

@@ -17,7 +17,7 @@ from rollmux_env.bench.leaderboard.tracks import Entrant
 from rollmux_env.bench.suite import Makers
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file
-from rollmux_env.progress import Progress
+from rollmux_env.progress import ProgressLines
 
 
 def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> Entry:
@@ -42,7 +42,7 @@ def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> E
     if entrant.rollout is not None:
         made.rollout(entrant.rollout)
     streams, results = planned_streams(entrant), {}
-    with Progress("leaderboard") as progress:
+    with ProgressLines("leaderboard") as progress:
         for index, result in spread(partial(_one, entrant), streams, workers, limit_s=limit_s, name=lambda stream: entrant.name):
             results[index] = result
             progress.tell(f"{len(results)} of {len(streams)} streams done")

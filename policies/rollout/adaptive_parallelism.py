@@ -22,7 +22,7 @@ from policies.rollout.published import Plain
 from rollmux_env.kernel.rollout_trials import QUANTILES, descending, forecast, remember, spread
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.policy import Control, Round, Stay, Wake, deal, wake_at
+from rollmux_env.rollout.policy import Control, Round, StaticControl, Wake, deal, wake_at
 from rollmux_env.rollout.setting import Setting
 
 _CHECKPOINTS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)  # shares of the wanted responses after which the policy decides again
@@ -51,7 +51,7 @@ class AdaptiveParallelism(Plain):
         return Reshape(self, setting)
 
 
-class Reshape(Stay):
+class Reshape(StaticControl):
     """Control of one job's replicas, with the length distribution of its past responses."""
 
     def __init__(self, policy: AdaptiveParallelism, setting: Setting) -> None:

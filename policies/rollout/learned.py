@@ -71,8 +71,8 @@ class Learned:
         _weights(self.path)
 
     def begin_job(self, setting: Setting) -> JobPolicy:
-        """Return one `Network` as both the rounds and their control, because both need the same history."""
-        network = Network(self, setting)
+        """Return one `LearnedRollouts` as both the rounds and their control, because both need the same history."""
+        network = LearnedRollouts(self, setting)
         return JobPolicy(network, network)
 
     def best_row(self, shown: Observations, e: int) -> int:
@@ -101,7 +101,7 @@ def _weights(path: str) -> tuple[dict[str, NDArray[np.float32]], bool]:
     return weights, config.features == feature_names(True)
 
 
-class Network(Rounds):
+class LearnedRollouts(Rounds):
     """A job's rounds and the control of its rollouts, decided by the network.
 
     Attributes:

@@ -29,7 +29,7 @@ import numpy as np
 
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.policy import Control, JobPolicy, Round, Stay, Wake, deal, gather, wake_at
+from rollmux_env.rollout.policy import Control, JobPolicy, Round, StaticControl, Wake, deal, gather, wake_at
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.tail import AT, SHARE, Migration
 
@@ -40,7 +40,7 @@ class Plain:
 
     def control(self, setting: Setting) -> Control:
         """Return the control of a job's rollouts. Here responses stay where they were launched."""
-        return Stay()
+        return StaticControl()
 
     def begin_job(self, setting: Setting) -> JobPolicy:
         """Return rounds that launch exactly what they need, and the control of these rounds."""
@@ -68,7 +68,7 @@ class TailBatching:
 
     def begin_job(self, setting: Setting) -> JobPolicy:
         """Return short and long rounds. Responses stay where they were launched."""
-        return JobPolicy(Rounds(setting.prompts, setting.responses, self.eta), Stay())
+        return JobPolicy(Rounds(setting.prompts, setting.responses, self.eta), StaticControl())
 
 
 @dataclass(frozen=True)
@@ -97,10 +97,10 @@ class TailMigration(Plain):
 
     def control(self, setting: Setting) -> Control:
         """Return the control that moves the tail once."""
-        return Consolidate(self.migration)
+        return GatherTail(self.migration)
 
 
-class Consolidate(Stay):
+class GatherTail(StaticControl):
     """Control that moves the tail of each rollout once."""
 
     def __init__(self, migration: Migration) -> None:
@@ -131,7 +131,7 @@ class StreamTrainer(Plain):
         return Halve(setting)
 
 
-class Halve(Stay):
+class Halve(StaticControl):
     """Control that frees half of a job's replicas during each rollout."""
 
     def __init__(self, setting: Setting) -> None:
@@ -165,7 +165,7 @@ class ParallelismPlanner(Plain):
         return Planned(setting)
 
 
-class Planned(Stay):
+class Planned(StaticControl):
     """Control that keeps the sizes of one job's replicas, for short and for long rounds."""
 
     def __init__(self, setting: Setting) -> None:

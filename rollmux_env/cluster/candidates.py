@@ -180,7 +180,7 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
     return Placement(int(state.view.groups["id"][group]), nodes, new_nodes, shape=shape)
 
 
-class Part(NamedTuple):
+class ConsideredGroups(NamedTuple):
     """The part of a large state that one decision looks at, so that its cost does not grow with the cluster.
 
     Attributes:
@@ -193,7 +193,7 @@ class Part(NamedTuple):
     host: Placement | None
 
 
-def part_of(state: State, most: int, newcomer: str | None = None) -> Part:
+def part_of(state: State, most: int, newcomer: str | None = None) -> ConsideredGroups:
     """Choose at most `most` groups. The choice varies from event to event, but is the same for equal states.
 
     `rollmux_env.kernel.lns` describes the choice.
@@ -205,7 +205,7 @@ def part_of(state: State, most: int, newcomer: str | None = None) -> Part:
     """
     positions = np.arange(state.tables.order.size)
     if positions.size <= most:
-        return Part(positions, None)
+        return ConsideredGroups(positions, None)
     row = group = NOWHERE
     host = None
     if newcomer is not None:
@@ -213,4 +213,4 @@ def part_of(state: State, most: int, newcomer: str | None = None) -> Part:
         if host is not None and host.group is not None and (known := state.tables.group_rows.get(host.group)) is not None:
             group = known
     rng = np.random.default_rng(state.arrived + state.departed)
-    return Part(positions[: choose_part(state.view, row, group, rng, positions[:most])], host)
+    return ConsideredGroups(positions[: choose_part(state.view, row, group, rng, positions[:most])], host)

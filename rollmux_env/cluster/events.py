@@ -120,7 +120,7 @@ class Reprofiled:
     job: Job
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """Observed progress of a job.
 
     Attributes:
@@ -141,7 +141,7 @@ class Progressed:
     """Some jobs have made progress since the last such event. Only for a state that is `observed`."""
 
     at_s: float
-    jobs: tuple[Progress, ...]
+    jobs: tuple[JobProgress, ...]
 
 
 @dataclass(frozen=True)

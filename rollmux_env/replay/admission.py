@@ -12,7 +12,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.facts import Arrived
+from rollmux_env.scheduler.facts import Queued
 from rollmux_env.scheduler.preview import reasons
 
 
@@ -96,7 +96,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     for job in in_order_of_arrival(scenario):
         before = state.nodes.copy()
         scheduler.planner.ticks.next_s = inf  # no job departs and no time passes, so the policy's timer never fires
-        events = scheduler.step(job.arrival_s, [Arrived(job)]).entries
+        events = scheduler.step(job.arrival_s, [Queued(job)]).entries
         delta_usd = float(((state.nodes - before).sum(axis=1) * state.limits.pools["usd"]).sum())
         decisions[job.id] = Decision(job.id, "queued", None, None, (), ())
         admitted = [event for event in events if isinstance(event, Admitted)]

@@ -16,7 +16,7 @@ from typing import cast
 
 from numpy.random import Generator
 
-from rollmux_env.cluster.events import Progress
+from rollmux_env.cluster.events import JobProgress
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.failures import Cause, Death, FailureLog, Failures, Loss
 from rollmux_env.replay.replayed import ReplayedJob
@@ -205,7 +205,7 @@ class Dying:
         job, begins, listener = job_run.job, job_run.saved, self._jobs.listener
         self._jobs.cut(job_run, now_s)
         listener.jobs.failed(job.id)
-        done = Progress(job.id, begins - job_run.begins, job_run.busy_s["rollout"], job_run.busy_s["training"])
+        done = JobProgress(job.id, begins - job_run.begins, job_run.busy_s["rollout"], job_run.busy_s["training"])
         listener.jobs.cleared(job.id, done)
         stay: dict[str, float | int] = {"arrival_s": arrives_s}
         if job.iterations is not None:

@@ -45,7 +45,7 @@ from rollmux_env.replay.running_jobs import RunningJobs
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.commands import Grant, Move, Place
+from rollmux_env.scheduler.commands import Grant, StartJob, Vacate
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.view import DispatchPolicy
@@ -200,7 +200,7 @@ class _Replay:
             jobs.leave(jobs.by_id.pop(job_run.job.id))
         for command in placements(run, scheduler, now_s, self.arrivals):
             match command:
-                case Place(job_id=job_id, seating=seating):
+                case StartJob(job_id=job_id, seating=seating):
                     begins_again = job_id in self.dying.again
                     job_run = self._job_run(job_id)
                     jobs.enter(job_run, seating)
@@ -209,7 +209,7 @@ class _Replay:
                         jobs.phases.wake(job_run, now_s + run.scenario.cluster.migration_s, "restart")
                     else:
                         jobs.tell(job_run)
-                case Move(job_id=job_id):
+                case Vacate(job_id=job_id):
                     job_run = jobs.by_id[job_id]
                     job_run.saved = job_run.writes = job_run.iteration  # a move writes a checkpoint
                     jobs.cut(job_run, now_s)

@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 from scipy.optimize import linprog
 
-from rollmux_env.cluster.events import Progress
+from rollmux_env.cluster.events import JobProgress
 from rollmux_env.cluster.group import Group
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import State
@@ -28,7 +28,7 @@ from rollmux_env.keys.unsupported import refuse_network
 from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.commands import Move
+from rollmux_env.scheduler.commands import Vacate
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.planner import INSTANT_S
 
@@ -132,7 +132,7 @@ def replay_lent(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         for one in running.values():
             if not state.is_paused(one.job.id):
                 one.done += (now_s - before_s) / one.period_s
-            scheduler.jobs.iterated(Progress(one.job.id, one.done, 0.0, 0.0))
+            scheduler.jobs.iterated(JobProgress(one.job.id, one.done, 0.0, 0.0))
         state.now_s = now_s
         for job_id in [job_id for job_id, one in running.items() if _is_over(state, one)]:
             del running[job_id]
@@ -141,8 +141,8 @@ def replay_lent(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
             if running.pop(job_id, None) is not None:
                 scheduler.jobs.left(job_id, over_budget=True)
         for command in placements(run, scheduler, now_s, arrivals):
-            if isinstance(command, Move):
-                scheduler.jobs.vacated(command.job_id, Progress(command.job_id, running[command.job_id].done, 0.0, 0.0))
+            if isinstance(command, Vacate):
+                scheduler.jobs.vacated(command.job_id, JobProgress(command.job_id, running[command.job_id].done, 0.0, 0.0))
         _settle(state, running, shares)
         if check:
             check_state(state, arrivals.taken, policy.keeps_slo)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from math import inf
 
-from rollmux_env.cluster.events import Progress
+from rollmux_env.cluster.events import JobProgress
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.sampling import Durations
@@ -181,7 +181,7 @@ class ReplayedJob:
         self.rewarding = False
         self.versions.clear()
 
-    def progress(self) -> Progress:
+    def progress(self) -> JobProgress:
         """Return the progress of the job.
 
         It is read at the end of an iteration, so that busy seconds belong to whole iterations: the later rollouts of a stale job
@@ -192,7 +192,7 @@ class ReplayedJob:
         if ended > self.iteration:
             factors = self.factors["rollout"][self.iteration : ended]
             rollout_s -= sum(factors) * self.base_s["rollout"] * self.nodes["rollout"]
-        return Progress(self.job.id, self.iteration - self.begins, rollout_s, self.busy_s["training"])
+        return JobProgress(self.job.id, self.iteration - self.begins, rollout_s, self.busy_s["training"])
 
     def phase_s(self, phase: PhaseName) -> float:
         """Return the seconds of the phase that runs or comes next, without its switch."""

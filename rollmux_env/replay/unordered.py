@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rollmux_env.cluster.events import Admitted, Progress
+from rollmux_env.cluster.events import Admitted, JobProgress
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
@@ -128,7 +128,7 @@ def _next_phase(cycle: _Cycle, state: State, scheduler: Scheduler, now_s: float)
     if cycle.place:
         return False
     cycle.done += 1
-    scheduler.jobs.iterated(Progress(cycle.job_id, cycle.done, cycle.busy_s["rollout"], cycle.busy_s["training"]))
+    scheduler.jobs.iterated(JobProgress(cycle.job_id, cycle.done, cycle.busy_s["rollout"], cycle.busy_s["training"]))
     done = cycle.done == cycle.iterations or now_s >= cycle.leaves_s - INSTANT_S
     leaves = done or state.charges.is_spent(state.row(cycle.job_id), now_s + INSTANT_S)
     if leaves:

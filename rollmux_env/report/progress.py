@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from rollmux_env.bench.harness import Result, Tell
 from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import compiling_notice
-from rollmux_env.progress import Progress
+from rollmux_env.progress import ProgressLines
 
 
 def tracked(run: Callable[[Tell], Iterable[tuple[int, Result]]], names: Sequence[str]) -> list[Result]:
@@ -26,7 +26,7 @@ def tracked(run: Callable[[Tell], Iterable[tuple[int, Result]]], names: Sequence
     if notice := compiling_notice(enumerate_candidates, "about 10 s"):
         console.print(notice, style="dim", soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    lines = Progress("replaying")
+    lines = ProgressLines("replaying")
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(names[0], total=len(names))
 

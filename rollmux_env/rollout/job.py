@@ -15,7 +15,7 @@ from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
 from rollmux_env.rollout.checks import RUNAWAY, WHO, RoundChecks, begin_job, check_wake
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, Rounds, Stay
+from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, RoundSequence, StaticControl
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.user_code import guarded
 
@@ -74,7 +74,7 @@ class JobRollouts:
         self.setting = setting
         own = begin_job(policy, setting)
         self._checks = RoundChecks(setting)
-        self.rounds: Rounds = own.rounds
+        self.rounds: RoundSequence = own.rounds
         self.control: Control = own.control
         self._each_engine: bool = getattr(policy, "each_engine", False)
         hardness, responses = np.random.SeedSequence(seed).spawn(2) if isinstance(seed, int) else seed.spawn(2)
@@ -174,7 +174,7 @@ def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[Played]:
     for share in round.shares(len(setting.replicas)):
         rows = slice(first * round.responses, (first + len(share.prompts)) * round.responses)
         if share.wanted:
-            parts.append(play(one, Stay(), share, lengths[rows])._replace(first=first))
+            parts.append(play(one, StaticControl(), share, lengths[rows])._replace(first=first))
         first += len(share.prompts)
     return parts
 

@@ -68,7 +68,7 @@ def with_spare(prompts: int, responses: int, eta: float) -> tuple[int, int]:
     return ceil(exact * prompts), ceil(exact * responses)
 
 
-class Rounds(Protocol):
+class RoundSequence(Protocol):
     """Protocol of the consecutive rounds of a job."""
 
     def next(self) -> Round:
@@ -116,7 +116,7 @@ class JobPolicy(NamedTuple):
         control: Object that acts inside its rollouts.
     """
 
-    rounds: Rounds
+    rounds: RoundSequence
     control: Control
 
 
@@ -134,7 +134,7 @@ class RolloutPolicy(Protocol):
         ...
 
 
-class Stay:
+class StaticControl:
     """A control that distributes the responses round robin and leaves them there."""
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:

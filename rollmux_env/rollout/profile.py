@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.job import JobRollouts, Rollout
-from rollmux_env.rollout.policy import RolloutPolicy, Round, Stay, Wake, gather
+from rollmux_env.rollout.policy import RolloutPolicy, Round, StaticControl, Wake, gather
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.tail import Migration, migration_of
 from rollmux_env.timing.training import MiniBatch
@@ -38,7 +38,7 @@ class RolloutProfile(NamedTuple):
     tail_rewards_s: float = 0.0
 
 
-class _Tail(Stay):
+class _Tail(StaticControl):
     """Control that gathers the remaining responses on `keep` replicas once `finished` responses have finished."""
 
     def __init__(self, finished: int, keep: int) -> None:
@@ -67,14 +67,14 @@ def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migrati
     job = JobRollouts(setting, policy, seed)
     replicas = setting.gpus // setting.parallel
     if migration_of(policy) is not None:
-        job.control = Stay()  # the dispatch policy decides when a tail migrates
+        job.control = StaticControl()  # the dispatch policy decides when a tail migrates
     if migration is None or (keep := migration.keeps(replicas)) >= replicas:
         return tuple(_whole(setting, job.next()) for _ in range(KEPT))
     done = min(max(1, round(migration.at * setting.prompts * setting.responses)), setting.prompts * setting.responses - 1)
     beside = setting.on((replicas - keep) * setting.parallel)
     profiles = []
     for _ in range(KEPT):
-        whole, moved, narrow = job.next_of([(setting, _Tail(done, keep)), (beside, Stay())])
+        whole, moved, narrow = job.next_of([(setting, _Tail(done, keep)), (beside, StaticControl())])
         threshold_s = float(whole.end_s[done - 1])
         rest_s = max(whole.seconds - threshold_s, 1e-9)
         profiles.append(

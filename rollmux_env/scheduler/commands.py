@@ -44,7 +44,7 @@ class Lend(NamedTuple):
     seating: Seating
 
 
-class Place(NamedTuple):
+class StartJob(NamedTuple):
     """The place in which a job starts, or continues if it was moved.
 
     Attributes:
@@ -56,7 +56,7 @@ class Place(NamedTuple):
     seating: Seating
 
 
-class Wait(NamedTuple):
+class KeepWaiting(NamedTuple):
     """The notice that there is no place for a job yet.
 
     Attributes:
@@ -108,7 +108,7 @@ class Grow(NamedTuple):
     parts: tuple[int, ...]
 
 
-class Move(NamedTuple):
+class Vacate(NamedTuple):
     """The order to move a job to another place. A replay drops the unfinished iteration; a run finishes it first.
 
     Attributes:
@@ -142,17 +142,17 @@ class Evict(NamedTuple):
     job_id: str
 
 
-Command = Lend | Place | Wait | Grant | Shrink | Grow | Move | AtRisk | Evict
+Command = Lend | StartJob | KeepWaiting | Grant | Shrink | Grow | Vacate | AtRisk | Evict
 
 # The facts that may answer each command. Any job may fail at any time, and be halted once the run stops.
 ANSWERS: dict[type[Command], tuple[type[facts.Fact], ...]] = {
     Lend: (facts.Ready, facts.Profiled, facts.Failed, facts.Halted),
-    Place: (facts.Ready, facts.Continued, facts.Failed, facts.Halted),
-    Wait: (facts.Failed,),
+    StartJob: (facts.Ready, facts.Continued, facts.Failed, facts.Halted),
+    KeepWaiting: (facts.Failed,),
     Grant: (facts.Threshold, facts.Finished, facts.Vacated, facts.Failed, facts.Halted),
     Shrink: (facts.Shrunk, facts.Finished, facts.Vacated, facts.Failed, facts.Halted),
     Grow: (),
-    Move: (facts.Vacated, facts.Left, facts.Failed, facts.Halted),
+    Vacate: (facts.Vacated, facts.Left, facts.Failed, facts.Halted),
     AtRisk: (),
     Evict: (facts.Cleared,),
 }

@@ -34,7 +34,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.commands import Command, Move, Place, Wait
+from rollmux_env.scheduler.commands import Command, KeepWaiting, StartJob, Vacate
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.jobs import Jobs
@@ -233,7 +233,7 @@ class Scheduler:
         yield from self._said(planner.events[first:])
         for arrival in news.arriving:
             if arrival.job.id in self.state.waiting:
-                yield Wait(arrival.job.id)
+                yield KeepWaiting(arrival.job.id)
         if not members.stopped:
             yield from members.lend(self.guests)
 
@@ -244,12 +244,12 @@ class Scheduler:
             match event:
                 case Resumed(job_id=job_id):
                     if job_id in seats:
-                        yield Place(job_id, seats[job_id].seating)
+                        yield StartJob(job_id, seats[job_id].seating)
                 case Admitted(job_id=job_id):
                     yield self.members.place(job_id)
                 case Moved(job_id=job_id):
                     seats[job_id].moving = True
-                    yield Move(job_id)
+                    yield Vacate(job_id)
 
     def _is_due(self, now_s: float) -> bool:
         """Return whether there is anything to decide about placements."""
@@ -294,7 +294,7 @@ class Scheduler:
 def _takes(jobs: Jobs, members: Members, guests: Guests, settling: Settling | None) -> dict[type[Fact], Callable[..., None]]:
     """Return the receiver of each kind of fact; facts of nodes have one only if nodes have names."""
     table: dict[type[Fact], Callable[..., None]] = {
-        facts.Arrived: jobs.arrived,
+        facts.Queued: jobs.arrived,
         facts.Confined: jobs.confined,
         facts.Estimated: jobs.estimated,
         facts.Unprofiled: guests.ask,
@@ -308,7 +308,7 @@ def _takes(jobs: Jobs, members: Members, guests: Guests, settling: Settling | No
         facts.Synced: jobs.synced,
         facts.Iterated: jobs.iterated,
         facts.Vacated: jobs.vacated,
-        facts.Resumed: jobs.resumed,
+        facts.PauseEnded: jobs.resumed,
         facts.Left: jobs.left,
         facts.Failed: jobs.failed,
         facts.Cleared: jobs.cleared,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import Progress
+from rollmux_env.cluster.events import JobProgress
 from rollmux_env.keys.cluster import Side
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.nodes import PoolName, PoolNode
@@ -26,14 +26,14 @@ class _OfNodes(NamedTuple):
     names: frozenset[str]
 
 
-class Arrived(NamedTuple):
+class Queued(NamedTuple):
     """Arrival of a job with a known worst case, which wants a place.
 
     Attributes:
         job: Job that arrives.
         again: Whether it had to give up its place; it then precedes all other jobs of its priority in the queue.
         alive: Names of the nodes on which its processes hold its state. If it gets exactly these now, it begins without a cold
-            start. If it has to wait (`commands.Wait`), it ends the processes.
+            start. If it has to wait (`commands.KeepWaiting`), it ends the processes.
     """
 
     job: Job
@@ -42,7 +42,7 @@ class Arrived(NamedTuple):
 
 
 class Confined(NamedTuple):
-    """Restriction of a job that waits, or is about to arrive, to some nodes; reported before `Arrived`.
+    """Restriction of a job that waits, or is about to arrive, to some nodes; reported before `Queued`.
 
     Attributes:
         job_id: Identifier of the job.
@@ -197,7 +197,7 @@ class Iterated(NamedTuple):
         movable: Whether the job turns out to be able to continue elsewhere.
     """
 
-    progress: Progress
+    progress: JobProgress
     seconds: float | None = None
     movable: bool = True
 
@@ -211,10 +211,10 @@ class Vacated(NamedTuple):
     """
 
     job_id: str
-    progress: Progress | None = None
+    progress: JobProgress | None = None
 
 
-class Resumed(_OfJob):
+class PauseEnded(_OfJob):
     """End of the pause of a move.
 
     Attributes:
@@ -251,7 +251,7 @@ class Cleared(NamedTuple):
     """
 
     job_id: str
-    progress: Progress | None = None
+    progress: JobProgress | None = None
 
 
 class Halted(_OfJob):
@@ -309,7 +309,7 @@ class Stop(NamedTuple):
 
 
 Fact = (
-    Arrived
+    Queued
     | Confined
     | Alone
     | Estimated
@@ -324,7 +324,7 @@ Fact = (
     | Synced
     | Iterated
     | Vacated
-    | Resumed
+    | PauseEnded
     | Left
     | Failed
     | Cleared

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from rollmux_env.cluster.state import State
-from rollmux_env.scheduler.nodes import LEASE, POOLS, NodePool, Place, PoolName
+from rollmux_env.scheduler.nodes import LEASE, POOLS, NodePool, NodeSlot, PoolName
 from rollmux_env.scheduler.view import DispatchPolicy
 
 Needs = Mapping[str, Mapping[PoolName, int]]
@@ -110,7 +110,7 @@ class Guests:
         self.present = {*batch.needs}
         return self._batches.pop(0)
 
-    def places(self) -> set[Place]:
+    def places(self) -> set[NodeSlot]:
         """Return the places of the lent nodes."""
         return {(LEASE, pool, number) for pool, count in (self.lent or {}).items() for number in range(count)}
 

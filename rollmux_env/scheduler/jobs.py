@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rollmux_env.cluster.events import Begun, Progress, Reprofiled
+from rollmux_env.cluster.events import Begun, JobProgress, Reprofiled
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Command, Evict
-from rollmux_env.scheduler.facts import Arrived, PhaseOfShape
+from rollmux_env.scheduler.facts import PhaseOfShape, Queued
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.members import Members
 from rollmux_env.scheduler.planner import INSTANT_S, News, Planner, Restrictions
@@ -54,7 +54,7 @@ class Jobs:
 
     def arrived(self, job: Job, again: bool = False, alive: frozenset[str] = frozenset()) -> None:
         """Queue a job's arrival for the next decision."""
-        self.news.arriving.append(Arrived(job, again, alive))
+        self.news.arriving.append(Queued(job, again, alive))
 
     def confined(self, job_id: str, names: frozenset[str]) -> None:
         """Restrict a job to some nodes."""
@@ -108,7 +108,7 @@ class Jobs:
         if self._review is not None and not self._members.seats[job_id].guest:
             self._review.pace(job_id).phase("sync", seconds, False)
 
-    def iterated(self, progress: Progress, seconds: float | None = None, movable: bool = True) -> None:
+    def iterated(self, progress: JobProgress, seconds: float | None = None, movable: bool = True) -> None:
         """Record a job's progress and the duration of its iteration."""
         self.news.progress[progress.job_id] = progress
         if not movable:
@@ -116,7 +116,7 @@ class Jobs:
         if self._review is not None and seconds is not None:
             self._review.iterated(progress.job_id, seconds)
 
-    def vacated(self, job_id: str, progress: Progress | None = None) -> None:
+    def vacated(self, job_id: str, progress: JobProgress | None = None) -> None:
         """Let a moving job take its new place."""
         if not self._members.seats[job_id].moving:
             raise ValueError(f"job {job_id} has not been moved")
@@ -167,7 +167,7 @@ class Jobs:
                 if not seat.failed:
                     self.failed(job_id)
 
-    def cleared(self, job_id: str, progress: Progress | None = None) -> None:
+    def cleared(self, job_id: str, progress: JobProgress | None = None) -> None:
         """Remove a job whose processes have ended, and queue its departure for the next decision."""
         if self._settling is not None:
             self._settling.uncleared.discard(job_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollmux_env.cluster.state import State
-from rollmux_env.scheduler.commands import Command, Grant, Lend, Place, Seating, Shrink
+from rollmux_env.scheduler.commands import Command, Grant, Lend, Seating, Shrink, StartJob
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.holding import Holding
@@ -109,10 +109,10 @@ class Members:
 
     # Membership.
 
-    def place(self, job_id: str) -> Place:
+    def place(self, job_id: str) -> StartJob:
         """Give a job the place that the state says."""
         self.seats[job_id] = Seat(job_id, *self._seated(job_id))
-        return Place(job_id, self.seats[job_id].seating)
+        return StartJob(job_id, self.seats[job_id].seating)
 
     def lend(self, guests: Guests) -> Iterator[Lend]:
         """Let the next jobs be profiled, if there are nodes for them."""

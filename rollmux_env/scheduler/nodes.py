@@ -13,7 +13,7 @@ from rollmux_env.errors import InvariantError
 
 PoolName = Literal["rollout", "training"]
 POOLS: tuple[PoolName, PoolName] = ("rollout", "training")
-Place = tuple[int, PoolName, int]  # group, pool, number of the node within the group
+NodeSlot = tuple[int, PoolName, int]  # group, pool, number of the node within the group
 LEASE = -1  # number used instead of a group's for nodes that are lent to jobs being profiled
 
 
@@ -104,8 +104,8 @@ class NodePool:
         self.drained: set[str] = set()
         self.missing: set[str] = set()
         self.changes = 0
-        self._of_group: dict[int, dict[Place, PoolNode]] = {}  # nodes of each group's places
-        self._place_of: dict[str, Place] = {}  # by node
+        self._of_group: dict[int, dict[NodeSlot, PoolNode]] = {}  # nodes of each group's places
+        self._place_of: dict[str, NodeSlot] = {}  # by node
         self._number: dict[str, int] = {}  # number of each node in the order in which they were added
         self._idle: dict[PoolName, list[tuple[int, str]]] = {}  # nodes without a place, in that order
         self._holders: dict[tuple[str, int | str], str] = {}  # by node and device
@@ -178,10 +178,10 @@ class NodePool:
 
     def settle(
         self,
-        wanted: Iterable[Place],
+        wanted: Iterable[NodeSlot],
         used: Collection[str],
         now_s: float,
-        own: Mapping[Place, Collection[str]] | None = None,
+        own: Mapping[NodeSlot, Collection[str]] | None = None,
         groups: Iterable[int] | None = None,
     ) -> list[Assigned | Returned]:
         """Give every wanted place a node, and take back the nodes of other places unless a job still uses them.
@@ -210,7 +210,7 @@ class NodePool:
         return entries
 
     def take_back(
-        self, wanted: Collection[Place], used: Collection[str], now_s: float, groups: Iterable[int] | None = None
+        self, wanted: Collection[NodeSlot], used: Collection[str], now_s: float, groups: Iterable[int] | None = None
     ) -> list[Returned]:
         """Free the nodes of places that are not wanted, unless a job still uses the node.
 
@@ -225,7 +225,7 @@ class NodePool:
         freed = [place for place, node in nodes if place not in wanted and node.name not in used]
         return [Returned(now_s, self._free_place(place).name) for place in freed]
 
-    def has_others(self, group: int, wanted: Collection[Place]) -> bool:
+    def has_others(self, group: int, wanted: Collection[NodeSlot]) -> bool:
         """Return whether a group has places other than the wanted ones."""
         return any(place not in wanted for place in self._of_group.get(group, ()))
 
@@ -274,7 +274,7 @@ class NodePool:
         for idle in self._idle.values():
             idle.sort()
 
-    def _assign(self, place: Place, node: PoolNode) -> None:
+    def _assign(self, place: NodeSlot, node: PoolNode) -> None:
         for taken in {place, self._place_of.get(node.name, place)}:
             if taken in self._of_group.get(taken[0], ()):
                 self._free_place(taken)
@@ -283,7 +283,7 @@ class NodePool:
         idle = self._idle[node.pool]
         del idle[bisect_left(idle, (self._number[node.name], node.name))]
 
-    def _free_place(self, place: Place) -> PoolNode:
+    def _free_place(self, place: NodeSlot) -> PoolNode:
         """Free a place, and return its node."""
         places = self._of_group[place[0]]
         node = places.pop(place)

@@ -13,8 +13,8 @@ from rollmux_env.cluster.events import (
     Arrived,
     Departed,
     Event,
+    JobProgress,
     OverBudget,
-    Progress,
     Progressed,
     Requeued,
     Resized,
@@ -50,11 +50,11 @@ class News:
         arriving: Jobs that arrive.
     """
 
-    progress: dict[str, Progress] = field(default_factory=dict)
+    progress: dict[str, JobProgress] = field(default_factory=dict)
     resumed: list[str] = field(default_factory=list)
     departed: dict[str, bool] = field(default_factory=dict)
     withdrawn: list[str] = field(default_factory=list)
-    arriving: list[facts.Arrived] = field(default_factory=list)
+    arriving: list[facts.Queued] = field(default_factory=list)
 
 
 class Ticks:
@@ -218,7 +218,7 @@ class Planner:
             ticked, self._ticked = self._ticked, None
             self.move(ask(policy, self.shown, ticked))
 
-    def admit(self, now_s: float, arriving: Iterable[facts.Arrived], asks: bool) -> None:
+    def admit(self, now_s: float, arriving: Iterable[facts.Queued], asks: bool) -> None:
         """Serve the queue from its head, then handle arrivals: the last part of an instant.
 
         Args:

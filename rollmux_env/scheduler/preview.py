@@ -95,7 +95,7 @@ def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuc
     state = scheduler.state
     before_usd_per_hour = state.usd_per_hour
     arrived = job.model_copy(update={"arrival_s": state.now_s})
-    events = scheduler.step(state.now_s, [facts.Arrived(arrived)]).entries
+    events = scheduler.step(state.now_s, [facts.Queued(arrived)]).entries
     admitted = next((event for event in events if isinstance(event, Admitted) and event.job_id == job.id), None)
     if admitted is not None:
         group = state.group_of(job.id)

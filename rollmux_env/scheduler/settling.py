@@ -12,7 +12,7 @@ from math import inf
 from rollmux_env.cluster.events import Admitted, Departed, Moved
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.guests import Guests
-from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, Place, PoolName, PoolNode, Returned
+from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, NodeSlot, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import Planner, Restrictions
 from rollmux_env.scheduler.seats import Seat
 
@@ -163,7 +163,7 @@ class Settling:
             used = {name for seat in seats for name in seat.nodes()}
         self._assignments += nodes.settle(places, used, state.now_s, self._own(job_id), changed)
 
-    def _own(self, job_id: str | None) -> dict[Place, frozenset[str]]:
+    def _own(self, job_id: str | None) -> dict[NodeSlot, frozenset[str]]:
         """Return the names of the nodes that some places may have: those of a job that just got its place, and of guests."""
         state, names = self._state, None
         own = dict.fromkeys(self._guests.places() if self._guests.names else (), self._guests.names)
@@ -188,9 +188,9 @@ class Settling:
         """Return the running jobs with which no other job may share a group."""
         return [job_id for job_id in self._restrictions.alone if job_id in self._seats and self._state.is_running(job_id)]
 
-    def _places(self, numbers: Iterable[int] | None) -> set[Place]:
+    def _places(self, numbers: Iterable[int] | None) -> set[NodeSlot]:
         """Return the places of groups and of guests, whose number is `LEASE`; of all groups if `numbers` is None."""
-        places: set[Place] = set()
+        places: set[NodeSlot] = set()
         groups = self._state.view.groups
         for number in [LEASE, *self._state.tables.group_rows] if numbers is None else numbers:
             if number == LEASE:

@@ -21,7 +21,7 @@ import numpy as np
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import DATA_BYTES, read_text
-from rollmux_env.progress import Progress, say_read
+from rollmux_env.progress import ProgressLines, say_read
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import describe, one_line
 from rollmux_env.workloads import draws
@@ -84,7 +84,7 @@ def _rows(path: Path, name: str, virtual_cluster: str | None, others: Counter[st
     """
     reader = csv.reader(io.StringIO(read_text(path, DATA_BYTES), newline=""), strict=True)
     try:
-        with Progress(f"reading {name}") as progress:
+        with ProgressLines(f"reading {name}") as progress:
             for number, row in enumerate(_parsed(name, reader, virtual_cluster, others), 1):
                 if not number % _LOOKS:
                     progress.tell(f"line {reader.line_num:,}")

@@ -96,7 +96,7 @@ class Decisions:
         """Carry out a command of the scheduler."""
         handle = self._handles[command.job_id]
         match command:
-            case commands.Place(_, seating):
+            case commands.StartJob(_, seating):
                 self._place(handle, seating)
             case commands.Lend(_, seating):
                 handle.lend(seating)
@@ -106,11 +106,11 @@ class Decisions:
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
                 handle.tail.use(parts)
                 handle.changed.ring()
-            case commands.Move():
+            case commands.Vacate():
                 handle.begin_move()
             case commands.Evict():
                 self.evict(handle)
-            case commands.Wait():
+            case commands.KeepWaiting():
                 twin = forecast(self._scheduler.planner.shown)
                 why = reasons(twin, self._make_policy())[twin.waiting.index(handle.id)]
                 self._log.say(f"{handle.id}: waits for nodes: {why}{self._figures(handle.id)}")

@@ -355,7 +355,7 @@ def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[fact
     alive = handle.place.names if stays else frozenset()
     phases = handle.spec.estimated_phases
     shapes = (facts.Estimated(handle.id, phases),) if phases else ()
-    return (*shapes, facts.Arrived(handle.job.model_copy(update=changes), again, alive))
+    return (*shapes, facts.Queued(handle.job.model_copy(update=changes), again, alive))
 
 
 def enlist(run: RunState, handle: JobHandle) -> None:

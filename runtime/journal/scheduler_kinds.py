@@ -15,7 +15,7 @@ from rollmux_env.scheduler import facts as scheduler_facts
 from runtime.machine import Node
 
 SCHEDULER_KINDS: dict[str, type[scheduler_facts.Fact]] = {
-    "Arrived": scheduler_facts.Arrived,
+    "Arrived": scheduler_facts.Queued,
     "Confined": scheduler_facts.Confined,
     "Alone": scheduler_facts.Alone,
     "Estimated": scheduler_facts.Estimated,
@@ -30,7 +30,7 @@ SCHEDULER_KINDS: dict[str, type[scheduler_facts.Fact]] = {
     "Synced": scheduler_facts.Synced,
     "Iterated": scheduler_facts.Iterated,
     "Vacated": scheduler_facts.Vacated,
-    "Resumed": scheduler_facts.Resumed,
+    "Resumed": scheduler_facts.PauseEnded,
     "Left": scheduler_facts.Left,
     "Failed": scheduler_facts.Failed,
     "Cleared": scheduler_facts.Cleared,

@@ -12,7 +12,7 @@ from enum import Enum
 
 from rollmux_client import Turns
 
-from rollmux_env.cluster.events import Progress
+from rollmux_env.cluster.events import JobProgress
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_handle import JobHandle
@@ -169,7 +169,7 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
     seconds = None if interrupted else now_s - began_s
     so_far = max(0, handle.iteration - (handle.spec.iterations - (asked_for or 0)))  # without those before its arrival
     busy_s = handle.permits.busy_s
-    progress = Progress(handle.id, so_far, busy_s["rollout"], busy_s["training"])
+    progress = JobProgress(handle.id, so_far, busy_s["rollout"], busy_s["training"])
     return Follows((facts.Iterated(progress, seconds, done.movable),), notes, tuple(lines))
 
 
@@ -181,7 +181,7 @@ def checkpointed(handle: JobHandle, checkpoint: Checkpoint, now_s: float) -> Fol
 
 def moved(handle: JobHandle) -> Follows:
     """Report that a moving job has left its old nodes and may resume at its new placement."""
-    return Follows((facts.Vacated(handle.id), facts.Resumed(handle.id)))
+    return Follows((facts.Vacated(handle.id), facts.PauseEnded(handle.id)))
 
 
 def continued(handle: JobHandle, rollouts: int, trainings: int, runs: Collection[HoldName] = ()) -> Follows:

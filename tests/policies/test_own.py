@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.api import Fleet, JobPolicy, Round, Rounds, Setting, Stay, Wake, deal
+from policies.api import Fleet, JobPolicy, Round, Rounds, Setting, StaticControl, Wake, deal
 from policies.dispatch import make_dispatch
 from policies.network import make_network
 from policies.rollout import make_rollout, migrating
@@ -127,7 +127,7 @@ class Odd:
     answer: Any = None
 
     def begin_job(self, setting: Setting) -> Any:
-        own = JobPolicy(self.rounds or Rounds(setting.prompts, setting.responses, 1), self.control or Stay())
+        own = JobPolicy(self.rounds or Rounds(setting.prompts, setting.responses, 1), self.control or StaticControl())
         return own if self.answer is None else self.answer
 
 
@@ -143,7 +143,7 @@ class Same:
     def done(self, complete: Any) -> None: ...
 
 
-class Doing(Stay):
+class Doing(StaticControl):
     """A control that begins as a test says."""
 
     def __init__(self, begin: Callable[[Fleet], Any], act: Callable[[Fleet], Any] = lambda fleet: Wake()) -> None:
@@ -221,8 +221,8 @@ def test_an_own_rollout_policy_plays_in_the_environment(tmp_path: Path, monkeypa
         over = bool(ended[0])
     assert len(chosen) > 1, "it moved no tail"
     (tmp_path / "many_prompts.py").write_text(
-        "from policies.api import JobPolicy, Rounds, Stay\n"
-        "class Many:\n    def begin_job(self, setting):\n        return JobPolicy(Rounds(setting.prompts, 1, 2), Stay())\n"
+        "from policies.api import JobPolicy, Rounds, StaticControl\n"
+        "class Many:\n    def begin_job(self, setting):\n        return JobPolicy(Rounds(setting.prompts, 1, 2), StaticControl())\n"
     )
     monkeypatch.chdir(tmp_path)
     observation, _ = env.reset(seed=1)

@@ -34,7 +34,7 @@ QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
 PROGRAM = """
 import os, random, signal, sys, time
 import numpy
-from policies.api import Arrived, JobPolicy, Place, Placement, Rounds, Stay, candidates, isolated
+from policies.api import Arrived, JobPolicy, Place, Placement, Rounds, StaticControl, candidates, isolated
 
 print("said at import")
 DRAWN = random.random()
@@ -184,7 +184,7 @@ class Launching:
         return JobPolicy(Rounds(setting.prompts, setting.responses, 1), Control())
 
 
-class Control(Stay):
+class Control(StaticControl):
     def act(self, fleet):
         raise SystemExit(5)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollmux_env import progress
-from rollmux_env.progress import Progress
+from rollmux_env.progress import ProgressLines
 
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool, until_s: int) -> str:
@@ -13,7 +13,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], te
     now_s = [0.0]
     monkeypatch.setattr(progress, "monotonic", lambda: now_s[0])
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
-    with Progress("counting") as counting:
+    with ProgressLines("counting") as counting:
         for second in range(until_s):
             now_s[0] = float(second)
             counting.tell(f"{second} s")

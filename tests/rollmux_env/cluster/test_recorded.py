@@ -14,9 +14,9 @@ from rollmux_env.cluster.events import (
     Arrived,
     Departed,
     Event,
+    JobProgress,
     Moved,
     Placement,
-    Progress,
     Progressed,
     Reprofiled,
     Resized,
@@ -59,7 +59,7 @@ IMPOSSIBLE: dict[str, tuple[Event, str]] = {
     "running": (Withdrawn(1.0, "a"), "job a is not waiting"),
     "unknown times": (Reprofiled(1.0, model(make_job("c"))), "job c has not arrived"),
     "other nodes": (Reprofiled(1.0, model(make_job("a", rollout={"nodes": 900}))), "job a has other nodes than before"),
-    "progress of nobody": (Progressed(1.0, (Progress("c", 1, 0.0, 0.0),)), "job c has not arrived"),
+    "progress of nobody": (Progressed(1.0, (JobProgress("c", 1, 0.0, 0.0),)), "job c has not arrived"),
     "no pool": (Resized(1.0, -1, 1), "a pool has a negative number of nodes"),
 }
 

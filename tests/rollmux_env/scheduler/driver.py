@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Departed, Progress
+from rollmux_env.cluster.events import Departed, JobProgress
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster, Pool
@@ -100,7 +100,7 @@ class Driver:
     def tell(self, *told: Fact) -> Step:
         """One step of the scheduler, checked."""
         self.now_s += 1.0
-        self.arrived += sum(isinstance(fact, facts.Arrived) for fact in told)
+        self.arrived += sum(isinstance(fact, facts.Queued) for fact in told)
         step = self.scheduler.step(self.now_s, told)
         withdrawn = 0
         for entry in step.entries:
@@ -131,7 +131,7 @@ class Driver:
         worker = self.workers[command.job_id]
         assert not worker.evicted or isinstance(command, commands.Evict)
         match command:
-            case commands.Lend(_, seating) | commands.Place(_, seating):
+            case commands.Lend(_, seating) | commands.StartJob(_, seating):
                 worker.guest, worker.placed = isinstance(command, commands.Lend), True
                 worker.moving = False
                 pairs = (("rollout", seating.rollout_nodes), ("training", seating.training_nodes))
@@ -148,12 +148,12 @@ class Driver:
             case commands.Shrink():
                 assert worker.holds == "rollout" and worker.past
                 worker.shrinks = True
-            case commands.Move():
+            case commands.Vacate():
                 assert worker.placed and not worker.moving
                 worker.moving = True
             case commands.Evict():
                 worker.evicted = True
-            case commands.Wait():
+            case commands.KeepWaiting():
                 assert not worker.placed
 
     def _alone(self, worker: Worker, phase: str) -> None:
@@ -168,7 +168,7 @@ class Driver:
         """A job comes; one that nobody knows has to be profiled first."""
         self.workers[job.id] = Worker(job, profiled, parts)
         if profiled:
-            return self.tell(facts.Arrived(job))
+            return self.tell(facts.Queued(job))
         return self.tell(self._unprofiled(job))
 
     @staticmethod
@@ -194,7 +194,7 @@ class Driver:
             return []
         worker.phase = "rollout"
         parts = () if worker.guest or not worker.parts else self._parts(worker)
-        return [self._answers(commands.Lend if worker.guest else commands.Place, facts.Ready(name, "rollout", parts))]
+        return [self._answers(commands.Lend if worker.guest else commands.StartJob, facts.Ready(name, "rollout", parts))]
 
     def _parts(self, worker: Worker) -> tuple[Node, ...]:
         return tuple(part for node in self.nodes if node.name in worker.nodes["rollout"] for part in node.parts())
@@ -204,14 +204,14 @@ class Driver:
         if worker.guest:
             worker.guest = worker.placed = False
             worker.profiled = True
-            return [self._answers(commands.Lend, facts.Profiled(name)), facts.Arrived(worker.job)]
+            return [self._answers(commands.Lend, facts.Profiled(name)), facts.Queued(worker.job)]
         worker.done += 1
-        iterated = facts.Iterated(Progress(name, worker.done, 0.0, 0.0), 2.0)
+        iterated = facts.Iterated(JobProgress(name, worker.done, 0.0, 0.0), 2.0)
         if worker.done == worker.job.iterations:
             worker.placed, worker.gone = False, True
             return [iterated, facts.Left(name)]
         if worker.moving:
-            return [iterated, self._answers(commands.Move, facts.Vacated(name)), facts.Resumed(name)]
+            return [iterated, self._answers(commands.Vacate, facts.Vacated(name)), facts.PauseEnded(name)]
         if self.scheduler.is_to_go(name):
             worker.again = worker.goes = True
             return [iterated, facts.Failed(name)]
@@ -226,7 +226,7 @@ class Driver:
             left = worker.job.iterations - worker.done if worker.job.iterations else None
             job = worker.job.model_copy(update={"iterations": left})
             self.workers[name] = Worker(job, worker.profiled, worker.parts)
-            told.append(facts.Arrived(job, worker.goes) if worker.profiled else self._unprofiled(job))
+            told.append(facts.Queued(job, worker.goes) if worker.profiled else self._unprofiled(job))
         assert placed or worker.guest or not worker.placed
         return told
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from policies.registry import make_runnable
 from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Admitted, Arrived, Placement, Progress, Progressed, Reprofiled
+from rollmux_env.cluster.events import Admitted, Arrived, JobProgress, Placement, Progressed, Reprofiled
 from rollmux_env.cluster.plan import Move
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster, Pool
@@ -25,7 +25,7 @@ def two_in_a_group(nodes: int = 2, pause_s: float = 0.0) -> State:
     for name, place in (("a", Placement(None, (), 1, 1)), ("b", Placement(0, (0,)))):
         apply(state, Arrived(0.0, job(name, 10.0, 10.0)))
         apply(state, Admitted(0.0, name, place))
-    apply(state, Progressed(400.0, (Progress("a", 20, 200.0, 200.0), Progress("b", 20, 200.0, 200.0))))
+    apply(state, Progressed(400.0, (JobProgress("a", 20, 200.0, 200.0), JobProgress("b", 20, 200.0, 200.0))))
     return state
 
 

@@ -66,7 +66,7 @@ def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -
     assert set(ANSWERS) == set(get_args(Command))
     answers = {kind for kinds in ANSWERS.values() for kind in kinds}
     assert answers <= set(get_args(facts.Fact))
-    from_jobs = {facts.Arrived, facts.Unprofiled, facts.Sampled, facts.Synced, facts.Iterated, facts.Resumed, facts.Absent}
+    from_jobs = {facts.Queued, facts.Unprofiled, facts.Sampled, facts.Synced, facts.Iterated, facts.PauseEnded, facts.Absent}
     assert set(get_args(facts.Fact)) - answers == {
         *from_jobs,
         facts.Confined,
@@ -98,8 +98,8 @@ def test_an_admission_is_journalled_with_its_nodes_before_the_job_begins() -> No
     driver = driven(Scripted())
     step = driver.submit(make_job("a"))
     assert [type(entry) for entry in step.entries] == [Arrived, Admitted, Assigned, Assigned]
-    assert [type(command) for command in step.commands] == [commands.Place]
-    assert driver.submit(make_job("b")).commands and driver.submit(make_job("c")).commands == [commands.Wait("c")]
+    assert [type(command) for command in step.commands] == [commands.StartJob]
+    assert driver.submit(make_job("b")).commands and driver.submit(make_job("c")).commands == [commands.KeepWaiting("c")]
 
 
 def test_those_who_leave_together_are_asked_about_once_and_before_who_waits() -> None:
@@ -336,7 +336,7 @@ def stale_step() -> tuple[Scheduler, NodePool]:
     """A stale job that holds nodes on either side: its second rollout runs beside its first training."""
     nodes = NodePool(make_nodes(1))
     scheduler = Scheduler(State(make_cluster(1), observed=True), Scripted(), make_dispatch("round-robin"), nodes)
-    scheduler.step(1.0, [facts.Arrived(make_job("a").model_copy(update={"staleness": 1}))])
+    scheduler.step(1.0, [facts.Queued(make_job("a").model_copy(update={"staleness": 1}))])
     assert scheduler.step(2.0, [facts.Ready("a", "rollout")]).commands == [commands.Grant("a", "rollout")]
     told: list[facts.Fact] = [facts.Finished("a", "rollout", 1.0), facts.Ready("a", "training"), facts.Ready("a", "rollout")]
     assert scheduler.step(3.0, told).commands == [
@@ -374,7 +374,7 @@ def test_a_stale_job_that_has_sampled_all_is_in_nobodys_way_on_rollout_nodes() -
     policy = Scripted(places={"b": Placement(0, (0,))})
     scheduler = Scheduler(State(make_cluster(1), observed=True), policy, make_dispatch("round-robin"), nodes)
     for name in "ab":
-        scheduler.step(1.0, [facts.Arrived(make_job(name).model_copy(update={"staleness": 1}))])
+        scheduler.step(1.0, [facts.Queued(make_job(name).model_copy(update={"staleness": 1}))])
     scheduler.step(2.0, [facts.Ready("a", "rollout"), facts.Ready("b", "rollout")])
     scheduler.step(3.0, [facts.Finished("a", "rollout", 1.0), facts.Ready("a", "training")])
     step = scheduler.step(4.0, [facts.Finished("b", "rollout", 1.0), facts.Ready("b", "rollout")])

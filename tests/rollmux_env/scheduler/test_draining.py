@@ -66,7 +66,7 @@ def test_a_job_moves_at_the_end_of_its_iteration_and_then_the_node_is_out() -> N
     driver.submit(alone("a"))
     driver.tell(*driver.goes_on("a"))
     drain(driver, "training-0")
-    assert driver.given(commands.Move) == [commands.Move("a")] and sizes(driver) == []
+    assert driver.given(commands.Vacate) == [commands.Vacate("a")] and sizes(driver) == []
     for _ in range(2):
         driver.tell(*driver.goes_on("a"))
     assert nodes_of(driver, "a") == {"rollout-1", "training-1"}
@@ -96,7 +96,7 @@ def test_where_there_is_no_room_jobs_wait_at_the_head_of_the_queue_once_their_it
     driver.submit(alone("b"))
     iterate(driver, "a")
     drain(driver, "rollout-0")
-    assert driver.scheduler.is_to_go("a") and not driver.given(commands.Move)
+    assert driver.scheduler.is_to_go("a") and not driver.given(commands.Vacate)
     iterate(driver, "a")
     assert driver.given(commands.Evict) == [commands.Evict("a")]
     driver.tell(*driver.goes_on("a"))
@@ -167,7 +167,7 @@ def test_a_drain_is_known_after_a_restart() -> None:
     scheduler = Scheduler(state, Algorithm1(), make_dispatch("round-robin"), pool, Algorithm1)
     assert scheduler.restore(driver.now_s, driver.cluster, set()) == []
     assert state.cluster.pools["rollout"].max_nodes == 1 and scheduler.members.seats["a"].nodes() == {"rollout-0", "training-0"}
-    step = scheduler.step(driver.now_s, [facts.Arrived(alone("b"))])
+    step = scheduler.step(driver.now_s, [facts.Queued(alone("b"))])
     assert state.waiting == ["b"] and not [entry for entry in step.entries if isinstance(entry, Admitted)]
 
 
@@ -180,7 +180,7 @@ def test_a_job_is_moved_from_a_drained_node_after_a_restart() -> None:
     scheduler = Scheduler(driver.twin.copy(), Algorithm1(), make_dispatch("round-robin"), pool, Algorithm1)
     scheduler.restore(driver.now_s, driver.cluster, set())
     given = scheduler.step(driver.now_s).commands
-    assert [type(command) for command in given] == [commands.Place, commands.Move]
+    assert [type(command) for command in given] == [commands.StartJob, commands.Vacate]
 
 
 def test_what_the_policy_sees_is_the_cluster_without_the_groups_of_drained_nodes() -> None:

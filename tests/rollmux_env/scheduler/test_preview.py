@@ -20,7 +20,7 @@ from rollmux_env.keys.job import Job
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.facts import Arrived
+from rollmux_env.scheduler.facts import Queued
 from rollmux_env.scheduler.preview import preview, waiting
 from tests.oracle.draw import examples
 from tests.oracle.queue_keys import queued
@@ -32,7 +32,7 @@ NODES = {name: {**pool, "max_nodes": 2} for name, pool in CLUSTER.items()}
 def with_all(scenario: Scenario, policy: Policy, observed: bool = False) -> State:
     """The state in which all jobs of a scenario have come at time 0."""
     state = State(scenario.cluster, observed)
-    Scheduler(state, policy).step(0.0, [Arrived(job.model_copy(update={"arrival_s": 0.0})) for job in scenario.jobs])
+    Scheduler(state, policy).step(0.0, [Queued(job.model_copy(update={"arrival_s": 0.0})) for job in scenario.jobs])
     return state
 
 

@@ -11,9 +11,9 @@ from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
     Departed,
+    JobProgress,
     Moved,
     Placement,
-    Progress,
     Progressed,
     Reprofiled,
     Resumed,
@@ -106,7 +106,7 @@ FACTS: list[Fact] = [
     Arrived(3.1, JOBS[0].model_copy(update={"id": "c"})),
     JobCancelled(3.1, "c"),
     Withdrawn(3.1, "c"),
-    Progressed(3.2, (Progress("a", 1, 0.7, 1.0),)),
+    Progressed(3.2, (JobProgress("a", 1, 0.7, 1.0),)),
     Ticked(3.2),
     Moved(3.3, "b", Placement(None, (), 1, 1)),
     Resumed(4.3, "b"),
@@ -157,7 +157,7 @@ def test_placements_are_on_the_disk_at_once_and_phases_soon(tmp_path: Path) -> N
 def test_what_only_the_scheduler_was_told_is_on_the_disk_at_once(tmp_path: Path) -> None:
     journal = Journal(tmp_path / JOURNAL)
     journal.write(FACTS[0])
-    journal.write(SchedulerInformed(1.0, (Iterated(Progress("a", 1, 0.7, 1.0), None, False),)))
+    journal.write(SchedulerInformed(1.0, (Iterated(JobProgress("a", 1, 0.7, 1.0), None, False),)))
     assert journal.unwritten
     journal.write(SchedulerInformed(1.0, (Drained(frozenset({"rollout-1", "rollout-0"})),)))
     assert not journal.unwritten and len(read_facts(tmp_path / JOURNAL)) == 3
