@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE # else every process of a run, and all tests, c
 # What distributions, the site and notebooks need is installed when it is asked for: `make setup` and `make test` are quicker without.
 EXTRA = @$(PIP) install --quiet -c constraints.txt -e '.[$(1)]'
 
-.PHONY: help setup packages demo test test-long test-gpu lint kernels format benchmarks dist docs notebooks clean
+.PHONY: help setup packages demo test test-long test-gpu lint kernels format benchmarks dist docs docs-tables notebooks clean
 
 help:
 	@echo "make demo        compare scheduling policies on two weeks of jobs, then run two real jobs"
@@ -29,6 +29,7 @@ help:
 	@echo "make format      let ruff format the code"
 	@echo "make dist        build and check the distributions of rollmux and rollmux-client in dist/"
 	@echo "make docs        build the site in site/; no link may be broken"
+	@echo "make docs-tables write the tables of keys and commands, and the names to import, into the pages of docs/"
 	@echo "make notebooks   run the notebooks of examples/notebooks, and strip their outputs"
 
 setup: $(READY)
@@ -100,6 +101,9 @@ dist: $(READY)
 docs: $(READY)
 	$(call EXTRA,docs)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict && echo "the site: site/index.html"
+
+docs-tables: $(READY)
+	@PYTHONPATH=clients/python $(BIN)/python docs/tables
 
 notebooks: $(READY)
 	$(call EXTRA,notebooks)

@@ -117,7 +117,18 @@ class FileModel(BaseModel):
         properties = handler.resolve_ref_schema(schema)["properties"]
         for name, text in _texts(cls).items():
             properties[cls.model_fields[name].alias or name]["description"] = text
+        for described in properties.values():
+            _name_limits(described)
         return schema
+
+
+def _name_limits(schema: dict[str, Any]) -> None:
+    """Give limits that stand behind a validator their names of JSON Schema, in which pydantic does not write them."""
+    for own, name in (("ge", "minimum"), ("le", "maximum")):
+        if own in schema:
+            schema[name] = schema.pop(own)
+    for choice in schema.get("anyOf", ()):
+        _name_limits(choice)
 
 
 def _texts(model: type[BaseModel]) -> dict[str, str]:

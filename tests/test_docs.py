@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from dataclasses import fields
@@ -112,6 +113,12 @@ def links(page: Path) -> set[Path]:
     """Files of this repository that a page links to."""
     targets = re.findall(r"\]\(([^)\s#]+)", FENCE.sub("", page.read_text()))
     return {(page.parent / target).resolve() for target in targets if not target.startswith("http")}
+
+
+def test_generated_parts_of_pages_are_as_their_sources_are() -> None:
+    generate = runpy.run_path(str(ROOT / "docs" / "tables"))["generate"]
+    other = [page_name(page) for page in PAGES if generate(page.read_text(), page) != page.read_text()]
+    assert other == [], "`make docs-tables` writes them"
 
 
 def test_the_index_leads_to_every_page() -> None:

@@ -20,7 +20,7 @@ class Placement:
         new_rollout_nodes: Number of rollout nodes to add for the job.
         training_nodes: Number of training nodes of a new group, 0 for an existing group.
         colocated: Whether the new group has training nodes only, on which the job runs both phases in turn.
-        shape: Number of the shape in which the job runs (`rollmux_env.keys.job.Job.phases`).
+        shape: Number of the shape in which the job runs (`Job.phases`).
     """
 
     group: int | None

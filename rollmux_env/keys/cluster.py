@@ -46,21 +46,21 @@ class Cluster(FileModel):
     """The pools, and settings for all groups."""
 
     rollout: Unwritten[Pool | None] = None
-    """Short for the pool of this name, which generates responses. With one_device it is optional and ignored."""
+    """Short for the pool of this name, which generates responses; with `one_device` it is optional and ignored."""
     training: Unwritten[Pool | None] = None
     """Short for the pool of this name, which trains on the responses."""
     by_name: Unwritten[Annotated[dict[PoolName, Pool], Field(alias="pools")]] = Field(default={})
-    """All pools by name, instead of rollout and training: {name: {gpu, gpus_per_node, ...}}."""
+    """All pools by name, instead of `rollout` and `training`."""
     max_group_size: Count = 5
     """Largest number of jobs in a co-execution group."""
     migration_s: NonNegative = 300.0
     """Pause of a job that is moved to another placement (checkpoint and restart), seconds."""
     one_device: Unwritten[bool] = False
-    """Whether training is the only pool: the nodes of a group run the rollout and the training of each member in turn."""
+    """Whether `training` is the only pool: the nodes of a group run the rollout and the training of each member in turn."""
     quotas: Unwritten[dict[UserName, Quota]] = Field(default={})
-    """Limits of what the jobs of a user may hold at once: {user: {nodes, usd_per_hour}}."""
+    """Limits of what the jobs of a user may hold at once, by user."""
     network: Unwritten[Network | None] = None
-    """The link between the pools, which all syncs share: {link_gbps}; null means that syncs do not slow each other."""
+    """Link between the pools, which all syncs share; null means that syncs do not slow each other."""
 
     @model_validator(mode="after")
     def _all_pools(self) -> Cluster:

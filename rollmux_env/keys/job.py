@@ -71,9 +71,9 @@ class Job(ShapedJob, StaleJob):
     arrival_s: NonNegative
     """Time of arrival, seconds from the start of the scenario."""
     iterations: Count | None = None
-    """Number of iterations after which the job departs. Exactly one of `iterations` and `duration_s` is given."""
+    """Number of iterations after which the job departs; exactly one of this and `duration_s` is given."""
     duration_s: Positive | None = None
-    """Time after its admission at which the job departs, seconds. Exactly one of `iterations` and `duration_s` is given."""
+    """Time from its admission to its departure, seconds; exactly one of this and `iterations` is given."""
     slo: AtLeastOne
     """Longest acceptable iteration time, as a multiple of the job's solo time."""
     rollout: Phase
@@ -87,7 +87,7 @@ class Job(ShapedJob, StaleJob):
     staleness: Unwritten[Staleness] = 0
     """Largest number of versions by which the weights of a trained sample may be old; 0 is on-policy, more is asynchronous."""
     drift: Annotated[tuple[Drift, ...], Field(strict=False), AfterValidator(_ordered)] = ()
-    """How the durations change over time, for event replays; in order of iteration."""
+    """Changes of the durations over time, for event replays; in order of iteration, each iteration once."""
     # The default is not written, so that files without this key keep their hash.
     movable: Annotated[bool, Field(exclude_if=lambda movable: movable)] = True
     """Whether the job may move to another placement while it runs."""

@@ -17,11 +17,11 @@ class Model(FileModel):
     """The language model of a job, from whose sizes its phases are predicted. Its name alone is enough."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Size name such as 7B, a mixture such as 30B-A3B, or the path of a Hugging Face config.json, relative to the scenario file."""
+    """Size, such as `7B`, mixture, such as `30B-A3B`, or path of a Hugging Face config.json or its folder, relative to the file."""
     tensor_parallel: NodeCount = 1
-    """Number of GPUs of one replica of the model in a rollout."""
+    """Number of GPUs of one replica of the model in a rollout; it divides the GPUs of the rollout nodes."""
     sizes: Unwritten[Annotated[tuple[NodeCount, ...], Field(strict=False)]] = ()
-    """Other numbers of GPUs per replica that a rollout policy may choose; replicas of all sizes are kept ready."""
+    """Other numbers of GPUs per replica, at most those of a node, that a rollout policy may choose; all are kept ready."""
 
     @model_validator(mode="after")
     def _other_sizes(self) -> Model:
@@ -49,17 +49,17 @@ class Lengths(FileModel):
     environment_s: NonNegative = 0.0
     """Time that the environment takes between two turns, seconds."""
     reward_s: Unwritten[Positive | None] = None
-    """Time of a response's reward on a reward node, seconds; null is none."""
+    """Time of a response's reward on a reward node, seconds; goes with `reward_nodes`."""
     reward_nodes: Unwritten[Annotated[Count | None, Field(le=2**20)]] = None
-    """Number of the job's reward nodes. Each computes one reward at a time."""
+    """Number of the job's own reward nodes, each with one reward at a time; goes with `reward_s`."""
     median: Positive | None = None
-    """Lognormal: median, tokens; goes with sigma."""
+    """Lognormal, truncated at the cap: median, tokens; goes with `sigma`."""
     sigma: NonNegative | None = None
-    """Lognormal: standard deviation of the logarithm."""
+    """Lognormal: standard deviation of the logarithm; goes with `median`."""
     quantiles: Annotated[tuple[Quantile, ...], Field(strict=False)] | None = None
-    """Piecewise: pairs of a share of the responses and the number of tokens that they do not exceed, both rising."""
+    """Piecewise linear from 1 token to the cap: rising pairs of a share of the responses and the tokens that they do not pass."""
     published: str | None = None
-    """Published distribution, by the job type of the paper: 7B-4k, 7B-8k or 14B-8k."""
+    """Distribution published in the RollMux paper, by job type: `7B-4k`, `7B-8k` or `14B-8k`."""
     file: str | None = None
     """Empirical: text file with one length per line, relative to the scenario file; it is replaced by its quantiles."""
     trace: str | None = None

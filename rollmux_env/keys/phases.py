@@ -39,7 +39,7 @@ class Phase(FileModel):
     nodes: NodeCount = 1
     """Number of nodes that the phase asks for."""
     worst_case_s: Positive
-    """Longest duration on that many nodes, seconds."""
+    """Longest duration on that many nodes, seconds; predicted if it is not given and the job has a model."""
     host_memory_gb: NonNegative = 0.0
     """Host memory that keeps the job resident, GB per node at any number of nodes."""
     device_gb: Unwritten[NonNegative] = 0.0
@@ -71,7 +71,7 @@ class Training(Phase):
     pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "training")] = "training"
     """Name of the pool whose nodes run the phase."""
     by_nodes: Annotated[dict[Count, Positive], BeforeValidator(node_keys)] = Field(default={})
-    """Longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}."""
+    """Longest duration on more nodes than `nodes`, seconds: {number of nodes: seconds}. In JSON the numbers are strings."""
 
     @model_validator(mode="after")
     def _larger(self) -> Training:

@@ -67,7 +67,7 @@ class TaskSpec(FileModel):
     chat: bool = False
     """For `jsonl`: whether a text prompt is passed to the chat template as a user's message. Messages always are."""
     system: str | None = None
-    """For `jsonl`: system message before the prompt, which then is a message too, or None."""
+    """For `jsonl`: system message before the prompt, which then is a message too."""
     reward: Annotated[str, AfterValidator(_verifier)] | None = None
     """For `jsonl`: `number`, `math`, or module:function(line, response) -> number. By default only the line's answer is right."""
     options: dict[str, Any] = Field(default={})
@@ -102,9 +102,9 @@ class Algorithm(FileModel):
     group_size: Annotated[Count, Field(ge=2)] = 8
     """Number of responses per prompt, whose rewards are compared with each other."""
     max_prompt_tokens: Count = 256
-    """Longest prompt, in tokens; a longer one is an error."""
+    """Longest prompt, tokens. Longer prompts of the task `jsonl` are left out, and the log says how many; others are an error."""
     max_tokens: Count = 64
-    """Longest response, in tokens, including its end token."""
+    """Longest response, tokens, including its end token."""
     temperature: Annotated[float, Field(ge=COLDEST, le=HOTTEST)] = 1.0
     """Temperature of sampling."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -118,17 +118,17 @@ class Algorithm(FileModel):
     weight_decay: NonNegative = 0.0
     """Weight decay of AdamW."""
     minibatches: Count = 2
-    """Number of optimizer steps per iteration, each on an equal share of the prompts."""
+    """Number of optimizer steps per iteration, each on an equal share of the prompts; a divisor of `prompts_per_iteration`."""
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Largest deviation from 1 of the ratio of new to old probabilities."""
     kl: NonNegative = 0.0
     """Weight of the KL divergence from the initial model; with 0, no copy of that is stored."""
     importance_cap: AtLeastOne = 2.0
-    """Largest weight that corrects for differences between the sampler's and the trainer's probabilities."""
+    """Largest importance weight, which corrects for differences between the sampler's and the trainer's probabilities."""
     max_grad_norm: Positive = 1.0
     """Norm to which larger gradients are clipped."""
     micro_batch_tokens: Count = 16384
-    """Most tokens in a forward pass of a rank, with prompts and padding; gradients of several passes are accumulated."""
+    """Largest number of tokens in a forward pass of a rank, with prompts and padding. A longer response has a pass of its own."""
 
     @model_validator(mode="after")
     def _fits(self) -> Algorithm:
@@ -153,9 +153,9 @@ class RewardsSpec(FileModel):
     processes: Count = 1
     """Number of rewards that are computed at once, beside each engine."""
     workers: Annotated[Count | None, Field(le=1024, exclude_if=lambda value: value is None)] = None
-    """Number of workers that compute rewards for all engines, one at a time each, or None to compute them beside each engine."""
+    """Number of workers that compute rewards for all engines, one at a time each; null: processes beside each engine do."""
     correct: float = 1.0
-    """For `adaptive`: reward of a correct response; the timeout follows the times of correct responses."""
+    """For `adaptive`: smallest reward of a correct response; the timeout follows the times of correct responses to the prompt."""
 
     @model_validator(mode="after")
     def _goes_with_a_timeout(self) -> RewardsSpec:

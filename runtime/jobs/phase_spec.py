@@ -12,21 +12,21 @@ from rollmux_env.validation_errors import field_error
 
 
 class EngineOptions(FileModel):
-    """Settings of vLLM. RollMux chooses those that are None."""
+    """Settings of vLLM. RollMux chooses those that are null."""
 
     gpu_memory: Annotated[float, Field(ge=0.05, le=0.95)] | None = None
-    """Share of each GPU that the awake engine takes, with its weights; by default 0.8, or what sleeping processes leave free."""
+    """Largest share of each GPU for the weights and KV cache of an awake engine; by default 0.8, or less if less is free."""
     enforce_eager: bool | None = None
-    """On GPUs: whether to use no CUDA graphs, which take memory and time at the start and speed up decoding."""
+    """Whether to use no CUDA graphs, which take memory and time at the start and speed up decoding; by default false. For GPUs."""
     max_num_seqs: Annotated[Count, Field(le=4096)] | None = None
-    """Number of sequences that are sampled at a time; by default 256."""
+    """Largest number of sequences that are sampled at once; by default 256, on GPUs no more than the responses of a round."""
     max_model_len: Count | None = None
-    """Longest prompt and response together for which vLLM reserves memory, in tokens; by default what the job's algorithm needs."""
+    """Longest prompt and response together, tokens; by default, and at least, `max_prompt_tokens` + `max_tokens`."""
 
     seeded: bool | None = None
-    """Whether each response has its own seed (the default).
+    """Whether each response has its own seed, so that it does not depend on those beside it; by default true.
 
-    With it, a response does not depend on those sampled beside it. Without, a sampler on a GPU draws for all sequences at once.
+    With false, vLLM draws for all sequences at once, which is quicker on GPUs.
     """
 
     def values_set(self) -> dict[str, Any]:
@@ -52,11 +52,11 @@ class StatedPhase(PhaseSpec):
     """Requirements of a phase of an attached job or a command, with figures that the runtime does not measure."""
 
     worst_case_s: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
-    """Longest duration of the phase, in seconds, or None if a profile measures it."""
+    """Longest duration of the phase, seconds; null if a profile measures it."""
     host_memory_gb: _Memory = 0.0
-    """Host memory that keeps the job resident, in GB per node."""
+    """Host memory that keeps the job resident, GB per node."""
     device_gb: _Memory = 0.0
-    """Memory of a node's GPUs that the job uses between its phases, in GB."""
+    """Memory of a node's GPUs that the job keeps between its phases, GB."""
 
 
 def _of_a_run(policy: str) -> str:
@@ -84,9 +84,9 @@ class EngineSpec(PhaseSpec):
     engine: Literal["auto", "vllm", "torch"] = "auto"
     """Engine that samples; `auto` is vLLM if it is installed and works, else torch."""
     tensor_parallel: Count = 1
-    """Number of GPUs of one copy of the model; with `sizes`, on a node of CPU cores, number of its cores."""
+    """Number of GPUs of one copy of the model, of which a node holds several. With `sizes`, on a node without GPUs: its cores."""
     engine_options: EngineOptions = EngineOptions()
-    """Settings of vLLM."""
+    """Settings of vLLM; an error with the engine `torch`."""
 
     @model_validator(mode="after")
     def _options_of_its_engine(self) -> EngineSpec:
@@ -100,13 +100,13 @@ class RolloutSpec(EngineSpec):
     """Requirements of a built-in job on the rollout pool."""
 
     sizes: Unwritten[Annotated[tuple[Count, ...], Field(strict=False)]] = ()
-    """Other sizes of engines that a policy may choose. Engines of all sizes are built in advance."""
+    """Other sizes of engines that the rollout policy may choose. Engines of all sizes are built in advance."""
     policy: Annotated[str, AfterValidator(_of_a_run)] = "plain"
-    """Rollout policy that works in runs: plain, tail-batching, learned:default, ..., or module:Class of the user."""
+    """Rollout policy that works in runs: `plain`, `tail-batching`, `learned:default`, ..., or module:Class of the user."""
     interruptible: Unwritten[bool] = False
     """For a job with staleness: whether responses take up new weights in the middle and continue with them."""
     eta: Annotated[float, Field(gt=1, le=2)] = 1.25
-    """For tail-batching: factor by which a short round launches more prompts and responses."""
+    """For `tail-batching`: factor by which a short round launches more prompts and responses."""
 
     @model_validator(mode="after")
     def _fits(self) -> RolloutSpec:
@@ -131,7 +131,7 @@ class TrainingSpec(PhaseSpec):
     """Requirements of a built-in job on the training pool. In a larger group it trains on all of the group's nodes."""
 
     cpu_offload: bool = False
-    """Whether weights, gradients and Adam's moments stay in host memory, where Adam steps. On CPU nodes they always do."""
+    """Whether weights, gradients and Adam's moments stay in host memory (16 bytes per parameter), where Adam steps. For GPUs."""
 
 
 class NodeNames(FileModel):

@@ -1,8 +1,8 @@
 """The kinds of jobs that real runs execute, as checked and frozen models; docs/reference/jobs.md explains their keys.
 
-A job is of the kind that a key of it says: with a `task` it is the built-in one, GRPO on a model; with a `class` it is of the
-user's own; with `attach` its owner starts it; with a `command` a service does. The last two ask for permits over HTTP. Each kind
-has its own keys beside the common ones, and no others.
+One key of a job says its kind. With `task` it is the built-in job, GRPO on a model; with `class` it is a class of the user; with
+`attach` its owner starts it; with `command` a service starts it. The last two ask for permits over HTTP. Each kind has its own keys
+beside the common ones, and no others. The texts below the fields are also the tables of docs/reference/jobs.md.
 """
 
 from __future__ import annotations
@@ -70,16 +70,19 @@ def _interval(value: Any) -> Any:
 
 
 class CheckpointSpec(FileModel):
-    """When a job's state is written to the disk, and how much of it stays there."""
+    """Writing of a job's state to the disk."""
 
     every: Annotated[Annotated[int, Field(ge=1, le=2**31)] | Literal["auto", "none"], BeforeValidator(_interval)] = "auto"
-    """After so many iterations; auto: so that writing costs a twentieth of an iteration in the mean; none: never."""
+    """Number of iterations from one checkpoint to the next; `none` writes no checkpoints.
+
+    `auto` takes the smallest number for which writing takes at most a twentieth of the time.
+    """
     keep: Count = 2
-    """The last ones that stay on the disk."""
+    """Number of the newest checkpoints that stay on the disk."""
 
     @property
     def is_wanted(self) -> bool:
-        """Whether there are any."""
+        """Whether checkpoints are written."""
         return self.every != "none"
 
 
@@ -87,29 +90,29 @@ class CommonJob(EveryJob):
     """Keys of jobs of every kind."""
 
     id: JobId
-    """Its name, unique in the file; quote one that reads as a number or a boolean."""
+    """Name of the job, unique in the file; quote one that reads as a number or a boolean. `.` and `..` are not allowed."""
     arrival_s: NonNegative = 0.0
-    """When it arrives, seconds from the start of the run."""
+    """Time of arrival, seconds from the start of the run."""
     iterations: Count
-    """It is done after so many."""
+    """Number of iterations of the job."""
     slo: AtLeastOne
-    """Longest tolerated iteration time, as a multiple of the job's own solo time."""
+    """Longest acceptable iteration time, as a multiple of the job's solo time."""
     rollout: PhaseSpec
-    """What it asks of the rollout pool."""
+    """Requirements on the rollout pool."""
     training: PhaseSpec
-    """What it asks of the training pool."""
+    """Requirements on the training pool."""
     priority: Priority = 0
-    """Its place in the queue: jobs of a higher one come first, of the same one in order of arrival."""
+    """Priority in the queue: jobs with a higher one come first, jobs with the same one in order of arrival."""
     user: UserName = ""
-    """Name of the user whose job it is, for quotas and accounts."""
+    """Name of the job's user, for quotas and accounts."""
     budget: Budget | None = None
-    """What it may cost and how long it may stay; it ends with the iteration in which either is spent."""
+    """Limit of cost and time. The job ends, over budget, with the iteration in which either is exhausted; null is no limit."""
     movable: bool = True
-    """Whether a policy may move it to other nodes while it runs; one with workers and without checkpoints never is."""
+    """Whether a policy may move the job to other nodes while it runs. A job with workers and without checkpoints is never moved."""
     seed: Index = 0
-    """Seed of the model `tiny`, of the data's order and of sampling."""
+    """Seed of the weights of the model `tiny`, of the order of the data, and of sampling."""
     folder: str = ""
-    """Where relative files, and modules that are not installed, are looked for; the job file's own folder."""
+    """Folder of relative files and of modules that are not installed; by default that of the job file."""
 
     @model_validator(mode="after")
     def _fits(self) -> CommonJob:
@@ -118,25 +121,25 @@ class CommonJob(EveryJob):
         return self
 
     def _clashes(self) -> Iterator[Clash]:
-        """Yield what is wrong with keys that do not go together."""
+        """Yield the problems of keys that do not go together."""
         yield from ()
 
     def own_phases(self) -> Phases:
-        """Return both phases as scenario files have them, as far as the job states them: nodes, and perhaps seconds and memory."""
+        """Return both phases with the keys of scenario files that the job states: nodes, and perhaps seconds and memory."""
         rollout, training = (
             {key: value for key, value in phase if key in Phase.model_fields} for phase in (self.rollout, self.training)
         )
         return Phases(Phase.model_construct(**rollout), Training.model_construct(**training))
 
     def nodes_of_shapes(self) -> Iterator[tuple[str, Side, int]]:
-        """Yield path, side and number of nodes of the job as it is written, and of each of its shapes."""
+        """Yield path, side and number of nodes of the job as written, and of each of its shapes."""
         for number in self.shape_numbers:
             where = f"shapes[{number - 1}]." if number else ""
             for side, nodes in self.nodes_in(number).items():
                 yield f"{where}{side}.nodes", side, nodes
 
     def path(self, name: str) -> Path:
-        """Return the path of a file that the job names, seen from `folder`."""
+        """Return the path of a file that the job names, relative to `folder`."""
         return located(self.folder, name)
 
     def has_done(self, iterations: int) -> bool:
@@ -150,22 +153,22 @@ class CommonJob(EveryJob):
 
     @property
     def nodes_named(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the nodes on which it already is, by pool; nothing if it may be placed."""
+        """Names of the nodes on which the job already is, by pool; empty if the job may be placed."""
         return {}
 
     @property
     def measured_iterations(self) -> int:
-        """Number of its first iterations in which an attached job is measured; 0 if its worst case is stated, or profiled."""
+        """Number of first iterations in which an attached job is measured; 0 if its worst case is stated, or profiled."""
         return 0
 
     @property
     def reports_sync(self) -> bool:
-        """Whether its owner says when the new weights are on the rollout nodes."""
+        """Whether the job's owner reports when the new weights are on the rollout nodes."""
         return False
 
     @property
     def top_p(self) -> float:
-        """Probability of the smallest set of tokens that its engines sample from, as far as it is known."""
+        """Probability of the smallest set of tokens that the job's engines sample from; 1 if it is not known."""
         return 1.0
 
 
@@ -176,13 +179,13 @@ class RayJob(CommonJob, ShapedJob):
     repeats = ("has the nodes of", "has the nodes of")
 
     rollout: EngineSpec = EngineSpec()
-    """What it asks of the rollout pool."""
+    """Requirements on the rollout pool."""
     training: PhaseSpec = PhaseSpec()
-    """What it asks of the training pool."""
+    """Requirements on the training pool."""
     shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False)]] = ()
-    """Other numbers of nodes on which it may run, numbered from 1; as it is written is number 0. At most 16."""
+    """Other numbers of nodes for the job, numbered from 1; the job as written is number 0. Not with `one_device`."""
     checkpoint: Annotated[CheckpointSpec, BeforeValidator(_no_checkpoints)] = CheckpointSpec()
-    """When its state is written to the disk; `none` is short for `every: none`."""
+    """Checkpoints of the job; `none` is short for `{every: none}`, with which a stopped job begins again."""
 
     def clash(self, cluster: Cluster) -> Clash | None:
         """Return the first thing about the job that does not go with a cluster, or None."""
@@ -191,11 +194,11 @@ class RayJob(CommonJob, ShapedJob):
         return super().clash(cluster)
 
     def what_differs(self, shape: int) -> object:
-        """Return what makes a shape another one than those before it."""
+        """Return the values that distinguish a shape from the others."""
         return self.nodes_in(shape)
 
     def shape_clashes(self, shape: int) -> Iterator[Clash]:
-        """Yield what is wrong with one of `shapes`, numbered from 1."""
+        """Yield the problems of one of `shapes`, numbered from 1."""
         for side in SIDES:
             for key in named_keys(getattr(self.shapes[shape - 1], side)):
                 if key in _NO_SHAPE_KEYS:
@@ -213,26 +216,26 @@ class RayJob(CommonJob, ShapedJob):
 
 
 class TaskJob(RayJob, StaleJob):
-    """A job of the built-in kind: GRPO on a language model."""
+    """A built-in job: GRPO on a language model."""
 
     rollout: RolloutSpec = RolloutSpec()
-    """What it asks of the rollout pool."""
+    """Requirements on the rollout pool."""
     training: TrainingSpec = TrainingSpec()
-    """What it asks of the training pool."""
+    """Requirements on the training pool."""
     staleness: Unwritten[Staleness] = 0
-    """Most versions that the weights may be old which sampled what is trained; 0 is on-policy, more is asynchronous."""
+    """Largest number of versions by which the weights of a trained sample may be old; 0 is on-policy, more is asynchronous."""
     model: Annotated[ModelSpec, BeforeValidator(by_name)] = ModelSpec()
-    """The language model."""
+    """Language model; a text is short for its `name`."""
     task: Annotated[TaskSpec, BeforeValidator(by_name)]
-    """Prompts and rewards."""
+    """Source of prompts and rewards; a text is short for its `name`."""
     algorithm: Algorithm = Algorithm()
     """Settings of GRPO."""
     rewards: RewardsSpec = RewardsSpec()
-    """How long a reward may take."""
+    """Computation of rewards."""
     evaluation: EvaluationSpec | None = None
-    """How good the model is on held-out lines."""
+    """Periodic evaluation on held-out lines, for the task `jsonl`; null is none."""
     sync: SyncSpec = SyncSpec()
-    """The way of new weights."""
+    """Transfer of new weights to the rollout nodes."""
 
     def _clashes(self) -> Iterator[Clash]:
         rollout, task = self.rollout, describe(self.task.name)
@@ -253,29 +256,29 @@ class TaskJob(RayJob, StaleJob):
 
     @property
     def settings(self) -> Algorithm:
-        """`algorithm`, with the learning rate that its model has by default."""
+        """`algorithm` with its learning rate, which depends on the model if the job gives none."""
         usual = _RATE_OF_TINY if self.model.name == TINY else _RATE
         return self.algorithm.model_copy(update={"learning_rate": self.algorithm.learning_rate or usual})
 
     @property
     def top_p(self) -> float:
-        """Probability of the smallest set of tokens that its engines sample from."""
+        """Probability of the smallest set of tokens that the job's engines sample from."""
         return self.algorithm.top_p
 
 
 class ClassJob(RayJob):
-    """A job of a class of the user's own. It is on-policy: the runtime does not know its weights."""
+    """A job of a user's class. It is on-policy, because the runtime does not know its weights."""
 
     staleness: ClassVar[int] = 0
     is_asynchronous: ClassVar[bool] = False
 
     job_class: Named = Field(alias="class")
-    """The class as module:Class, whose methods are marked as phases."""
+    """Class of the job as module:Class, with methods that are marked as phases."""
     options: dict[str, Any] = Field(default={})
     """Keyword arguments of the class."""
 
     def shape_clashes(self, shape: int) -> Iterator[Clash]:
-        """Yield what is wrong with one of `shapes`, numbered from 1."""
+        """Yield the problems of one of `shapes`, numbered from 1."""
         yield from super().shape_clashes(shape)
         for number, side in sorted(self.estimated_phases):
             if number == shape:
@@ -283,26 +286,26 @@ class ClassJob(RayJob):
 
 
 class AttachedJob(CommonJob, StaleJob):
-    """A job whose processes the runtime does not start as its own: it asks for its permits over HTTP, and states what it needs."""
+    """A job whose processes the runtime does not start on Ray. It asks for permits over HTTP, and states what it needs."""
 
     is_attached: ClassVar[Literal[True]] = True
     shapes: ClassVar[tuple[Shape, ...]] = ()
     kind: ClassVar[str]
 
     rollout: StatedPhase = StatedPhase()
-    """What it asks of the rollout pool."""
+    """Requirements on the rollout pool."""
     training: StatedPhase = StatedPhase()
-    """What it asks of the training pool."""
+    """Requirements on the training pool."""
     movable: bool = False
-    """Whether a policy may ask it to give up its nodes and to attach again on others."""
+    """Whether the service may ask the job to give up its nodes and to attach again on others."""
     staleness: Unwritten[Staleness] = 0
-    """Most versions that the weights may be old which sampled what is trained; 0 is on-policy, more is asynchronous."""
+    """Largest number of versions by which the weights of a trained sample may be old; 0 is on-policy, more is asynchronous."""
     profile: Annotated[ProfileSpec | None, Field(exclude_if=lambda value: value is None)] = None
-    """How its worst case is measured, if it does not state it."""
+    """Measurement of the worst case, instead of `worst_case_s` of both phases."""
     sync_s: Unwritten[NonNegative] = 0.0
-    """Seconds that bring the weights back to the rollout nodes; 0: it reports no sync."""
+    """Longest sync of weights to the rollout nodes, seconds. With 0 the job reports none: an iteration ends with its training."""
     eval_s: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
-    """Longest seconds of evaluations between two rollouts; part of the rollout's worst case."""
+    """Longest evaluation between two rollouts, seconds; part of the rollout's worst case. null is none."""
 
     def _clashes(self) -> Iterator[Clash]:
         for side in SIDES:
@@ -315,17 +318,17 @@ class AttachedJob(CommonJob, StaleJob):
             yield f"must be less than iterations, which is {self.iterations}", "profile", "iterations"
 
     def has_done(self, iterations: int) -> bool:
-        """Return False: its owner says when it is over."""
+        """Return False: the owner says when the job is over."""
         return False
 
     @property
     def measured_iterations(self) -> int:
-        """Number of its first iterations in which it is measured; 0 if it states its worst case."""
+        """Number of first iterations in which the job is measured; 0 if it states its worst case."""
         return self.profile.iterations if self.profile is not None else 0
 
     @property
     def reports_sync(self) -> bool:
-        """Whether its owner says when the new weights are on the rollout nodes."""
+        """Whether the job's owner reports when the new weights are on the rollout nodes."""
         return self.sync_s > 0
 
 
@@ -335,9 +338,9 @@ class OwnersJob(AttachedJob):
     kind = "attach"
 
     attach: bool
-    """It is started by its owner, who attaches it to a service."""
+    """`true`: the owner starts the job, under any launcher, and attaches it to a service."""
     nodes: Annotated[NodeNames | None, Field(exclude_if=lambda value: value is None)] = None
-    """The nodes on which it already is."""
+    """Nodes on which the job already is; null if the service places it. Not with `profile`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -351,7 +354,7 @@ class OwnersJob(AttachedJob):
 
     @property
     def nodes_named(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the nodes on which it already is, by pool; nothing if it may be placed."""
+        """Names of the nodes on which the job already is, by pool; empty if the job may be placed."""
         return {} if self.nodes is None else {"rollout": self.nodes.rollout, "training": self.nodes.training}
 
     def _clashes(self) -> Iterator[Clash]:
@@ -366,26 +369,26 @@ class OwnersJob(AttachedJob):
 
 
 class CommandJob(AttachedJob):
-    """A job that the service starts as a command, and that attaches itself."""
+    """A job that the service starts as a command, and that then attaches to the service."""
 
     kind = "command"
 
     command: Annotated[tuple[Word, ...], Field(strict=False, min_length=1)]
-    """The words of the command."""
+    """Words of the command that the service starts; relative files are those of `folder`."""
 
 
 KINDS: dict[str, type[CommonJob]] = {"task": TaskJob, "class": ClassJob, "attach": OwnersJob, "command": CommandJob}
-"""The kinds of jobs, by the key that makes a job one of them."""
+"""Models of the kinds of jobs, by the key that says the kind."""
 
 
 def for_its_kind(defaults: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
-    """Return the defaults that are for a job of a file: without the keys that only other kinds have."""
+    """Return those defaults that apply to a job of a file: without the keys that only other kinds have."""
     kinds = _kinds_of(job)
     return _without_others(defaults, kinds[0], lambda _: False) if len(kinds) == 1 else defaults
 
 
 def model_of(entry: Mapping[str, Any]) -> type[CommonJob]:
-    """Return the model of an entry of a job file: that of the kind which it says, or of the built-in one."""
+    """Return the model for the kind of an entry of a job file, or that of built-in jobs if the entry says none."""
     return KINDS[(*_kinds_of(entry), "task")[0]]
 
 
@@ -399,12 +402,12 @@ def _kinds_with(path: tuple[str | int, ...]) -> list[str]:
 
 
 def _without_others(entry: dict[str, Any], kind: str, keeps: Callable[[Any], bool], *path: str) -> dict[str, Any]:
-    """Return an entry, or what is at a path of it, without keys that only other kinds have.
+    """Return a mapping of an entry without the keys that only other kinds have.
 
     Args:
         entry: The mapping.
         kind: Kind of the job.
-        keeps: Function of the value of such a key that returns whether it stays all the same.
+        keeps: Function of the value of such a key that returns whether the key stays.
         path: Path of the mapping in the job.
     """
     own = keys_at(KINDS[kind], path)
@@ -417,7 +420,7 @@ def _without_others(entry: dict[str, Any], kind: str, keeps: Callable[[Any], boo
 
 
 def _of_its_kind(data: Any, _: ValidatorFunctionWrapHandler) -> Any:
-    """Let a mapping become a job of the kind that it says, if it has no keys of another one."""
+    """Validate a mapping as a job of the kind that it says. Keys of other kinds are refused."""
     if isinstance(data, CommonJob):
         return data
     if not isinstance(data, dict):
@@ -442,7 +445,7 @@ def _of_its_kind(data: Any, _: ValidatorFunctionWrapHandler) -> Any:
 
 
 JobSpec = Annotated[TaskJob | ClassJob | OwnersJob | CommandJob, WrapValidator(_of_its_kind)]
-"""A job of a job file, of one of the kinds."""
+"""Type of a job of a job file."""
 
 
 _ORDER = (
@@ -453,7 +456,7 @@ _ORDER = (
 
 
 def written(spec: CommonJob) -> dict[str, Any]:
-    """Return the entry of a job as its file says it, in the same order of keys for all kinds."""
+    """Return the entry of a job with the keys that its file gives, in the same order for all kinds."""
     entry = spec.model_dump(mode="json", exclude_none=True, exclude_unset=True, by_alias=True)
     return {key: entry[key] for key in _ORDER if key in entry}
 
@@ -467,6 +470,6 @@ def job_of(entry: Mapping[str, Any]) -> JobSpec:
     """Return the job of an entry of a job file.
 
     Raises:
-        ValidationError: It is none; `model_of` has the model for its message.
+        ValidationError: If the entry is not valid; `model_of` returns the model for its message.
     """
     return _adapter().validate_python(entry)

@@ -103,6 +103,7 @@ BAD: list[tuple[str, Any]] = [
     ("cluster.pools", {"A": {"gpus_per_node": 8, "usd_per_gpu_hour": 2}}),
     ("cluster.rollout", None),
     ("jobs.0.rollout.pool", "a b"),
+    ("jobs.0.lengths", {"cap": 1, "turns": 1025}),
 ]
 
 
