@@ -14,7 +14,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 _WIDTH = 100
-_VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+_VARIADIC: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):")
 _ITEM = re.compile(r"(\*{0,2}\w+): (.*)", re.S)
 
