@@ -33,7 +33,7 @@ def descriptions(module: ModuleType, names: list[str], page: Path) -> str:
 def _describe(name: str, thing: Any, page: Path) -> Iterator[str]:
     yield f"## `{name}`"
     if get_args(thing):  # a name for several types
-        yield f"```python\n{name} = {_annotation(thing)}\n```"
+        yield _filled(f"Alias of `{_annotation(thing)}`.")
         return
     is_instance = not (inspect.isclass(thing) or inspect.isfunction(thing))
     described = type(thing) if is_instance else thing
