@@ -15,6 +15,7 @@ A generated part stands between two comments of its page, of which the second is
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,19 +38,20 @@ def generate(text: str, page: Path) -> str:
         text: Text of the page, in Markdown.
         page: Path of the page.
     """
-    sources = [found[1] for found in _PART.finditer(text)]
-    with_table = {_attribute(keys[1]) for source in sources if (keys := _KEYS.fullmatch(source))}
-
-    def part(found: re.Match[str]) -> str:
-        return f"<!-- {found[1]} -->\n\n{_part(found[1], page, with_table)}\n\n<!-- end -->"
-
-    return _PART.sub(part, text)
+    return _PART.sub(lambda found: f"<!-- {found[1]} -->\n\n{_part(found[1], page)}\n\n<!-- end -->", text)
 
 
-def _part(source: str, page: Path, with_table: set[Any]) -> str:
+@cache
+def _with_table() -> set[Any]:
+    """Return the models of mappings that have a table on any page."""
+    sources = [found[1] for page in DOCS.rglob("*.md") for found in _PART.finditer(page.read_text(encoding="utf-8"))]
+    return {_attribute(keys[1]) for source in sources if (keys := _KEYS.fullmatch(source))}
+
+
+def _part(source: str, page: Path) -> str:
     if keys := _KEYS.fullmatch(source):
         model, base, hidden = keys.groups()
-        return key_table(_attribute(model), _attribute(base) if base else None, with_table, hidden)
+        return key_table(_attribute(model), _attribute(base) if base else None, _with_table(), hidden)
     if commands := _COMMANDS.fullmatch(source):
         return command_table(commands[1])
     names = _NAMES.fullmatch(source)

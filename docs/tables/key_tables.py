@@ -32,7 +32,7 @@ class Row(NamedTuple):
 def key_table(
     model: type[FileModel], base: type[FileModel] | None, elsewhere: Collection[type[FileModel]], hidden: str | None
 ) -> str:
-    """Return the table of a model's keys. Keys of nested mappings follow their mapping.
+    """Return the table of a model's keys, with those of nested mappings.
 
     Args:
         model: Model of the mapping.
@@ -58,11 +58,12 @@ def _rows_of(schema: Schema, models: Mapping[str, Schema], hidden: str | None, p
     for name, key in schema["properties"].items():
         if name == hidden:
             continue
-        meaning = " ".join(key.get("description", "").split()).replace("|", "\\|")
-        yield Row(prefix + name, _default(key, name in schema.get("required", ())), values(key), meaning)
-        for nested, step in _nested(key):
-            if nested in models:
-                yield from _rows_of(models[nested], models, hidden, f"{prefix}{name}.{step}")
+        below = [(models[nested], step) for nested, step in _nested(key) if nested in models]
+        if not (below and isinstance(key.get("default"), dict)):  # the keys of a mapping that is always there say enough
+            meaning = " ".join(key.get("description", "").split()).replace("|", "\\|")
+            yield Row(prefix + name, _default(key, name in schema.get("required", ())), values(key), meaning)
+        for nested, step in below:
+            yield from _rows_of(nested, models, hidden, f"{prefix}{name}.{step}")
 
 
 def _nested(key: Schema) -> Iterator[tuple[str, str]]:
@@ -86,13 +87,13 @@ def _default(key: Schema, is_required: bool) -> str:
 
 
 def values(key: Schema) -> str:
-    """Return the allowed values of a key, in Markdown.
+    """Return the allowed values of a key, in Markdown. Null, which is the same as leaving the key out, is not named.
 
     Args:
         key: JSON Schema of the key.
     """
     if "anyOf" in key:
-        return " or ".join(dict.fromkeys(map(values, key["anyOf"])))
+        return " or ".join(values(choice) for choice in key["anyOf"] if choice.get("type") != "null")
     if "enum" in key or "const" in key:
         return ", ".join(f"`{value}`" for value in key.get("enum", [key.get("const")]))
     match key.get("type"):
@@ -106,8 +107,8 @@ def values(key: Schema) -> str:
                 return "pair"
             several = re.sub(r"^(mapping|list|pair)\b", r"\1s", values(key["items"]))
             return f"list of {several}" + (f", at most {key['maxItems']}" if "maxItems" in key else "")
-        case "boolean" | "null" as kind:
-            return {"boolean": "true, false", "null": "null"}[kind]
+        case "boolean":
+            return "boolean"
         case _:
             further = key.get("additionalProperties")
             return f"mapping of {values(further)}" if isinstance(further, dict) else "mapping"

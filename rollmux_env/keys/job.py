@@ -98,7 +98,7 @@ class Job(ShapedJob, StaleJob):
     budget: Unwritten[Budget | None] = None
     """Limit of cost and time; the job departs when either is exhausted. null is no limit."""
     shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES})]] = ()
-    """Other ways to run the job, numbered from 1; the job as written is number 0. At most 16."""
+    """Other ways to run the job, numbered from 1; the job as written is number 0."""
     colocated: Colocated | None = None
     """The job on co-located nodes, for the `colocated` baseline; null uses training.nodes and the phases' worst cases."""
     model: Annotated[Model | None, BeforeValidator(by_name)] = None

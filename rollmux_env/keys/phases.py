@@ -26,9 +26,9 @@ class Switch(FileModel):
     """Time that a change of jobs on a node adds to a phase, for event replays."""
 
     warm_s: NonNegative = 0.0
-    """Seconds added if a node of the phase last ran another job."""
+    """Seconds that an event replay adds if a node of the phase last ran another job."""
     cold_s: NonNegative = 0.0
-    """Seconds added to the first rollout or training of a job in a placement."""
+    """Seconds that an event replay adds to the first rollout or training of a job in a placement."""
 
 
 class Phase(FileModel):
@@ -45,7 +45,7 @@ class Phase(FileModel):
     device_gb: Unwritten[NonNegative] = 0.0
     """Memory that the job keeps on each GPU of a node between its phases, GB."""
     actual: Actual | None = None
-    """Actual durations, for event replays; without it every iteration takes the worst case."""
+    """Actual durations, for event replays; null: every iteration takes the worst case."""
     switch: Switch = Switch()
     """Times of warm and cold starts, for event replays."""
 

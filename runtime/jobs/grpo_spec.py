@@ -37,7 +37,7 @@ class ModelSpec(FileModel):
     """The language model: `tiny`, which is generated, or a Hugging Face directory. Only `tiny` has sizes to choose."""
 
     name: Annotated[str, Field(min_length=1)] = TINY
-    """`tiny`, or the folder of a model."""
+    """`tiny`, or the folder of a Hugging Face model. `model: NAME` is short for it."""
     hidden_size: Annotated[Count, Field(ge=64, le=1024)] = 128
     """Width of `tiny`; a multiple of 32."""
     layers: Annotated[Count, Field(le=64)] = 3
@@ -57,7 +57,7 @@ class TaskSpec(FileModel):
     """The source of prompts and rewards."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Name of a built-in task, `jsonl`, or module:Class of the user's."""
+    """Name of a built-in task, `jsonl`, or module:Class of the user. `task: NAME` is short for it."""
     file: str | None = None
     """For `jsonl`: path of the file, with an object per line."""
     prompt: Annotated[str, Field(min_length=1)] = "prompt"

@@ -73,7 +73,7 @@ class CheckpointSpec(FileModel):
     """Writing of a job's state to the disk."""
 
     every: Annotated[Annotated[int, Field(ge=1, le=2**31)] | Literal["auto", "none"], BeforeValidator(_interval)] = "auto"
-    """Number of iterations from one checkpoint to the next; `none` writes no checkpoints.
+    """Number of iterations from one checkpoint to the next; `none`, for which `checkpoint: none` is short, writes none.
 
     `auto` takes the smallest number for which writing takes at most a twentieth of the time.
     """
@@ -185,7 +185,7 @@ class RayJob(CommonJob, ShapedJob):
     shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False)]] = ()
     """Other numbers of nodes for the job, numbered from 1; the job as written is number 0. Not with `one_device`."""
     checkpoint: Annotated[CheckpointSpec, BeforeValidator(_no_checkpoints)] = CheckpointSpec()
-    """Checkpoints of the job; `none` is short for `{every: none}`, with which a stopped job begins again."""
+    """Checkpoints of the job; `none` is short for `{every: none}`."""
 
     def clash(self, cluster: Cluster) -> Clash | None:
         """Return the first thing about the job that does not go with a cluster, or None."""
