@@ -29,7 +29,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.report.tables import make_table, show
 from runtime.compare import compare
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobs.file import Jobs, parse_jobs
+from runtime.jobs.file import JobFile, parse_jobs
 from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
@@ -117,7 +117,7 @@ def nodes_here() -> Iterator[tuple[Node, ...]]:
         yield nodes
 
 
-def jobs_of(prompts: Sequence[int], staleness: int, seed: int, iterations: int) -> Jobs:
+def jobs_of(prompts: Sequence[int], staleness: int, seed: int, iterations: int) -> JobFile:
     """Return two jobs that differ in their number of prompts."""
     algorithm = {"group_size": 16, "max_tokens": 32, "learning_rate": 2e-3, "minibatches": 2}
     jobs = [
@@ -130,7 +130,7 @@ def jobs_of(prompts: Sequence[int], staleness: int, seed: int, iterations: int) 
     return parse_jobs({"version": 1, "defaults": {**more, "model": model, "rollout": rollout}, "jobs": jobs}, "pair", Path())
 
 
-def run(jobs: Jobs, nodes: Sequence[Node]) -> RunRecord:
+def run(jobs: JobFile, nodes: Sequence[Node]) -> RunRecord:
     """Run jobs in one group, and return the record of the run."""
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as folder:
         cluster = cluster_of(jobs.cluster, jobs.jobs, nodes)
@@ -142,7 +142,7 @@ def run(jobs: Jobs, nodes: Sequence[Node]) -> RunRecord:
     return record
 
 
-def look(record: RunRecord, jobs: Jobs) -> Seen:
+def look(record: RunRecord, jobs: JobFile) -> Seen:
     """Return the figures of a run."""
     known: dict[str, Any] = figures(record)
     (group,) = known["groups"]

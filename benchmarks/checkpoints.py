@@ -25,13 +25,13 @@ from rich.table import Table
 
 from rollmux_env.report.tables import show
 from runtime.checkpoints import Rest, begin_checkpoint
-from runtime.grpo.messages import Sampled
+from runtime.grpo.messages import ShareSamples
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.jobs.file import parse_jobs
 from runtime.jobs.spec import JobSpec
 from runtime.jobside.checkpointing import SHARE, usual_interval
 from runtime.machine import Node
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 from runtime.residency.staging import pieces
 
 PROMPT, GROUP = 64, 4
@@ -45,7 +45,7 @@ def job(hidden: int, layers: int, length: int) -> JobSpec:
     return parse_jobs({"version": 1, "jobs": [fields]}, "benchmark", Path()).jobs[0]
 
 
-def sampled(length: int, version: int) -> Sampled:
+def sampled(length: int, version: int) -> ShareSamples:
     """Return responses of random tokens."""
     from runtime.engines.interface import Response
 
@@ -54,7 +54,9 @@ def sampled(length: int, version: int) -> Sampled:
     responses = tuple(
         Response(k, tuple(random.integers(3, 259, length).tolist()), (-5.5,) * length, True, version) for k in range(2 * GROUP)
     )
-    return Sampled(0, tuple(prompts[k - k % GROUP] for k in range(2 * GROUP)), responses, tuple(random.random(2 * GROUP).tolist()))
+    return ShareSamples(
+        0, tuple(prompts[k - k % GROUP] for k in range(2 * GROUP)), responses, tuple(random.random(2 * GROUP).tolist())
+    )
 
 
 class Trained:
@@ -89,7 +91,7 @@ class Trained:
         began = perf_counter()
         path = folder / "rank-0.safetensors"
         with self._worker._trainer.shards() as (shards, _), path.open("w+b") as file:  # noqa: SLF001 (as it was done at first)
-            layout = Layout.of(shards)
+            layout = WeightLayout.of(shards)
             file.write(layout.header())
             for _, piece in pieces(shards, layout):
                 file.write(piece.numpy().data)

@@ -87,10 +87,10 @@ def warm(engine: Any, folder: Path) -> None:
     """Measure the stages of warm switches."""
     from runtime.engines.interface import Sampling
     from runtime.engines.model_files import read_model_files
-    from runtime.residency.staging import Layout, WeightStage, pieces
+    from runtime.residency.staging import WeightLayout, WeightStage, pieces
 
     new = dict(read_model_files(folder).tensors())
-    layout, stage, rounds = Layout.of(new), WeightStage(pinned=device_free() > 0), []
+    layout, stage, rounds = WeightLayout.of(new), WeightStage(pinned=device_free() > 0), []
     stage.begin(layout, 1)
     for offset, piece in pieces(new, layout):
         stage.receive(1, offset, piece)

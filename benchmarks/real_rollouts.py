@@ -31,9 +31,9 @@ from rollmux_env.report.styles import draw
 from rollmux_env.report.tables import show
 from runtime.coordinator.run_plan import RunPlan
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.grpo.shares import Share
+from runtime.grpo.shares import EngineShare
 from runtime.grpo.training_worker import TrainingWorker
-from runtime.jobs.file import Jobs, load_jobs
+from runtime.jobs.file import JobFile, load_jobs
 from runtime.jobs.spec import JobSpec
 from runtime.journal.audit import check_run
 from runtime.journal.record import RunRecord
@@ -188,7 +188,7 @@ def iterate(spec: JobSpec, seed: int, eta: float, engine: RolloutWorker, rank: T
     rollout_s = all_s = 0.0
     for number in range(spec.iterations):
         due, began_s = rounds.next(), process_time()
-        engine.begin(1000 * seed + number, False, len(due.prompts) * due.responses, (Share(0, due),), {})
+        engine.begin(1000 * seed + number, False, len(due.prompts) * due.responses, (EngineShare(0, due),), {})
         assert not engine.sample()
         complete = sorted({line.prompt for line in engine.results().lines})
         rollout_s += process_time() - began_s
@@ -200,7 +200,7 @@ def iterate(spec: JobSpec, seed: int, eta: float, engine: RolloutWorker, rank: T
     return rollout_s, all_s
 
 
-def run(jobs: Jobs, nodes: Sequence[Node], dispatch: str) -> RunRecord:
+def run(jobs: JobFile, nodes: Sequence[Node], dispatch: str) -> RunRecord:
     """Run jobs, and return the record of the run."""
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as folder:
         plan = RunPlan(jobs.jobs, cluster_of(jobs.cluster, jobs.jobs, nodes), tuple(nodes), "rollmux", dispatch, 0, folder)

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from asynchronous_jobs import nodes_here, run
 
 from rollmux_env.report.tables import make_table, show
-from runtime.jobs.file import Jobs, parse_jobs
-from runtime.jobs.tasks import Echo, Example
+from runtime.jobs.file import JobFile, parse_jobs
+from runtime.jobs.tasks import Echo, TaskExample
 from runtime.journal.record import RunRecord
 from runtime.report.figures import figures
 
@@ -34,7 +34,7 @@ _RUNS, _QUICK_RUNS, _ITERATIONS, _QUICK_ITERATIONS = 3, 1, 12, 6
 class Judged(Echo):
     """The task `echo` with rewards that take `REWARD_S` seconds."""
 
-    def reward(self, example: Example, response: str) -> float:
+    def reward(self, example: TaskExample, response: str) -> float:
         """Sleep, and return the reward of `echo`."""
         time.sleep(REWARD_S)
         return super().reward(example, response)
@@ -80,7 +80,7 @@ def main() -> None:
     show(table)
 
 
-def jobs_of(kind: str, seed: int, iterations: int) -> Jobs:
+def jobs_of(kind: str, seed: int, iterations: int) -> JobFile:
     """Return two equal jobs whose rewards are computed in the given way."""
     algorithm = {"prompts_per_iteration": PROMPTS, "group_size": GROUP, "max_tokens": 32, "learning_rate": 2e-3, "minibatches": 2}
     shared = {"slo": 100.0, "iterations": iterations, "task": {"name": "reward_workers:Judged"}, "checkpoint": "none"}

@@ -33,9 +33,9 @@ from time import monotonic, process_time
 import torch
 from rollmux_segment import Segment
 
-from runtime.residency.layout import Layout, Memory
+from runtime.residency.layout import WeightLayout, WeightMemory
 from runtime.residency.staging import WeightStage
-from runtime.sync.plan import Stream, Topology, make_plan, shard
+from runtime.sync.plan import Topology, WeightStream, make_plan, shard
 from runtime.sync.streams import Inbox, send_streams
 from runtime.sync.wire import Transfer
 
@@ -113,7 +113,7 @@ def measure(link: Link, ranks: int, nodes: int, workers: int, nbytes: int, topol
         topology: Topology of the sync.
     """
     data = torch.randint(256, (nbytes // 1024 * 1024,), dtype=torch.uint8)
-    layout = Layout.of({"weights": data.view(-1, 1024)})
+    layout = WeightLayout.of({"weights": data.view(-1, 1024)})
     shards = [((0, layout.nbytes),)] if topology == "flat" else [shard(layout, rank, ranks) for rank in range(ranks)]
     machines = [f"node {k}" for k in range(nodes) for _ in range(workers)]
     inboxes, stages = [Inbox(_HERE) for _ in machines], [WeightStage() for _ in machines]
@@ -173,7 +173,7 @@ def compare_local(nbytes: int, rounds: int) -> None:
             transfer = Transfer(number, _layout(nbytes), _local_plan(nbytes), (ours.recv(),), secrets.token_bytes(32))
             ours.send(transfer)
             began_s, worked_s = monotonic(), process_time()
-            send_streams(0, transfer, number, segment.bytes, Memory(segment.file) if way != "TCP" else None)
+            send_streams(0, transfer, number, segment.bytes, WeightMemory(segment.file) if way != "TCP" else None)
             clock_s, worked_s = monotonic() - began_s, process_time() - worked_s
             ours.send(True)
             came, worker_s = ours.recv()
@@ -208,11 +208,11 @@ def _work(pipe: Connection) -> None:
         pipe.send((hashlib.sha256(stage.weights()["weights"].numpy().data).hexdigest(), worked_s))
 
 
-def _layout(nbytes: int) -> Layout:
-    return Layout((("weights", "U8", (nbytes,), 0, nbytes),), nbytes)
+def _layout(nbytes: int) -> WeightLayout:
+    return WeightLayout((("weights", "U8", (nbytes,), 0, nbytes),), nbytes)
 
 
-def _local_plan(nbytes: int) -> tuple[Stream, ...]:
+def _local_plan(nbytes: int) -> tuple[WeightStream, ...]:
     return make_plan([((0, nbytes),)], ["here"], "aware")
 
 

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import torch
 
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 from runtime.residency.staging import WeightStage
 from runtime.sync import wire
 from runtime.sync.plan import make_plan
@@ -57,7 +57,7 @@ def gb_per_s(tag: Callable[[bytes], bytes], times: int) -> float:
 
 def sync(data: torch.Tensor) -> float:
     """Return the time of a sync of some bytes, in seconds."""
-    layout = Layout.of({"weights": data})
+    layout = WeightLayout.of({"weights": data})
     inboxes, stages = [Inbox(_HERE) for _ in _WORKERS], [WeightStage() for _ in _WORKERS]
     plan = make_plan([((0, layout.nbytes),)], _WORKERS, "aware")
     transfer = wire.Transfer(1, layout, plan, tuple(inbox.address for inbox in inboxes), _KEY)

@@ -24,10 +24,10 @@ from rollmux_env.timing.hardware import Hardware
 from rollmux_env.timing.models import ModelShape
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.rollouts import batch_s
-from runtime.engines.interface import Engine, Progress, Sampling
+from runtime.engines.interface import Engine, Sampling, SamplingProgress
 
 Prompts = Sequence[Sequence[int]]
-Point = TypeVar("Point", "Step", "Prefill")
+Point = TypeVar("Point", "MeasuredStep", "MeasuredPrefill")
 _STEPS = 8  # decode steps measured for each batch size and context
 _READ_AT_ONCE = 2048  # prompt tokens that every engine reads in a step, at least
 _LEAST = 1e-12  # seconds of a part to which the fit assigns no cost
@@ -48,7 +48,7 @@ def clock() -> Callable[[], float]:
 
 
 @dataclass(frozen=True)
-class Step:
+class MeasuredStep:
     """A measured decode step.
 
     Attributes:
@@ -63,7 +63,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Prefill:
+class MeasuredPrefill:
     """A measured prefill, including the first token of each response.
 
     Attributes:
@@ -78,7 +78,7 @@ class Prefill:
 
 
 @dataclass(frozen=True)
-class Rollout:
+class MeasuredRollout:
     """A measured rollout whose responses end freely.
 
     Attributes:
@@ -112,7 +112,7 @@ class Measurer:
         self._generator = np.random.default_rng(seed)
         self._now = now
 
-    def decode(self, batch: int, prompt: int) -> Step:
+    def decode(self, batch: int, prompt: int) -> MeasuredStep:
         """Return the mean decode step of `batch` sequences after prompts of `prompt` tokens.
 
         Raises:
@@ -124,19 +124,19 @@ class Measurer:
         steps = [after[0] - before[0] for before, after in itertools.pairwise(marks) if after[1] - before[1] == batch]
         if not steps:
             raise InputError(f"the engine does not hold {batch} sequences of {prompt + tokens} tokens at once")
-        return Step(batch, batch * (prompt + tokens // 2), fmean(steps))
+        return MeasuredStep(batch, batch * (prompt + tokens // 2), fmean(steps))
 
-    def prefill(self, batch: int, tokens: int) -> Prefill:
+    def prefill(self, batch: int, tokens: int) -> MeasuredPrefill:
         """Return the time to read `batch` prompts of `tokens` tokens each and to sample one token of each."""
         prompts = self._random(batch, tokens)
-        return Prefill(batch, tokens, self.seconds(lambda: self._generate(prompts, 1)))
+        return MeasuredPrefill(batch, tokens, self.seconds(lambda: self._generate(prompts, 1)))
 
-    def rollout(self, prompts: Prompts, max_tokens: int) -> Rollout:
+    def rollout(self, prompts: Prompts, max_tokens: int) -> MeasuredRollout:
         """Return a rollout whose responses end freely, or at `max_tokens`."""
         begin = self._now()
         responses = self._engine.generate(prompts, Sampling(max_tokens=max_tokens, seed=self._seed()))
         seconds = self._now() - begin
-        return Rollout(tuple(map(len, prompts)), tuple(len(response.token_ids) for response in responses), seconds)
+        return MeasuredRollout(tuple(map(len, prompts)), tuple(len(response.token_ids) for response in responses), seconds)
 
     def seconds(self, call: Callable[[], object]) -> float:
         """Return the duration of a call, in seconds."""
@@ -144,7 +144,7 @@ class Measurer:
         call()
         return self._now() - begin
 
-    def _generate(self, prompts: Prompts, tokens: int, progress: Callable[[Progress], None] | None = None) -> None:
+    def _generate(self, prompts: Prompts, tokens: int, progress: Callable[[SamplingProgress], None] | None = None) -> None:
         self._engine.generate(prompts, Sampling(max_tokens=tokens, seed=self._seed(), ignore_end=True), progress)
 
     def _random(self, batch: int, tokens: int) -> list[list[int]]:
@@ -185,7 +185,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Measured:
+class CalibrationRounds:
     """The results of all rounds.
 
     Attributes:
@@ -194,12 +194,12 @@ class Measured:
         rollouts: Rollouts of all rounds.
     """
 
-    steps: tuple[Step, ...]
-    prefills: tuple[Prefill, ...]
-    rollouts: tuple[Rollout, ...]
+    steps: tuple[MeasuredStep, ...]
+    prefills: tuple[MeasuredPrefill, ...]
+    rollouts: tuple[MeasuredRollout, ...]
 
 
-def measure(measurer: Measurer, grid: Grid, rounds: int, checks: Sequence[tuple[Prompts, int]]) -> Measured:
+def measure(measurer: Measurer, grid: Grid, rounds: int, checks: Sequence[tuple[Prompts, int]]) -> CalibrationRounds:
     """Measure the grid, and in each round also rollouts that the fit does not use.
 
     Args:
@@ -210,9 +210,9 @@ def measure(measurer: Measurer, grid: Grid, rounds: int, checks: Sequence[tuple[
     """
     for check in checks:  # first calls take longer than those after them
         measurer.rollout(*check)
-    steps: dict[tuple[int, int], list[Step]] = defaultdict(list)
-    prefills: dict[tuple[int, int], list[Prefill]] = defaultdict(list)
-    rollouts: list[Rollout] = []
+    steps: dict[tuple[int, int], list[MeasuredStep]] = defaultdict(list)
+    prefills: dict[tuple[int, int], list[MeasuredPrefill]] = defaultdict(list)
+    rollouts: list[MeasuredRollout] = []
     for _ in range(rounds):
         gc.collect()
         for point in itertools.product(grid.batches, grid.contexts):
@@ -220,7 +220,7 @@ def measure(measurer: Measurer, grid: Grid, rounds: int, checks: Sequence[tuple[
         for point in itertools.product(grid.batches, grid.prompts):
             prefills[point].append(measurer.prefill(*point))
         rollouts += [measurer.rollout(*check) for check in checks]
-    return Measured(_medians(steps.values()), _medians(prefills.values()), tuple(rollouts))
+    return CalibrationRounds(_medians(steps.values()), _medians(prefills.values()), tuple(rollouts))
 
 
 def _medians(points: Iterable[Sequence[Point]]) -> tuple[Point, ...]:
@@ -228,7 +228,7 @@ def _medians(points: Iterable[Sequence[Point]]) -> tuple[Point, ...]:
     return tuple(replace(repeats[0], seconds=median(one.seconds for one in repeats)) for repeats in points)
 
 
-def fit(figures: Measured, kv_tokens: int) -> ReplicaTiming:
+def fit(figures: CalibrationRounds, kv_tokens: int) -> ReplicaTiming:
     """Return the replica timing that minimises the squared relative errors of decode steps and prefills.
 
     Args:

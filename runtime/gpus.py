@@ -19,7 +19,7 @@ _DEVICES = Path("/dev")
 _ASKED = "index,uuid,name,memory.total,driver_version,memory.free"
 
 
-class Gpu(NamedTuple):
+class GpuInfo(NamedTuple):
     """A GPU as nvidia-smi lists it.
 
     Attributes:
@@ -35,7 +35,7 @@ class Gpu(NamedTuple):
     free_bytes: int = 0
 
 
-def find_gpus() -> list[Gpu]:
+def find_gpus() -> list[GpuInfo]:
     """Return the GPUs that the driver lists and CUDA_VISIBLE_DEVICES shows; none if there is no driver or it does not answer."""
     command = shutil.which("nvidia-smi")
     if command is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
@@ -48,7 +48,7 @@ def find_gpus() -> list[Gpu]:
     rows = [[cell.strip() for cell in line.split(",")] for line in output.splitlines()]
     rows = [row for row in rows if len(row) == 6 and row[3].replace(".", "").isdigit()]
     return [
-        Gpu(name, float(memory_mb) / 1024, driver, int(free_mb) * _MIB if free_mb.isdigit() else 0)
+        GpuInfo(name, float(memory_mb) / 1024, driver, int(free_mb) * _MIB if free_mb.isdigit() else 0)
         for _, _, name, memory_mb, driver, free_mb in _visible(rows)
     ]
 
@@ -94,7 +94,7 @@ def is_out_of_memory(message: str) -> bool:
     return ("out of memory" in words and ("cuda" in words or "gpu" in words)) or "cublas_status_alloc_failed" in words
 
 
-class OwnOfCuda:
+class CudaOverhead:
     """The memory that CUDA itself takes on GPUs for a process: contexts, loaded kernels and communicators, 0.5 to 4 GB per GPU.
 
     It is measured as the memory that was free before the process used CUDA and is not free afterwards, less what the allocators

@@ -15,7 +15,7 @@ _ROOT = Path("/")
 _SEGMENT = "/memfd:rollmux"
 
 
-class Memory(NamedTuple):
+class HostMemory(NamedTuple):
     """Memory of this machine or container.
 
     Attributes:
@@ -29,7 +29,7 @@ class Memory(NamedTuple):
     limited: bool
 
 
-def memory(root: Path = _ROOT) -> Memory:
+def memory(root: Path = _ROOT) -> HostMemory:
     """Return the memory of this machine or container; 0 if the system does not report it.
 
     Args:
@@ -42,7 +42,7 @@ def memory(root: Path = _ROOT) -> Memory:
         if limit / 1e9 < total_gb:
             total_gb, limited = limit / 1e9, True
         free_gb = min(free_gb, max(0.0, (limit - used) / 1e9))
-    return Memory(total_gb, free_gb, limited)
+    return HostMemory(total_gb, free_gb, limited)
 
 
 def resident_gb() -> float:

@@ -16,7 +16,7 @@ KEEPS_ENDED_S = 300.0
 """Seconds for which metrics of a job remain after its end: a few scrapes."""
 
 
-class Definition(NamedTuple):
+class MetricDefinition(NamedTuple):
     """Definition of a metric.
 
     Attributes:
@@ -31,30 +31,34 @@ class Definition(NamedTuple):
 
 
 DEFINITIONS = {
-    "rollmux_nodes": Definition("gauge", "nodes: busy in a phase, idle in a group, free, suspect, or drained", ("pool", "state")),
-    "rollmux_pool_utilization": Definition(
+    "rollmux_nodes": MetricDefinition(
+        "gauge", "nodes: busy in a phase, idle in a group, free, suspect, or drained", ("pool", "state")
+    ),
+    "rollmux_pool_utilization": MetricDefinition(
         "gauge", "share of the pool's recent node-seconds in which a phase held the node", ("pool",)
     ),
-    "rollmux_permits": Definition("counter", "permits given", ("pool",)),
-    "rollmux_permit_wait_seconds": Definition("histogram", "from the wish for a permit to the permit", ("pool",)),
-    "rollmux_permit_latency_seconds": Definition("histogram", "from the permit to the job's process", ("pool",)),
-    "rollmux_queue_length": Definition("gauge", "jobs that wait for a place", ()),
-    "rollmux_jobs": Definition("gauge", "jobs by state", ("state",)),
-    "rollmux_iterations": Definition("counter", "iterations done", ("job_id",)),
-    "rollmux_slo_slack": Definition("gauge", "1 - recent iteration time over the longest that keeps the SLO", ("job_id",)),
-    "rollmux_at_risk": Definition("gauge", "1 while a job breaks its SLO at its recent pace, else 0", ("job_id",)),
-    "rollmux_overdue_seconds": Definition("gauge", "for how long a phase has held nodes over its worst case, else 0", ("job_id",)),
-    "rollmux_usd_per_hour": Definition("gauge", "what the nodes of all groups cost", ()),
-    "rollmux_suspect_nodes": Definition("gauge", "nodes that lost leases may still use, and that are granted to no job", ()),
-    "rollmux_paused": Definition("gauge", "1 while the journal cannot be written and nothing is granted, else 0", ()),
-    "rollmux_stopping": Definition("gauge", "1 once the service is stopping, else 0", ()),
+    "rollmux_permits": MetricDefinition("counter", "permits given", ("pool",)),
+    "rollmux_permit_wait_seconds": MetricDefinition("histogram", "from the wish for a permit to the permit", ("pool",)),
+    "rollmux_permit_latency_seconds": MetricDefinition("histogram", "from the permit to the job's process", ("pool",)),
+    "rollmux_queue_length": MetricDefinition("gauge", "jobs that wait for a place", ()),
+    "rollmux_jobs": MetricDefinition("gauge", "jobs by state", ("state",)),
+    "rollmux_iterations": MetricDefinition("counter", "iterations done", ("job_id",)),
+    "rollmux_slo_slack": MetricDefinition("gauge", "1 - recent iteration time over the longest that keeps the SLO", ("job_id",)),
+    "rollmux_at_risk": MetricDefinition("gauge", "1 while a job breaks its SLO at its recent pace, else 0", ("job_id",)),
+    "rollmux_overdue_seconds": MetricDefinition(
+        "gauge", "for how long a phase has held nodes over its worst case, else 0", ("job_id",)
+    ),
+    "rollmux_usd_per_hour": MetricDefinition("gauge", "what the nodes of all groups cost", ()),
+    "rollmux_suspect_nodes": MetricDefinition("gauge", "nodes that lost leases may still use, and that are granted to no job", ()),
+    "rollmux_paused": MetricDefinition("gauge", "1 while the journal cannot be written and nothing is granted, else 0", ()),
+    "rollmux_stopping": MetricDefinition("gauge", "1 once the service is stopping, else 0", ()),
 }
 
 
 _WRITE: dict[Kind, str] = {"gauge": "set", "counter": "inc", "histogram": "observe"}
 
 
-class Metrics:
+class MetricsRegistry:
     """Registry of the metrics in `DEFINITIONS`."""
 
     def __init__(self) -> None:
@@ -105,7 +109,7 @@ class Metrics:
         return generate_latest(self._registry).decode()
 
 
-def _figure(name: str, definition: Definition, registry: CollectorRegistry) -> Any:
+def _figure(name: str, definition: MetricDefinition, registry: CollectorRegistry) -> Any:
     from prometheus_client import Counter, Gauge, Histogram
 
     known = name, definition.description, definition.tags

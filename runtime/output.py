@@ -25,7 +25,7 @@ _LOOKS_S = 0.3
 _MOST_AT_ONCE = 1 << 20  # bytes of a file that are read at once
 
 
-class Part(NamedTuple):
+class OutputPart(NamedTuple):
     """A part of the output of a process.
 
     Attributes:
@@ -145,7 +145,7 @@ def lines(folder: Path, older: bool = False) -> Iterator[str]:
                         yield f"{process} | {line.removesuffix(chr(10))}"
 
 
-def read_log(folder: Path, process: str | None, offset: int = 0) -> Part:
+def read_log(folder: Path, process: str | None, offset: int = 0) -> OutputPart:
     """Return a part of the output of a process, as whole lines if possible.
 
     Args:
@@ -155,18 +155,18 @@ def read_log(folder: Path, process: str | None, offset: int = 0) -> Part:
     """
     files = log_files(folder)
     if process not in files:
-        return Part(b"", 0, [*files])
+        return OutputPart(b"", 0, [*files])
     with files[process].open("rb") as file:
         begins = offset if offset <= file.seek(0, os.SEEK_END) else 0
         file.seek(begins)
         data = file.read(_MOST_AT_ONCE)
     if len(data) == _MOST_AT_ONCE and b"\n" in data:
         data = data[: data.rindex(b"\n") + 1]
-    return Part(data, begins + len(data), [*files])
+    return OutputPart(data, begins + len(data), [*files])
 
 
 def follow_lines(
-    read: Callable[[str | None, int], Part], ended: Callable[[], bool], pause: Callable[[float], None] = time.sleep
+    read: Callable[[str | None, int], OutputPart], ended: Callable[[], bool], pause: Callable[[float], None] = time.sleep
 ) -> Iterator[str]:
     """Yield the output of a job's processes until the job has ended. Each line begins with the process's name.
 

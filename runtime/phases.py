@@ -40,7 +40,7 @@ from typing import Any, Literal, Protocol, TypeVar
 from rollmux_env.timing.trajectories import Trajectory
 from rollmux_env.validation_errors import one_line
 from runtime.machine import Node, Pool
-from runtime.samples import Group, make_group
+from runtime.samples import SampleGroup, make_group
 
 PhaseOfJob = Literal["rollout", "train", "sync"]
 POOL_OF: dict[str, Pool] = {"rollout": "rollout", "train": "training"}
@@ -127,7 +127,7 @@ class Session(Protocol):
         ...
 
 
-class Reported:
+class IterationReports:
     """Reports of a job about an iteration.
 
     Attributes:
@@ -139,7 +139,7 @@ class Reported:
 
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
-        self.samples: list[Group] = []
+        self.samples: list[SampleGroup] = []
         self.trajectories: list[Trajectory] = []
         self.stages: dict[str, float] = {}
 
@@ -148,7 +148,7 @@ class _Side(threading.local):
     """Session and reports of a thread that runs one side of an asynchronous job."""
 
     session: Session | None = None
-    reported: Reported | None = None
+    reported: IterationReports | None = None
 
 
 _session: Session | None = None  # session of this process, which a controller sets
@@ -168,7 +168,7 @@ def _here() -> Session | None:
 
 def set_side(session: Session) -> None:
     """Set the session of this thread, which runs the phases of one side of an asynchronous job."""
-    _side.session, _side.reported = session, Reported()
+    _side.session, _side.reported = session, IterationReports()
 
 
 def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
@@ -208,19 +208,19 @@ class RuntimeHook:
     """A job's access to its run. Outside of a run, reports are accepted and not sent."""
 
     def __init__(self) -> None:
-        self._reported = Reported()
+        self._reported = IterationReports()
 
     @property
-    def reported(self) -> Reported:
+    def reported(self) -> IterationReports:
         """The reports so far, for this side of the job if it has two."""
         return _side.reported or self._reported
 
     def renew(self) -> None:
         """Clear the reports, at the beginning of an iteration."""
         if _side.reported is not None:
-            _side.reported = Reported()
+            _side.reported = IterationReports()
         else:
-            self._reported = Reported()
+            self._reported = IterationReports()
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -18,13 +18,13 @@ from rollmux_env.timing.hardware import Hardware
 from rollmux_env.timing.models import read_shape
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.validation_errors import describe
-from runtime.calibration import Grid, Measurer, Prompts, Rollout, as_hardware, clock, fit, measure
+from runtime.calibration import Grid, MeasuredRollout, Measurer, Prompts, as_hardware, clock, fit, measure
 from runtime.engines.interface import Engine
 from runtime.engines.memory import USUAL
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec, TaskSpec
 from runtime.jobs.spec import TaskJob
 from runtime.memory import memory
-from runtime.residency.choice import Level, cheapest
+from runtime.residency.choice import OffloadLevel, cheapest
 
 MOST_SEQUENCES = 64  # largest measured batch, for which vLLM on a CPU has room at full length
 _HOST_SHARE = 0.9  # share of a CPU's memory for weights and KV cache
@@ -33,7 +33,7 @@ _WAITING = {"stay": "stay resident", "keep": "keep weights in host memory", "dro
 
 
 @dataclass(frozen=True)
-class Switches:
+class EngineSwitches:
     """Measured switches of an engine.
 
     Attributes:
@@ -49,12 +49,12 @@ class Switches:
     warm_s: float
     sync_s: float
     host_gb: float
-    levels: tuple[Level, ...]
+    levels: tuple[OffloadLevel, ...]
     cheapest: str | None
 
 
 @dataclass(frozen=True)
-class Check:
+class ProfileCheck:
     """Rollouts of one batch size and cap over all rounds, which the fit does not use.
 
     Attributes:
@@ -93,8 +93,8 @@ class EngineProfile:
     job: str
     engine: str
     timing: ReplicaTiming
-    checks: tuple[Check, ...]
-    switches: Switches
+    checks: tuple[ProfileCheck, ...]
+    switches: EngineSwitches
     hardware: Hardware
 
     def as_report(self) -> dict[str, Any]:
@@ -208,8 +208,8 @@ def _checks(spec: TaskJob, directory: Path, batch: int) -> Iterator[tuple[Prompt
         yield [[*prompt_tokens(tokenizer, example)][-spec.algorithm.max_prompt_tokens :] for example in examples], cap
 
 
-def _compared(timing: ReplicaTiming, rollouts: tuple[Rollout, ...], cap: int) -> Check:
-    return Check(
+def _compared(timing: ReplicaTiming, rollouts: tuple[MeasuredRollout, ...], cap: int) -> ProfileCheck:
+    return ProfileCheck(
         responses=len(rollouts[0].lengths),
         cap=cap,
         mean_tokens=fmean(tokens for rollout in rollouts for tokens in rollout.lengths),
@@ -220,7 +220,7 @@ def _compared(timing: ReplicaTiming, rollouts: tuple[Rollout, ...], cap: int) ->
 
 def _switches(
     engine: Engine, measurer: Measurer, weights: dict[str, Any], cold_s: float, rounds: int, device_gb: float
-) -> Switches:
+) -> EngineSwitches:
     stay, keep, drop, sync = [], [], [], []
     awake = engine.restore()
     for number in range(rounds):
@@ -236,12 +236,12 @@ def _switches(
     asleep = engine.offload()
     engine.restore()
     levels = (
-        Level("stay", median(stay), awake.device / 1e9),
-        Level("keep", median(keep), asleep.device / 1e9, asleep.host / 1e9),
-        Level("drop", median(drop) - median(sync), asleep.device / 1e9),  # a sync follows in any case
+        OffloadLevel("stay", median(stay), awake.device / 1e9),
+        OffloadLevel("keep", median(keep), asleep.device / 1e9, asleep.host / 1e9),
+        OffloadLevel("drop", median(drop) - median(sync), asleep.device / 1e9),  # a sync follows in any case
     )
     best = cheapest(levels, device_gb, awake.device / 1e9)
-    return Switches(cold_s, median(keep), median(sync), asleep.host / 1e9, levels, best.name if best else None)
+    return EngineSwitches(cold_s, median(keep), median(sync), asleep.host / 1e9, levels, best.name if best else None)
 
 
 def profile_tables(profile: EngineProfile) -> RenderableType:

@@ -29,7 +29,7 @@ _LONGEST = 20_000  # characters of a text
 
 
 @dataclass(frozen=True)
-class Group:
+class SampleGroup:
     """Responses to one prompt, with their rewards.
 
     Attributes:
@@ -44,12 +44,12 @@ class Group:
 
 
 @dataclass(frozen=True)
-class _Iteration:
+class _SampledIteration:
     iteration: int
-    groups: tuple[Group, ...]
+    groups: tuple[SampleGroup, ...]
 
 
-def make_group(prompt: str, responses: Sequence[str], rewards: Sequence[float]) -> Group:
+def make_group(prompt: str, responses: Sequence[str], rewards: Sequence[float]) -> SampleGroup:
     """Return a group whose texts are cut to `_LONGEST` characters.
 
     Raises:
@@ -61,12 +61,12 @@ def make_group(prompt: str, responses: Sequence[str], rewards: Sequence[float]) 
     if not all(isinstance(text, str) for text in (prompt, *responses)):
         raise TypeError("prompt and responses must be text")
     texts = tuple(text[:_LONGEST] for text in responses)
-    return Group(prompt[:_LONGEST], texts, tuple(float(reward) for reward in rewards))
+    return SampleGroup(prompt[:_LONGEST], texts, tuple(float(reward) for reward in rewards))
 
 
-def write_samples(path: Path, iteration: int, groups: Sequence[Group]) -> None:
+def write_samples(path: Path, iteration: int, groups: Sequence[SampleGroup]) -> None:
     """Append an iteration's groups to a job's file, if there is room on the disk."""
-    append_bounded(path, json.dumps(asdict(_Iteration(iteration, tuple(groups[:MOST])))) + "\n", LARGEST)
+    append_bounded(path, json.dumps(asdict(_SampledIteration(iteration, tuple(groups[:MOST])))) + "\n", LARGEST)
 
 
 def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
@@ -74,7 +74,7 @@ def write_trajectories(path: Path, trajectories: Sequence[Trajectory]) -> None:
     append_bounded(path, "".join(one.line() + "\n" for one in trajectories), _LARGEST_TRAJECTORIES)
 
 
-def read_samples(folder: Path, job_id: str) -> dict[int, tuple[Group, ...]]:
+def read_samples(folder: Path, job_id: str) -> dict[int, tuple[SampleGroup, ...]]:
     """Return the samples of a job by iteration, in order.
 
     A repeated iteration replaces the earlier one. Incomplete lines are skipped.
@@ -87,7 +87,7 @@ def read_samples(folder: Path, job_id: str) -> dict[int, tuple[Group, ...]]:
         InputError: If there are none; one line.
     """
     path = folder / SAMPLES / f"{job_id}.jsonl"
-    adapter, by_iteration = TypeAdapter(_Iteration), dict[int, tuple[Group, ...]]()
+    adapter, by_iteration = TypeAdapter(_SampledIteration), dict[int, tuple[SampleGroup, ...]]()
     if Path(job_id).name == job_id and path.is_file():
         for line in read_text(path).splitlines():
             with contextlib.suppress(ValidationError):

@@ -45,7 +45,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar
 
-__all__ = ["Interrupted", "Job", "Mismatch", "Phase", "Refused", "Service", "attach"]
+__all__ = ["Interrupted", "Job", "Mismatch", "PhaseContext", "Refused", "Service", "attach"]
 
 ITERATION: dict[str, dict[str, str]] = {
     "due": {"ask rollout": "rollout asked"},
@@ -706,7 +706,7 @@ def end_own_processes(why: str, find: Callable[[], Collection[int]]) -> None:
         os._exit(128 + signal.SIGKILL)  # process 1 of a container ignores its own signal; its exit ends the whole container
 
 
-class Phase:
+class PhaseContext:
     """A turn on the nodes of one pool or of both, as a context manager, also for `async with`. An exception leaves it unfinished.
 
     Attributes:
@@ -736,7 +736,7 @@ class Phase:
         """Add figures of this phase, such as reward and loss, to report to the service when it ends."""
         self.metrics.update(metrics)
 
-    def __enter__(self) -> Phase:
+    def __enter__(self) -> PhaseContext:
         self._job.acquire(self)
         return self
 
@@ -744,7 +744,7 @@ class Phase:
         if kind is None:
             self._job.release(self)
 
-    async def __aenter__(self) -> Phase:
+    async def __aenter__(self) -> PhaseContext:
         waiting = asyncio.get_running_loop().run_in_executor(None, self._job.acquire, self)  # not a task, which SystemExit breaks
         try:
             await asyncio.shield(waiting)
@@ -1117,7 +1117,7 @@ class Job:
         finally:
             self._beside = None
 
-    def phase(self, name: str, iteration: int | None = None, extra: bool = False) -> Phase:
+    def phase(self, name: str, iteration: int | None = None, extra: bool = False) -> PhaseContext:
         """Return a phase as a context manager. Entering it waits for the turn.
 
         Args:
@@ -1125,9 +1125,9 @@ class Job:
             iteration: Number of the iteration, or None for the present one.
             extra: Whether it is a rollout that counts as no iteration, such as an evaluation.
         """
-        return Phase(self, name, self.iteration if iteration is None else iteration, extra)
+        return PhaseContext(self, name, self.iteration if iteration is None else iteration, extra)
 
-    def init(self) -> Phase:
+    def init(self) -> PhaseContext:
         """Return the phase in which models are loaded and engines started, on all nodes of the job.
 
         It comes once after each attachment, before all other phases. At its end nothing may be left on the devices. The first
@@ -1146,7 +1146,7 @@ class Job:
             self._progress = {"done": done, "total": total, "tokens": tokens}
             self._wake.set()
 
-    def acquire(self, phase: Phase) -> None:
+    def acquire(self, phase: PhaseContext) -> None:
         """Wait for a turn. Entering a phase calls this.
 
         Raises:
@@ -1178,7 +1178,7 @@ class Job:
         if phase.given_up:
             self.release(phase)
 
-    def release(self, phase: Phase) -> None:
+    def release(self, phase: PhaseContext) -> None:
         """Give the nodes to the next job. Leaving a phase calls this.
 
         Raises:

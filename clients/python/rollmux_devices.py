@@ -19,7 +19,7 @@ _LOG = logging.getLogger("rollmux_client")
 _said: list[str] = []
 
 
-def report(job: rollmux_client.Job, turn: rollmux_client.Phase) -> None:
+def report(job: rollmux_client.Job, turn: rollmux_client.PhaseContext) -> None:
     """Store in a turn, before it is released, how much memory the job keeps on the turn's GPUs on this machine."""
     if job.lease is None:
         return

@@ -74,15 +74,15 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
     def __init__(self, *arguments: Any, job: rollmux_client.Job, **options: Any) -> None:
         self._job = job
-        self._turn: rollmux_client.Phase | None = None  # present turn
-        self._training: rollmux_client.Phase | None = None  # present turn if it is one of training
-        self._evaluates: rollmux_client.Phase | None = None  # turn of sync in which an evaluation follows
+        self._turn: rollmux_client.PhaseContext | None = None  # present turn
+        self._training: rollmux_client.PhaseContext | None = None  # present turn if it is one of training
+        self._evaluates: rollmux_client.PhaseContext | None = None  # turn of sync in which an evaluation follows
         self._offloader: Offloader | None = None
         self._buckets: GradientBuckets | None = None
         several = PartialState().num_processes > 1  # this also connects the launcher's processes
         self._processes = torch.distributed.new_group(backend="gloo", timeout=_WAITS) if several else None
         self._is_attached = self._agreed(job.lease is not None)
-        self._init: rollmux_client.Phase | None = self._begin("init")
+        self._init: rollmux_client.PhaseContext | None = self._begin("init")
         super().__init__(*arguments, **options)
         self.add_callback(_Ends(self))
 
@@ -235,7 +235,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
                 self._end(turn)
         self._job.iteration += 1
 
-    def _begin(self, phase: str, extra: bool = False, iteration: int | None = None) -> rollmux_client.Phase:
+    def _begin(self, phase: str, extra: bool = False, iteration: int | None = None) -> rollmux_client.PhaseContext:
         turn = self._turn = self._job.phase(phase, iteration, extra)
         self._job.acquire(turn)
         self._wait_for_all()
@@ -243,7 +243,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
             self._offloader.restore()
         return turn
 
-    def _end(self, turn: rollmux_client.Phase) -> None:
+    def _end(self, turn: rollmux_client.PhaseContext) -> None:
         if self._is_attached and self._offloader is None and not self.is_deepspeed_enabled:
             self._offloader = Offloader(self._tensors, lambda: self._buckets() if self._buckets is not None else ())
         if self._offloader is not None:

@@ -49,7 +49,7 @@ class PPOTrainerInTurns(PPOTrainerSync):  # type: ignore[misc]
             config.trainer.v1.trainer_mode = "sync"  # the value that the replay buffer and other parts of verl check
         super().__init__(config)
         self._job = rollmux_client.attach()
-        self._turn: rollmux_client.Phase | None = None
+        self._turn: rollmux_client.PhaseContext | None = None
         self._weights: int | None = None  # step whose weights the engines still have to get
 
     def init(self) -> None:

@@ -12,7 +12,7 @@ from policies.commands.options import TableOrJson
 from runtime.commands.options import Format, print_as
 
 
-class Engines(StrEnum):
+class EngineName(StrEnum):
     """Engines that can be profiled."""
 
     vllm = "vllm"
@@ -24,7 +24,7 @@ def profile(
     job: Annotated[
         str | None, typer.Option("--job", metavar="ID", help="Job of the file. (default: the first one with a task)")
     ] = None,
-    engine: Annotated[Engines | None, typer.Option("--engine", help="Engine to measure instead of the job's own.")] = None,
+    engine: Annotated[EngineName | None, typer.Option("--engine", help="Engine to measure instead of the job's own.")] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of measurements.")] = 5,
     out: Annotated[
         Path | None,

@@ -12,7 +12,7 @@ from runtime.commands.options import Address, DispatchName, PolicyName, RunOptio
 from runtime.coordinator.run_plan import DISPATCH, planning_switches
 
 
-class Against(StrEnum):
+class Comparison(StrEnum):
     """Comparisons that a run can measure."""
 
     solo = "solo"
@@ -27,7 +27,7 @@ def run(
         bool, typer.Option("--dry-run", help="Profile the jobs and print their placements and periods without running them.")
     ] = False,
     compare: Annotated[
-        Against | None, typer.Option("--compare", help="Also measure each job alone, at the end, on the nodes it had.")
+        Comparison | None, typer.Option("--compare", help="Also measure each job alone, at the end, on the nodes it had.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -103,7 +103,7 @@ def _check_alone(context: typer.Context) -> None:
             raise InputError(f"--resume: does not go with {what}; the run has its own")
 
 
-def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Against | None) -> None:
+def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Comparison | None) -> None:
     """Print how a run was stopped, and the command that continues it if its folder stays."""
     from runtime.journal.write import JOURNAL, is_begun
 

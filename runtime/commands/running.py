@@ -20,11 +20,11 @@ from rollmux_env.report.tables import figure, heading, make_table, plan_tables, 
 from rollmux_env.scenario import Scenario
 from runtime.commands.options import RunOptions
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobs.file import Jobs
+from runtime.jobs.file import JobFile
 from runtime.jobs.spec import JobSpec
 from runtime.journal.write import DRIVER_LOCK, read_run
 from runtime.machine import Node, Pool
-from runtime.machines.forecast import Forecast, Limits, check_memory, check_space, forecasts, limits
+from runtime.machines.forecast import MemoryForecast, MemoryLimits, check_memory, check_space, forecasts, limits
 from runtime.machines.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.report.folder import write_report
 from runtime.report.summary import summary
@@ -37,7 +37,7 @@ _NOTE = (
 )
 
 
-def run_all(jobs: Jobs, options: RunOptions, folder: Path, file: Path) -> str:
+def run_all(jobs: JobFile, options: RunOptions, folder: Path, file: Path) -> str:
     """Run jobs, and write and print the report.
 
     Args:
@@ -64,7 +64,7 @@ def run_all(jobs: Jobs, options: RunOptions, folder: Path, file: Path) -> str:
     return _report(folder, outcome)
 
 
-def _begin(jobs: Jobs, options: RunOptions, folder: Path, **more: Any) -> tuple[str, Cluster]:
+def _begin(jobs: JobFile, options: RunOptions, folder: Path, **more: Any) -> tuple[str, Cluster]:
     """Carry out a new run, and return its outcome and its cluster.
 
     Args:
@@ -76,7 +76,7 @@ def _begin(jobs: Jobs, options: RunOptions, folder: Path, **more: Any) -> tuple[
     here = options.address is None
     with ray_session(options.address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
         cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo, gpu_memory_gb(nodes, here))
-        if (needed := foresee(jobs.jobs, nodes, here, typer.echo)) and options.dry_run:
+        if (needed := forecast_memory(jobs.jobs, nodes, here, typer.echo)) and options.dry_run:
             show(needed)
         plan = RunPlan(jobs.jobs, cluster, nodes, options.policy, options.dispatch, options.seed, str(folder), **more)
         return execute(plan, typer.echo), cluster
@@ -113,7 +113,7 @@ def resume_all(folder: Path, options: RunOptions) -> str:
         start = record.started
         with ray_session(options.address, nodes_wanted(start.cluster, specs), folder / RAY) as nodes:
             check_pools(start.cluster, nodes)
-            foresee(left, nodes, here, typer.echo)
+            forecast_memory(left, nodes, here, typer.echo)
             plan = RunPlan(
                 specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), not compare, compare,
                 resume=True, models=True, leave=options.leave,
@@ -128,7 +128,7 @@ def _report(folder: Path, outcome: str) -> str:
     return "failed" if outcome == "done" and record.failed else outcome
 
 
-def run_dry(jobs: Jobs, options: RunOptions, folder: Path) -> None:
+def run_dry(jobs: JobFile, options: RunOptions, folder: Path) -> None:
     """Print the memory that jobs will take, profile them, and print the placements that the policy chooses.
 
     Args:
@@ -152,7 +152,9 @@ def run_dry(jobs: Jobs, options: RunOptions, folder: Path) -> None:
         show(plan_tables(options.policy, admission), *placed_shapes(admission.decisions, arriving))
 
 
-def foresee(specs: Sequence[JobSpec], nodes: Sequence[Node], here: bool, say: Callable[[str], None]) -> RenderableType | None:
+def forecast_memory(
+    specs: Sequence[JobSpec], nodes: Sequence[Node], here: bool, say: Callable[[str], None]
+) -> RenderableType | None:
     """Return tables of the memory that jobs will take, or None if no job is of the built-in kind.
 
     Args:
@@ -172,7 +174,7 @@ def foresee(specs: Sequence[JobSpec], nodes: Sequence[Node], here: bool, say: Ca
     return memory_tables(expected, there)
 
 
-def memory_tables(expected: Sequence[Forecast], there: dict[Pool, Limits]) -> RenderableType:
+def memory_tables(expected: Sequence[MemoryForecast], there: dict[Pool, MemoryLimits]) -> RenderableType:
     """Return a table for each pool of the memory that jobs will take, in GB.
 
     Args:

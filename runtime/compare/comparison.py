@@ -20,11 +20,11 @@ from rollmux_env.errors import InputError
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.report.tables import heading, make_table
-from runtime.compare.foretell import SHARE, Foretold, foretell, until_interrupted
-from runtime.compare.parts import Parts, ends_of, groups_of, mean_parts, measured_parts, replayed_parts, slices_of
-from runtime.compare.placements import Places, RecordedPlacements, places_of
+from runtime.compare.parts import IterationParts, ends_of, groups_of, mean_parts, measured_parts, replayed_parts, slices_of
+from runtime.compare.placements import RecordedPlacements, RunPlacements, places_of
+from runtime.compare.prediction import SHARE, RunPrediction, predict_run, until_interrupted
 from runtime.journal.record import RunRecord
-from runtime.stays import Stay, stay_at, stays_of
+from runtime.placement_spans import PlacementSpan, span_at, spans_of
 
 _SEEDS = 32
 _WORTH = 0.01  # share of an iteration from which a difference is reported in words
@@ -48,7 +48,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
         InputError: If too few iterations were completed, or a job was placed twice; one line.
     """
     record = until_interrupted(record)
-    stays = stays_of(record)
+    stays = spans_of(record)
     places = places_of(record, stays)
     done = {job_id: record.iterations_of(job_id) for job_id in places.first}
     if not done:
@@ -57,7 +57,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
         if len(iterations) < 2:
             raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
     prefix = {job_id: ceil(SHARE * len(iterations)) for job_id, iterations in done.items()}
-    predicted, predicted_s = _predict(record, places, prefix, foretell(record, places, stays, prefix))
+    predicted, predicted_s = _predict(record, places, prefix, predict_run(record, places, stays, prefix))
     measured = {job_id: measured_parts(record, job_id) for job_id in done}
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
     jobs: dict[str, dict[str, Any]] = {}
@@ -103,14 +103,14 @@ def makespan_s(ends_s: Mapping[str, Sequence[float]], prefix: Mapping[str, int])
 
 
 def _predict(
-    record: RunRecord, places: Places, prefix: Mapping[str, int], foretold: Foretold
-) -> tuple[dict[str, list[Parts]], float]:
+    record: RunRecord, places: RunPlacements, prefix: Mapping[str, int], foretold: RunPrediction
+) -> tuple[dict[str, list[IterationParts]], float]:
     """Replay the predicted scenario with many seeds, and return the mean parts of each job's iterations and the mean makespan."""
     dispatch = make_dispatch(record.started.dispatch)
     begin_s = {job_id: stay.from_s for job_id, stay in places.first.items()}
     whole_s = {job_id: [one.end_s - one.start_s for one in record.iterations_of(job_id)] for job_id in places.moves}
     iteration_s = {job_id: fmean(seconds) for job_id, seconds in whole_s.items()}
-    replayed: list[dict[str, list[Parts]]] = []
+    replayed: list[dict[str, list[IterationParts]]] = []
     makespans_s = []
     for seed in range(_SEEDS):
         policy = RecordedPlacements(places, iteration_s, record.last_s)
@@ -122,13 +122,18 @@ def _predict(
 
 
 def _shapes(
-    record: RunRecord, job_id: str, stays: Sequence[Stay], predicted: Sequence[Parts], measured: Sequence[Parts], first: int
+    record: RunRecord,
+    job_id: str,
+    stays: Sequence[PlacementSpan],
+    predicted: Sequence[IterationParts],
+    measured: Sequence[IterationParts],
+    first: int,
 ) -> list[dict[str, Any]]:
     """Return the errors of a job's iterations from number `first` on, by the shape and the nodes in which they ran."""
     job = record.jobs[job_id]
     by_place: dict[tuple[int, int], list[int]] = {}
     for number, done in enumerate(record.iterations_of(job_id)):
-        stay = stay_at(stays, done.end_s)
+        stay = span_at(stays, done.end_s)
         if number >= first:
             by_place.setdefault((stay.shape, stay.training_nodes), []).append(number)
     rows = []
@@ -142,8 +147,8 @@ def _shapes(
 def _groups(
     record: RunRecord,
     prefix: Mapping[str, int],
-    predicted: Mapping[str, Sequence[Parts]],
-    measured: Mapping[str, Sequence[Parts]],
+    predicted: Mapping[str, Sequence[IterationParts]],
+    measured: Mapping[str, Sequence[IterationParts]],
 ) -> list[dict[str, Any]]:
     """Return the mean parts of the iterations after the first ones, by group and job."""
     by_group: dict[int, dict[str, Any]] = {}
@@ -162,7 +167,7 @@ def _largest(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     apart = [
         (abs(job["measured_s"][part] - job["predicted_s"][part]), job_id, part)
         for job_id, job in jobs.items()
-        for part in Parts._fields
+        for part in IterationParts._fields
         if abs(job["measured_s"][part] - job["predicted_s"][part]) >= _WORTH * sum(job["measured_s"].values())
     ]
     if not apart:
@@ -171,7 +176,7 @@ def _largest(jobs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
     return {"job": job_id, "part": part, **{key: jobs[job_id][key][part] for key in ("predicted_s", "measured_s")}}
 
 
-def _mean_s(parts: Sequence[Parts]) -> float:
+def _mean_s(parts: Sequence[IterationParts]) -> float:
     return fmean(sum(one) for one in parts)
 
 
@@ -225,11 +230,11 @@ def in_words(group: Mapping[str, Any]) -> str:
 
 
 def _parts_table(jobs: Mapping[str, Mapping[str, Any]]) -> RenderableType:
-    table = make_table("job", "", *Parts._fields, "iteration", left=2)
+    table = make_table("job", "", *IterationParts._fields, "iteration", left=2)
     for position, (job_id, job) in enumerate(jobs.items()):
         if position:
             table.add_section()
-        rows = {name: [job[f"{name}_s"][part] for part in Parts._fields] for name in ("predicted", "measured")}
+        rows = {name: [job[f"{name}_s"][part] for part in IterationParts._fields] for name in ("predicted", "measured")}
         apart = [b - a for a, b in zip(rows["predicted"], rows["measured"], strict=True)]
         for name, values in rows.items():
             table.add_row(job_id if name == "predicted" else "", name, *(f"{value:.3f}" for value in (*values, sum(values))))

@@ -13,7 +13,7 @@ from runtime.journal.facts import PhaseSlice
 from runtime.journal.record import RunRecord
 
 
-class Parts(NamedTuple):
+class IterationParts(NamedTuple):
     """Seconds of an iteration, from the end of the previous one to its own end. The first one begins when its rollout is ready.
 
     Attributes:
@@ -35,9 +35,9 @@ class Parts(NamedTuple):
     other: float = 0.0
 
 
-def mean_parts(parts: Sequence[Parts]) -> Parts:
+def mean_parts(parts: Sequence[IterationParts]) -> IterationParts:
     """Return the mean of at least one iteration."""
-    return Parts(*(fmean(column) for column in zip(*parts, strict=True)))
+    return IterationParts(*(fmean(column) for column in zip(*parts, strict=True)))
 
 
 def slices_of(record: RunRecord, job_id: str, count: float = inf) -> dict[int, list[PhaseSlice]]:
@@ -55,7 +55,7 @@ def slices_of(record: RunRecord, job_id: str, count: float = inf) -> dict[int, l
     return slices
 
 
-def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
+def measured_parts(record: RunRecord, job_id: str) -> list[IterationParts]:
     """Return the parts of a job's iterations in a run, in order."""
     slices, stale = slices_of(record, job_id), record.jobs[job_id].staleness > 0
     usual_s = _usual_s(part for own in slices.values() for part in own)
@@ -73,7 +73,7 @@ def measured_parts(record: RunRecord, job_id: str) -> list[Parts]:
                 method[part.phase] += min(seconds, usual_s.get(_kind(part), seconds)) if part.cold else seconds
         waiting_s = sum(max(0.0, part.start_s - (begin_s if stale else max(part.asked_s, begin_s))) for part in own)
         switch_s = sum(part.end_s - part.start_s for part in own) - sum(method.values())
-        known = Parts(**method, sync=sync_s[iteration.number], switch=switch_s, waiting=waiting_s)
+        known = IterationParts(**method, sync=sync_s[iteration.number], switch=switch_s, waiting=waiting_s)
         parts.append(known._replace(other=iteration.end_s - begin_s - sum(known)))
     return parts
 
@@ -106,7 +106,7 @@ def groups_of(record: RunRecord, job_id: str) -> list[int]:
     return [slices[one.number][-1].group if slices[one.number] else -1 for one in record.iterations_of(job_id)]
 
 
-class Fixed(NamedTuple):
+class FixedParts(NamedTuple):
     """Parts of an iteration that a replay does not separate from its phases.
 
     Attributes:
@@ -122,7 +122,7 @@ class Fixed(NamedTuple):
     other: float
 
 
-def replayed_parts(run: Run, fixed: dict[str, Fixed], begin_s: dict[str, float]) -> dict[str, list[Parts]]:
+def replayed_parts(run: Run, fixed: dict[str, FixedParts], begin_s: dict[str, float]) -> dict[str, list[IterationParts]]:
     """Return the parts of each job's iterations in a replay, in order.
 
     Args:
@@ -133,7 +133,7 @@ def replayed_parts(run: Run, fixed: dict[str, Fixed], begin_s: dict[str, float])
     spans: dict[tuple[str, int, str], list[PhaseRun]] = defaultdict(list)
     for phase in run.phases:
         spans[phase.job_id, phase.iteration, "training" if phase.phase == "training" else "rollout"].append(phase)
-    by_job: dict[str, list[Parts]] = {}
+    by_job: dict[str, list[IterationParts]] = {}
     stale = {job.id for job in run.scenario.jobs if job.staleness}
     for job_id, ends_s in ends_of(run).items():
         own, since_s, parts = fixed[job_id], begin_s[job_id], []
@@ -145,7 +145,7 @@ def replayed_parts(run: Run, fixed: dict[str, Fixed], begin_s: dict[str, float])
             switch_s = own.rollout_switch + own.training_switch + sum(cold_s)
             if job_id in stale:
                 rollout_s, switch_s = 0.0, own.training_switch + cold_s[1]
-            known = Parts(rollout_s, training_s, own.sync, switch_s, other=own.other)
+            known = IterationParts(rollout_s, training_s, own.sync, switch_s, other=own.other)
             parts.append(known._replace(waiting=end_s - since_s - sum(known)))
             since_s = end_s
         by_job[job_id] = parts

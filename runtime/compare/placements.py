@@ -10,7 +10,7 @@ from rollmux_env.cluster.plan import Move, Place, Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from runtime.journal.record import RunRecord
-from runtime.stays import Stay
+from runtime.placement_spans import PlacementSpan
 
 _TICKS = 20  # ticks in the shortest iteration of a job that moves
 _MOST_TICKS = 2000  # ticks in a run
@@ -25,10 +25,10 @@ class Relocation(NamedTuple):
     """
 
     iterations: int
-    stay: Stay
+    stay: PlacementSpan
 
 
-class Places(NamedTuple):
+class RunPlacements(NamedTuple):
     """The placements of a run.
 
     Attributes:
@@ -36,11 +36,11 @@ class Places(NamedTuple):
         moves: Moves of each job that moved, in order.
     """
 
-    first: dict[str, Stay]
+    first: dict[str, PlacementSpan]
     moves: dict[str, list[Relocation]]
 
 
-def places_of(record: RunRecord, stays: Mapping[str, Sequence[Stay]]) -> Places:
+def places_of(record: RunRecord, stays: Mapping[str, Sequence[PlacementSpan]]) -> RunPlacements:
     """Return the placements and moves of a run.
 
     Args:
@@ -58,7 +58,7 @@ def places_of(record: RunRecord, stays: Mapping[str, Sequence[Stay]]) -> Places:
         for stay in own[1:]:
             if done := sum(one.end_s <= stay.from_s for one in record.iterations_of(job_id)):
                 moves.setdefault(job_id, []).append(Relocation(done, stay))
-    return Places({job_id: own[0] for job_id, own in stays.items()}, moves)
+    return RunPlacements({job_id: own[0] for job_id, own in stays.items()}, moves)
 
 
 class RecordedPlacements:
@@ -75,12 +75,12 @@ class RecordedPlacements:
 
     keeps_slo = False
 
-    def __init__(self, places: Places, iteration_s: Mapping[str, float], span_s: float) -> None:
+    def __init__(self, places: RunPlacements, iteration_s: Mapping[str, float], span_s: float) -> None:
         self._first = places.first
         self._moves: dict[str, Sequence[Relocation]] = dict(places.moves)
         self._groups: dict[int, int] = {}  # group's number in the replay, by its number in the run
         self._nodes: dict[tuple[int, int], int] = {}  # node's number in the replay, by its group and number in the run
-        self._placed: tuple[str, Stay] | None = None  # last placement, whose numbers in the replay are not known yet
+        self._placed: tuple[str, PlacementSpan] | None = None  # last placement, whose numbers in the replay are not known yet
         shortest_s = min((iteration_s[job_id] for job_id in places.moves), default=None)
         self.wakes_every_s = None if shortest_s is None else max(shortest_s / _TICKS, span_s / _MOST_TICKS)
 
@@ -112,7 +112,7 @@ class RecordedPlacements:
                 return (Move(job_id, placement),)
         return ()
 
-    def _placement(self, state: State, job_id: str, stay: Stay) -> Placement | None:
+    def _placement(self, state: State, job_id: str, stay: PlacementSpan) -> Placement | None:
         """Return a recorded placement in terms of the replay's state, or None if too few nodes are free."""
         here = next((group for group in state.group_list() if group.id == self._groups.get(stay.group, -1)), None)
         there = {number for pin in stay.pins if (number := self._nodes.get((stay.group, pin), -1)) >= 0}

@@ -45,12 +45,12 @@ class Capacity:
         """Return the names of nodes that are lost or unknown, sorted."""
         return sorted({*names} - ({node.name for node in self.nodes()} - self._nodes.missing))
 
-    def beside(self, handle: JobHandle) -> tuple[str, ...]:
+    def jobs_sharing_rollout_nodes(self, handle: JobHandle) -> tuple[str, ...]:
         """Return the ids of the other jobs that hold rollout nodes of a job now."""
         names = [node.name for node in handle.place.nodes["rollout"]]
         return tuple(holder for holder in self._nodes.holders(names) if holder != handle.id)
 
-    def beyond(self, spec: JobSpec) -> str | None:
+    def problem_of_placing(self, spec: JobSpec) -> str | None:
         """Return the reason why a job can never be placed, or None."""
         return self._beyond(spec, self._left())
 

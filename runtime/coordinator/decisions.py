@@ -21,7 +21,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.residents import Residents
 from runtime.coordinator.run_log import RunLog
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobside.messages import End
+from runtime.jobside.messages import JobEnd
 from runtime.machine import Pool
 from runtime.machines.forecast import shape_lines
 from runtime.machines.nodes import POOLS
@@ -88,7 +88,7 @@ class Decisions:
         elif isinstance(entry, Reprofiled):
             handle, job = self._handles[entry.job.id], entry.job
             former = handle.job
-            handle.learn(job)
+            handle.set_job(job)
             for line in _known_anew(former, job):
                 self._log.say(f"{job.id}: {line}")
 
@@ -104,8 +104,8 @@ class Decisions:
             case commands.Grant():
                 self._grant(handle, command)
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
-                handle.tail.use(parts)
-                handle.changed.ring()
+                handle.tail.set_used_parts(parts)
+                handle.changed.notify_all()
             case commands.Vacate():
                 handle.begin_move()
             case commands.Evict():
@@ -120,9 +120,9 @@ class Decisions:
                 self._log.say(risk if moved else f"{risk}; there is no better place for it now")
 
     def _place(self, handle: JobHandle, seating: commands.Seating) -> None:
-        handle.permits.follow(self._log.now())
+        handle.permits.set_iteration_from(self._log.now())
         if handle.place.nodes != {"rollout": seating.rollout_nodes, "training": seating.training_nodes}:
-            self.ended(handle)
+            self.on_processes_ended(handle)
         handle.take_place(seating, self._scheduler.state.shape(handle.id))
         self.order(handle)
 
@@ -142,14 +142,14 @@ class Decisions:
         if self.residents.admit(handle, phase):
             handle.permits.admit(phase, self._log.now())
 
-    def went(self, handle: JobHandle, pool: Pool) -> None:
+    def on_state_left(self, handle: JobHandle, pool: Pool) -> None:
         """Note that a job's state has left the devices of its nodes; other jobs may have waited for that."""
-        self.residents.went(handle, (pool,))
+        self.residents.remove_state(handle, (pool,))
         self._admit_held_back()
 
-    def ended(self, handle: JobHandle) -> None:
+    def on_processes_ended(self, handle: JobHandle) -> None:
         """Note that a job has nothing left on its nodes, because its processes have ended or have moved."""
-        self.residents.ended(handle)
+        self.residents.forget(handle)
         self._admit_held_back()
 
     def _admit_held_back(self) -> None:
@@ -160,16 +160,16 @@ class Decisions:
         """Order a job's next iteration, and start its processes if it has none."""
         if handle.is_at_rest:
             self.errands.put_nowait(Errand(handle, ends=False))
-        handle.tell(handle.order(str(checkpoints_of(self._plan, handle.id))), self._log.now())
+        handle.send_order(handle.next_order(str(checkpoints_of(self._plan, handle.id))), self._log.now())
 
     def evict(self, handle: JobHandle) -> None:
         """End a job's processes, after which it ends or is restarted."""
-        if handle.gone:  # the job was refused
+        if handle.is_gone:  # the job was refused
             return
         if handle.ending.why is None:
             absent = self._capacity.absent(handle.place.names)
             why = f"its node {absent[0]} has gone" if absent else "it is to move, but has workers and no checkpoint"
-            handle.begin_end(End("died", "step", why), again=True)
+            handle.begin_end(JobEnd("died", "step", why), again=True)
         self.errands.put_nowait(Errand(handle, ends=True))
 
 

@@ -8,16 +8,16 @@ from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.run_state import Follows, RunState
+from runtime.coordinator.run_state import Consequences, RunState
 from runtime.coordinator.slices import sides_of, slice_of
 from runtime.jobs.spec import TaskJob
-from runtime.jobside.messages import End, Report, Stopped
+from runtime.jobside.messages import JobEnd, PhaseReport, Stopped
 from runtime.journal.facts import Fact
 
 EVICTED = "evicted"  # outcome of a job that gives up its place; it waits for another one before later arrivals
 
 
-def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] = ()) -> Follows:
+def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] = ()) -> Consequences:
     """Let a job leave its place for good, and return what follows.
 
     The owner of an attached job may decide so before the last iteration.
@@ -38,18 +38,18 @@ def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] =
     elif over_budget:
         lines = (f"{handle.id}: its budget is spent after {number} of {iterations} iterations; it ends",)
     news = (facts.Failed(handle.id), facts.Cleared(handle.id)) if early else (facts.Left(handle.id, over_budget),)
-    return Follows(news, notes, lines)
+    return Consequences(news, notes, lines)
 
 
 def make_room(run: RunState, handle: JobHandle) -> None:
     """Let a job on a drained node give up its place between two iterations. It continues elsewhere from its last checkpoint."""
-    handle.begin_end(End(EVICTED, "step", "its node is drained"), again=True)
-    run.tell(facts.Failed(handle.id))
+    handle.begin_end(JobEnd(EVICTED, "step", "its node is drained"), again=True)
+    run.inform_scheduler(facts.Failed(handle.id))
 
 
 def rest(run: RunState, handle: JobHandle) -> None:
     """End the processes of a job that has to wait; they are started again when it has a place."""
-    if handle.actors.controller is not None and handle.lives:
+    if handle.actors.controller is not None and handle.is_alive:
         handle.begin_rest(run.log.now(), Stopped("waits for nodes"))
 
 
@@ -58,7 +58,7 @@ def interrupted_slices(run: RunState, handle: JobHandle) -> tuple[Fact, ...]:
     now_s = run.log.now()
     slices = []
     for phase, hold in handle.permits.holds.items():
-        report = Report(phase, False, hold.start_s, hold.start_s, now_s)
+        report = PhaseReport(phase, False, hold.start_s, hold.start_s, now_s)
         spans = run.scheduler.members.spans(handle.id, now_s) if phase == "rollout" else ()
         slices += [slice_of(handle, report, now_s, spans, ok=False, side=side) for side in sides_of(handle, phase)]
     return tuple(slices)
@@ -84,7 +84,7 @@ class RunEnd:
     def check(self) -> None:
         """End the run if no job is left, or if the jobs that are left would wait forever."""
         run = self._run
-        present = (handle for handle in run.handles.values() if not handle.gone)
+        present = (handle for handle in run.handles.values() if not handle.is_gone)
         if run.over.done():
             return
         if run.stopping:
@@ -94,7 +94,7 @@ class RunEnd:
             return
         elif run.scheduler.stuck:
             self._give_up_waiting()
-        elif all(handle.gone for handle in run.handles.values()):
+        elif all(handle.is_gone for handle in run.handles.values()):
             if not self._stays and not self._writes_models():
                 run.over.set_result("done")
         elif self.watched and self.watched == {*present} and all(handle.is_over for handle in self.watched):
@@ -111,4 +111,4 @@ class RunEnd:
 
     def _writes_models(self) -> bool:
         """Return whether the process of a completed job may still be writing its model."""
-        return self._run.plan.models and any(handle.gone and isinstance(handle.spec, TaskJob) for handle in self.watched)
+        return self._run.plan.models and any(handle.is_gone and isinstance(handle.spec, TaskJob) for handle in self.watched)

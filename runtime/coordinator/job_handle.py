@@ -7,11 +7,22 @@ from dataclasses import dataclass, field
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.view import HoldName
-from runtime.coordinator.job_records import PROFILE, Actors, Bell, Counts, Ending, Place, ProfilePass, Residency, Saved, Tail
+from runtime.coordinator.job_records import (
+    PROFILE,
+    BroadcastCondition,
+    IterationCounts,
+    JobCheckpoints,
+    JobEnding,
+    JobPlacement,
+    JobProcesses,
+    ProfilePass,
+    ResidentState,
+    RolloutProgress,
+)
 from runtime.coordinator.job_state import JobLife, JobState
 from runtime.coordinator.permits import Permits
 from runtime.jobs.spec import JobSpec, OwnersJob
-from runtime.jobside.messages import End, Order
+from runtime.jobside.messages import IterationOrder, JobEnd
 
 
 @dataclass(eq=False)
@@ -37,16 +48,16 @@ class JobHandle:
     spec: JobSpec
     job: Job | None = None
     life: JobLife = field(default_factory=JobLife)
-    changed: Bell = field(default_factory=Bell)
-    place: Place = field(default_factory=Place)
-    counts: Counts = field(default_factory=Counts)
+    changed: BroadcastCondition = field(default_factory=BroadcastCondition)
+    place: JobPlacement = field(default_factory=JobPlacement)
+    counts: IterationCounts = field(default_factory=IterationCounts)
     permits: Permits = field(default_factory=Permits)
-    tail: Tail = field(default_factory=Tail)
+    tail: RolloutProgress = field(default_factory=RolloutProgress)
     profile: ProfilePass = field(default_factory=ProfilePass)
-    saved: Saved = field(default_factory=Saved)
-    ending: Ending = field(default_factory=Ending)
-    actors: Actors = field(default_factory=Actors)
-    residency: Residency = field(default_factory=Residency)
+    saved: JobCheckpoints = field(default_factory=JobCheckpoints)
+    ending: JobEnding = field(default_factory=JobEnding)
+    actors: JobProcesses = field(default_factory=JobProcesses)
+    residency: ResidentState = field(default_factory=ResidentState)
 
     @property
     def state(self) -> JobState:
@@ -54,7 +65,7 @@ class JobHandle:
         return self.life.state
 
     @property
-    def gone(self) -> bool:
+    def is_gone(self) -> bool:
         """Whether the job has ended, or another handle has replaced this one."""
         return self.state is JobState.GONE
 
@@ -79,7 +90,7 @@ class JobHandle:
         return self.spec.has_done(self.iteration)
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the job has not ended and is not being ended."""
         return self.state not in (JobState.ENDING, JobState.GONE)
 
@@ -112,9 +123,9 @@ class JobHandle:
         self.life.follow("placed")
 
     def _seat(self, seating: Seating, shape: int) -> None:
-        self.place.take(seating, shape)
-        self.permits.unpause()
-        self.changed.ring()
+        self.place.assign(seating, shape)
+        self.permits.resume_rollouts()
+        self.changed.notify_all()
 
     def begin_move(self) -> None:
         """Record that the job must move to another place."""
@@ -122,10 +133,10 @@ class JobHandle:
 
     def leave_place(self) -> None:
         """Record that the job has no place."""
-        self.place.give_up()
-        self.permits.give_up()
+        self.place.clear()
+        self.permits.clear()
         self.life.follow("left")
-        self.changed.ring()
+        self.changed.notify_all()
 
     def begin_rest(self, now_s: float, error: Exception) -> None:
         """Let the job's processes end until it has a place.
@@ -135,16 +146,16 @@ class JobHandle:
             error: Error that they get where they wait.
         """
         self.life.follow("rests")
-        self.permits.work(now_s)
+        self.permits.set_busy_since(now_s)
         self.refuse(error)
 
     def end_rest(self) -> None:
         """Record that the processes of a waiting job have ended. It may have got a place meanwhile."""
         self.life.follow("rested")
         self.actors.end()
-        self.permits.work(None)
+        self.permits.set_busy_since(None)
 
-    def begin_end(self, why: End, again: bool = False) -> None:
+    def begin_end(self, why: JobEnd, again: bool = False) -> None:
         """Let the job's processes end.
 
         Args:
@@ -176,35 +187,39 @@ class JobHandle:
             self.spec,
             self.job,
             changed=self.changed,
-            counts=Counts(begins, begins, self.counts.done, self.counts.recent),
-            place=Place(parks=self.place.parks or (isinstance(self.spec, OwnersJob) and begins == self.spec.iterations)),
-            saved=Saved(self.saved.last, self.saved.recorded),
-            ending=Ending(deaths=deaths, restarted=why),
-            actors=Actors(warnings=self.actors.warnings),
-            residency=Residency(self.residency.waits, exceeds=self.residency.exceeds),
+            counts=IterationCounts(begins, begins, self.counts.done, self.counts.recent),
+            place=JobPlacement(
+                awaits_owner=self.place.awaits_owner or (isinstance(self.spec, OwnersJob) and begins == self.spec.iterations)
+            ),
+            saved=JobCheckpoints(self.saved.last, self.saved.recorded),
+            ending=JobEnding(deaths=deaths, restarted=why),
+            actors=JobProcesses(warnings=self.actors.warnings),
+            residency=ResidentState(self.residency.levels, excess=self.residency.excess),
         )
 
     def give_back(self, phase: HoldName, node_s: float = 0.0) -> None:
         """Record that a phase is over, which counts with `node_s` node-seconds."""
-        self.permits.give_back(phase, self.place.pool_of(phase), node_s)
-        self.changed.ring()
+        self.permits.end_phase(phase, self.place.pool_of(phase), node_s)
+        self.changed.notify_all()
 
-    def learn(self, job: Job | None) -> None:
+    def set_job(self, job: Job | None) -> None:
         """Record the job as the policy sees it."""
         self.job = job
 
-    def tell(self, order: Order | None, now_s: float) -> None:
+    def send_order(self, order: IterationOrder | None, now_s: float) -> None:
         """Send an order to the job, or None if the job is done."""
-        self.actors.tell(order)
-        self.permits.work(now_s)
+        self.actors.send_order(order)
+        self.permits.set_busy_since(now_s)
 
-    def order(self, checkpoints: str) -> Order:
+    def next_order(self, checkpoints: str) -> IterationOrder:
         """Return the order for the next iteration, or for a checkpoint if the job is leaving its place.
 
         Args:
             checkpoints: Folder of the job's checkpoints.
         """
-        return Order(self.iteration, self.iteration == PROFILE, self.place.nodes, checkpoints, self.saved.last, self.place.leaving)
+        return IterationOrder(
+            self.iteration, self.iteration == PROFILE, self.place.nodes, checkpoints, self.saved.last, self.place.leaving
+        )
 
     def refuse(self, error: Exception) -> None:
         """Wake the job with an error wherever it waits."""

@@ -15,17 +15,17 @@ from typing import Any
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.view import ALL_NODES, HoldName
 from runtime.checkpoints import ResumePoint, drop_above, newest
-from runtime.coordinator.profiles import Measured
-from runtime.jobside.messages import MOST_WARNINGS, Checkpoint, End, Nodes, Order
+from runtime.coordinator.profiles import PhaseProfile
+from runtime.jobside.messages import MOST_WARNINGS, Checkpoint, IterationOrder, JobEnd, Nodes
 from runtime.machine import Node, Pool
-from runtime.residency.choice import Waits
+from runtime.residency.choice import OffloadLevels
 from runtime.standstill import PATIENCE
 
 PROFILE = -1  # number in place of an iteration's, for a phase of a profile
 
 
 @dataclass
-class Counts:
+class IterationCounts:
     """The iterations of a job.
 
     Attributes:
@@ -60,7 +60,7 @@ class Counts:
         """Set the job back to fewer completed iterations."""
         self.iteration, self.begins = number, min(self.begins, number)
 
-    def recall(self, done: int) -> None:
+    def restore_done(self, done: int) -> None:
         """Restore the number of completed iterations from a journal."""
         self.done = done
 
@@ -70,7 +70,7 @@ class Counts:
 
 
 @dataclass
-class Place:
+class JobPlacement:
     """The place of a job.
 
     Attributes:
@@ -87,9 +87,9 @@ class Place:
     nodes: Nodes = field(default_factory=dict)
     shape: int = 0
     leaving: bool = False
-    parks: bool = False
+    awaits_owner: bool = False
 
-    def take(self, seating: Seating, shape: int) -> None:
+    def assign(self, seating: Seating, shape: int) -> None:
         """Set the place, and the shape in which the job runs there."""
         self.group, self.shape, self.leaving = seating.group, shape, False
         self.numbers = {"rollout": seating.rollout, "training": seating.training}
@@ -113,21 +113,21 @@ class Place:
         """
         return self.nodes["training" if phase in ALL_NODES else phase][0].pool  # type: ignore[index]
 
-    def give_up(self) -> None:
+    def clear(self) -> None:
         """Clear the place."""
         self.group, self.leaving = None, False
 
-    def leave_after(self, checkpoint: bool) -> None:
+    def set_leaving(self, checkpoint: bool) -> None:
         """Set whether the job leaves its place as soon as its next checkpoint is written."""
         self.leaving = checkpoint
 
-    def park(self, parks: bool) -> None:
+    def set_awaits_owner(self, parks: bool) -> None:
         """Set whether the job asks for no place until its owner attaches."""
-        self.parks = parks
+        self.awaits_owner = parks
 
 
 @dataclass
-class Tail:
+class RolloutProgress:
     """The progress of a job's rollout, and the parts of its nodes that it uses.
 
     Attributes:
@@ -140,8 +140,8 @@ class Tail:
     """
 
     parts: tuple[Node, ...] = ()
-    uses: tuple[int, ...] = ()
-    knows: tuple[int, ...] = ()
+    used_parts: tuple[int, ...] = ()
+    reported_parts: tuple[int, ...] = ()
     past_threshold: bool = False
     wake: int | None = None
     progress: dict[str, tuple[int, int, int]] = field(default_factory=dict)
@@ -149,25 +149,25 @@ class Tail:
     @property
     def is_woken(self) -> bool:
         """Whether enough responses have finished for the rollout to stop."""
-        return self.wake is not None and how_far(self.progress)[0] >= self.wake
+        return self.wake is not None and total_progress(self.progress)[0] >= self.wake
 
-    def cut(self, parts: tuple[Node, ...]) -> None:
+    def set_parts(self, parts: tuple[Node, ...]) -> None:
         """Set the parts of the nodes of the next rollout."""
         self.parts = parts
 
     def begin(self, parts: tuple[int, ...]) -> None:
         """Begin a phase; for a rollout, with the numbers of the parts that it uses."""
         self.progress, self.past_threshold = {}, False
-        self.uses = self.knows = parts
+        self.used_parts = self.reported_parts = parts
 
-    def use(self, parts: tuple[int, ...]) -> None:
+    def set_used_parts(self, parts: tuple[int, ...]) -> None:
         """Set the parts that the rollout must use from now on."""
-        self.uses = parts
+        self.used_parts = parts
 
-    def learn(self) -> tuple[int, ...]:
+    def report_parts(self) -> tuple[int, ...]:
         """Return the parts that the rollout must use, and note that it knows them."""
-        self.knows = self.uses
-        return self.uses
+        self.reported_parts = self.used_parts
+        return self.used_parts
 
     def count(self, who: str, done: int, total: int, tokens: int) -> tuple[int, int]:
         """Record the counts of a process, and return finished responses and all responses over all processes.
@@ -179,7 +179,7 @@ class Tail:
             tokens: Number of tokens.
         """
         self.progress[who] = (done, total, tokens)
-        return how_far(self.progress)[:2]
+        return total_progress(self.progress)[:2]
 
     def pass_threshold(self) -> None:
         """Record that the rollout has reached the threshold of migration."""
@@ -210,7 +210,7 @@ class ProfilePass:
 
     passes: int = 0
     over: asyncio.Future[None] | None = None
-    measurements: dict[str, Measured] = field(default_factory=dict)
+    measurements: dict[str, PhaseProfile] = field(default_factory=dict)
     sync_s: float = 0.0
     own_s: float = 0.0
     movable: bool = True
@@ -235,7 +235,7 @@ class ProfilePass:
         self.passes -= 1
         return self.passes
 
-    def took(self, phase: str, seconds: float) -> None:
+    def record_phase(self, phase: str, seconds: float) -> None:
         """Record the seconds of a phase of a job whose first iterations are measured."""
         self.longest_s[phase] = max(self.longest_s.get(phase, 0.0), seconds)
 
@@ -245,7 +245,7 @@ class ProfilePass:
 
 
 @dataclass
-class Saved:
+class JobCheckpoints:
     """The checkpoints of a job.
 
     Attributes:
@@ -258,20 +258,20 @@ class Saved:
     last: str | None = None
     recorded: set[int] = field(default_factory=set)
     seconds: float = 0.0
-    full: str | None = None
+    disk_problem: str | None = None
 
     def add(self, checkpoint: Checkpoint) -> bool:
         """Record a written checkpoint, and return whether there was no room for it before."""
-        was_full, self.full = self.full is not None, None
+        was_full, self.disk_problem = self.disk_problem is not None, None
         self.last, self.seconds = checkpoint.folder, checkpoint.seconds
         self.recorded.add(checkpoint.iterations)
         return was_full
 
-    def fail(self, problem: str) -> None:
+    def record_full_disk(self, problem: str) -> None:
         """Record that there is no room for a checkpoint."""
-        self.full = problem
+        self.disk_problem = problem
 
-    def recall(self, recorded: set[int]) -> None:
+    def restore_recorded(self, recorded: set[int]) -> None:
         """Restore the numbers of iterations of the checkpoints in a journal."""
         self.recorded = recorded
 
@@ -290,7 +290,7 @@ class Saved:
 
 
 @dataclass
-class Ending:
+class JobEnding:
     """The end of a job's processes.
 
     Attributes:
@@ -303,8 +303,8 @@ class Ending:
         restarted: Reason of the last restart, or "".
     """
 
-    why: End | None = None
-    again: bool = False
+    why: JobEnd | None = None
+    restarts: bool = False
     cleared: asyncio.Event = field(default_factory=asyncio.Event)
     halted: bool = False
     over_budget: bool = False
@@ -316,9 +316,9 @@ class Ending:
         """The reason why the processes end, in words."""
         return self.why.problem or self.why.outcome if self.why else "it is over"
 
-    def begin(self, why: End, again: bool) -> None:
+    def begin(self, why: JobEnd, again: bool) -> None:
         """Begin to end the processes, after which the job is restarted (`again`) or ends."""
-        self.why, self.again = why, again
+        self.why, self.restarts = why, again
 
     def clear(self) -> None:
         """Record that the processes have ended."""
@@ -328,18 +328,18 @@ class Ending:
         """Record that the job ends with the run, and continues with it."""
         self.halted = True
 
-    def spend(self, is_spent: bool) -> bool:
+    def set_over_budget(self, is_spent: bool) -> bool:
         """Set whether the job's budget is exhausted, and return that. The job then ends when its checkpoint is written."""
         self.over_budget = is_spent
         return is_spent
 
-    def forgive(self) -> None:
+    def reset_deaths(self) -> None:
         """Reset the count of deaths, since the job has completed a new iteration."""
         self.deaths = 0
 
 
 @dataclass
-class Actors:
+class JobProcesses:
     """The processes of a job.
 
     Attributes:
@@ -354,15 +354,15 @@ class Actors:
 
     controller: Any = None
     workers: list[Any] = field(default_factory=list)
-    has_come: bool = False
-    alive: bool = False
-    order: asyncio.Future[Order | None] | None = None
+    had_contact: bool = False
+    is_state_kept: bool = False
+    order: asyncio.Future[IterationOrder | None] | None = None
     warnings: set[str] = field(default_factory=set)
     processes: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
 
     def begin(self, controller: Any) -> None:
         """Record that processes are started."""
-        self.controller, self.has_come, self.alive = controller, False, False
+        self.controller, self.had_contact, self.is_state_kept = controller, False, False
 
     def add(self, worker: Any) -> None:
         """Record another process."""
@@ -378,25 +378,25 @@ class Actors:
         """
         self.processes.setdefault(machine, set()).add((pid, start))
 
-    def come(self) -> None:
+    def record_contact(self) -> None:
         """Record that the controller, or the owner, has asked for something."""
-        self.has_come = True
+        self.had_contact = True
 
-    def keep(self, alive: bool) -> None:
+    def set_state_kept(self, alive: bool) -> None:
         """Record, after a profile, whether the processes have the job's state."""
-        self.alive = alive
+        self.is_state_kept = alive
 
     def end(self) -> None:
         """Record that there are no processes any more."""
         self.controller, self.workers = None, []
 
-    def tell(self, order: Order | None) -> None:
+    def send_order(self, order: IterationOrder | None) -> None:
         """Answer the controller's request between iterations with an order, or with None if the job is done."""
         if self.order is None or self.order.done():
             self.order = asyncio.get_running_loop().create_future()
         self.order.set_result(order)
 
-    async def next_order(self) -> Order | None:
+    async def next_order(self) -> IterationOrder | None:
         """Wait for the next order."""
         if self.order is None:
             self.order = asyncio.get_running_loop().create_future()
@@ -416,7 +416,7 @@ class Actors:
 
 
 @dataclass
-class Residency:
+class ResidentState:
     """The state of a job on its nodes between phases.
 
     Attributes:
@@ -425,40 +425,40 @@ class Residency:
         exceeds: Line about memory beyond what the job has stated, or "".
     """
 
-    waits: dict[Pool, Waits] = field(default_factory=dict)
+    levels: dict[Pool, OffloadLevels] = field(default_factory=dict)
     to_leave: set[Pool] = field(default_factory=set)
-    exceeds: str = ""
+    excess: str = ""
 
-    def learn(self, waits: Mapping[Pool, Waits]) -> None:
+    def set_levels(self, waits: Mapping[Pool, OffloadLevels]) -> None:
         """Set the ways in which the job's state may wait."""
-        self.waits = dict(waits)
+        self.levels = dict(waits)
 
-    def stay(self, pool: Pool, host_gb: float, device_gb: float) -> None:
+    def record_kept(self, pool: Pool, host_gb: float, device_gb: float) -> None:
         """Record that a phase's state has stayed; if it takes more memory than known, that replaces the known amount."""
         self.to_leave.discard(pool)  # the request preceded the present decision
-        stay = self.waits[pool].levels[0]
+        stay = self.levels[pool].levels[0]
         more = replace(stay, host_gb=max(stay.host_gb, host_gb), device_gb=max(stay.device_gb, device_gb))
-        self.waits[pool] = replace(self.waits[pool], levels=(more, *self.waits[pool].levels[1:]))
+        self.levels[pool] = replace(self.levels[pool], levels=(more, *self.levels[pool].levels[1:]))
 
     def forget_peak(self, pool: Pool) -> None:
         """Record that a phase ran out of a GPU's memory: its peak is unknown from now on."""
-        if pool in self.waits:
-            self.waits[pool] = replace(self.waits[pool], peak_gb=0.0)
+        if pool in self.levels:
+            self.levels[pool] = replace(self.levels[pool], peak_gb=0.0)
 
     def ask_to_leave(self, pool: Pool) -> None:
         """Record that a phase's state must leave its nodes."""
         self.to_leave.add(pool)
 
-    def leave(self, pool: Pool) -> None:
+    def record_left(self, pool: Pool) -> None:
         """Record that a phase's state has left its nodes."""
         self.to_leave.discard(pool)
 
-    def exceed(self, why: str) -> None:
+    def set_excess(self, why: str) -> None:
         """Record that the job uses more memory than it has stated."""
-        self.exceeds = why
+        self.excess = why
 
 
-def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int]:
+def total_progress(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int]:
     """Return finished responses, all responses and tokens of a phase, from the counts of its processes."""
     counts = progress.values()
     return (
@@ -468,7 +468,7 @@ def how_far(progress: Mapping[str, tuple[int, int, int]]) -> tuple[int, int, int
     )
 
 
-class Bell:
+class BroadcastCondition:
     """A condition that wakes all waiters at once. A waiter checks what it waits for, and may wait again."""
 
     def __init__(self) -> None:
@@ -484,7 +484,7 @@ class Bell:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(rings.wait(), None if timeout_s is None else max(0.0, timeout_s))
 
-    def ring(self) -> None:
+    def notify_all(self) -> None:
         """Wake all waiters."""
         if self._rings is not None:
             self._rings.set()

@@ -24,7 +24,7 @@ from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.profiling import arrival
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import OwnersJob
-from runtime.jobside.messages import End
+from runtime.jobside.messages import JobEnd
 from runtime.journal.facts import Fact, JobCancelled, JobFailed, JobRestarted
 from runtime.machine import Node
 from runtime.machines.nodes import POOLS
@@ -42,7 +42,7 @@ class Processes:
         """Start a job's processes on the nodes of its place, or tell its owner that it has one; return a handle of them."""
         raise NotImplementedError
 
-    async def wait(self, handle: JobHandle) -> End:
+    async def wait(self, handle: JobHandle) -> JobEnd:
         """Wait for the end of a job's processes, and return how they ended."""
         raise NotImplementedError
 
@@ -130,7 +130,7 @@ class JobLifecycle:
         self._run.decisions.errands.task_done()
         if errand.ends:
             self._run.spawn(self._clear(errand.handle))
-        elif not errand.handle.gone:
+        elif not errand.handle.is_gone:
             self._start(errand.handle)
 
     def _start(self, handle: JobHandle) -> None:
@@ -151,19 +151,21 @@ class JobLifecycle:
             end = self._make_neighbours_leave(handle, end)
         if end.outcome in ("failed", "died", EVICTED):
             await self.fail(handle, end, again=end.outcome != "failed")
-        elif handle.lives and handle.state is not JobState.RESTING:  # the run stops; the job has its place when the run continues
+        elif (
+            handle.is_alive and handle.state is not JobState.RESTING
+        ):  # the run stops; the job has its place when the run continues
             self._halt(handle)
         await self._processes.of(handle).drop(handle)
-        run.decisions.ended(handle)
+        run.decisions.on_processes_ended(handle)
         self._end.watched.discard(handle)
         if handle.state is JobState.RESTING:
             self._rested(handle)
         self._end.check()
 
-    def _make_neighbours_leave(self, handle: JobHandle, end: End) -> End:
+    def _make_neighbours_leave(self, handle: JobHandle, end: JobEnd) -> JobEnd:
         """Return how a job ends that had too little memory of a GPU: it is made again if the state of others can leave."""
         pool = next((pool for pool in POOLS if pool == end.where and pool in handle.permits.holds), None)
-        beside = self._run.decisions.residents.ran_out(handle, pool) if pool else ()
+        beside = self._run.decisions.residents.record_out_of_memory(handle, pool) if pool else ()
         if pool is None or not beside:
             return end
         names = ", ".join(node.name for node in handle.place.nodes_of(pool))
@@ -173,17 +175,17 @@ class JobLifecycle:
     def _rested(self, handle: JobHandle) -> None:
         """Handle the end of a waiting job's processes. The job may have got a place meanwhile."""
         handle.end_rest()
-        if self._run.present(handle):
-            handle.permits.work(self._run.log.now())
+        if self._run.has_seat(handle):
+            handle.permits.set_busy_since(self._run.log.now())
             self._start(handle)
 
     def _halt(self, handle: JobHandle, *notes: Fact) -> None:
         handle.close(halted=True)
-        self._run.tell(facts.Halted(handle.id), notes=notes)
+        self._run.inform_scheduler(facts.Halted(handle.id), entries=notes)
         handle.leave_place()
         handle.profile.end()
 
-    async def fail(self, handle: JobHandle, end: End, again: bool) -> None:
+    async def fail(self, handle: JobHandle, end: JobEnd, again: bool) -> None:
         """Handle the failure of a job, the loss of a process, or a job that hangs.
 
         Args:
@@ -192,18 +194,18 @@ class JobLifecycle:
             again: Whether its remains are ended and the job arrives again.
         """
         run = self._run
-        if not handle.lives or run.over.done():
+        if not handle.is_alive or run.over.done():
             return
         dead_machines = await self._dead_machines() if again else set()
         await run.written()
-        if not handle.lives:
+        if not handle.is_alive:
             return
         handle.begin_end(end, again)
         if handle.id in run.scheduler.members.seats:
-            run.tell(facts.Failed(handle.id), *self._losses(dead_machines))
+            run.inform_scheduler(facts.Failed(handle.id), *self._losses(dead_machines))
         else:  # the job has no nodes, so the scheduler is not informed
             if dead_machines:
-                run.tell(*self._losses(dead_machines))
+                run.inform_scheduler(*self._losses(dead_machines))
             run.decisions.evict(handle)
 
     async def _dead_machines(self) -> set[str]:
@@ -220,12 +222,12 @@ class JobLifecycle:
         run = self._run
         run.log.say(f"{handle.id}: cancelled")
         ending = handle.ending.why is not None
-        handle.begin_end(End("cancelled"))
+        handle.begin_end(JobEnd("cancelled"))
         note = JobCancelled(run.log.now(), handle.id)
         if ending:
             run.log.write(note)
         else:
-            run.tell(facts.Failed(handle.id), notes=(note,))
+            run.inform_scheduler(facts.Failed(handle.id), entries=(note,))
         if not handle.spec.is_attached:  # the owner of an attached job may take long
             await handle.ending.cleared.wait()
 
@@ -234,7 +236,7 @@ class JobLifecycle:
         run, job_id = self._run, handle.id
         await run.written()
         await self._processes.of(handle).kill(handle)
-        run.decisions.ended(handle)
+        run.decisions.on_processes_ended(handle)
         folder = run.checkpoints(job_id)
         if handle.spec.is_attached:  # its owner has the checkpoints
             resume = ResumePoint(handle.iteration, None, ())
@@ -242,15 +244,15 @@ class JobLifecycle:
             resume = await asyncio.to_thread(handle.saved.go_back, folder, max(0, handle.iteration))
         await run.written()
         handle.ending.clear()
-        if handle.gone:  # the job has ended meanwhile
+        if handle.is_gone:  # the job has ended meanwhile
             return
         slices = interrupted_slices(run, handle)
         assert handle.ending.why is not None
         if run.stopping and handle.spec.is_attached:
             self._halt(handle)  # it has its nodes again when the run continues
-        elif run.stopping and handle.ending.again:
+        elif run.stopping and handle.ending.restarts:
             self._halt(handle, *slices)
-        elif handle.ending.again and not handle.is_over and (_deaths(handle) < DEATHS or isinstance(handle.spec, OwnersJob)):
+        elif handle.ending.restarts and not handle.is_over and (_deaths(handle) < DEATHS or isinstance(handle.spec, OwnersJob)):
             self._begin_anew(handle, resume, slices)
         else:
             self._give_up(handle, slices)
@@ -266,14 +268,14 @@ class JobLifecycle:
             run.log.say(f"{handle.id}: could not be measured alone: {end.problem}")
         elif end.outcome not in ("cancelled", "done"):
             problem = end.problem
-            if handle.ending.again:
+            if handle.ending.restarts:
                 run.log.say(f"{handle.id}: {problem}; is given up")
                 problem = f"{problem} ({DEATHS} times in a row without an iteration done)"
             notes += (JobFailed(run.log.now(), handle.id, end.where, problem, end.details),)
             run.log.say(f"{handle.id}: FAILED in {end.where}: {problem}")
         handle.close()
         waits = handle.id in run.scheduler.state.waiting
-        run.tell(facts.Cleared(handle.id), *([facts.Failed(handle.id)] if waits else []), notes=notes)
+        run.inform_scheduler(facts.Cleared(handle.id), *([facts.Failed(handle.id)] if waits else []), entries=notes)
         handle.leave_place()
 
     def _begin_anew(self, handle: JobHandle, resume: ResumePoint, slices: tuple[Fact, ...]) -> None:
@@ -294,11 +296,11 @@ class JobLifecycle:
             successor.arrive()
         news: list[facts.Fact] = [facts.Cleared(job_id)]
         problem = None
-        if placed and successor.job is not None and not successor.place.parks:
-            problem = run.capacity.beyond(successor.spec) or run.capacity.too_large(successor.job)
+        if placed and successor.job is not None and not successor.place.awaits_owner:
+            problem = run.capacity.problem_of_placing(successor.spec) or run.capacity.too_large(successor.job)
             if problem is None:
                 news += arrival(run, successor, handle.ending.why.outcome == EVICTED)
-        run.tell(*news, notes=notes)
+        run.inform_scheduler(*news, entries=notes)
         if problem is not None:
             run.refuse(successor, problem)
 
@@ -311,7 +313,7 @@ class JobLifecycle:
             await run.written()
             now_s = run.log.now()
             for handle in [*run.handles.values()]:
-                if handle.gone or handle.spec.is_attached:  # leases limit attached jobs
+                if handle.is_gone or handle.spec.is_attached:  # leases limit attached jobs
                     continue
                 for since_s, phase in _busy_since(handle):
                     limit_s = self._deadline_s(handle, phase)
@@ -321,14 +323,14 @@ class JobLifecycle:
                     what = f"its {where}" if phase else "what it does between its phases"
                     problem = f"{what} hangs: it has not ended after {limit_s:.0f} s"
                     again = handle.job is not None  # a profile that hangs is not repeated: it holds nodes for an hour
-                    await self.fail(handle, End("died" if again else "failed", where, problem), again)
+                    await self.fail(handle, JobEnd("died" if again else "failed", where, problem), again)
                     break
             if now_s - last_look_s > _LOOK_S:
                 last_look_s = now_s
                 dead_machines = await self._dead_machines()
                 await run.written()
                 if losses := self._losses(dead_machines):
-                    run.tell(*losses)
+                    run.inform_scheduler(*losses)
                 if self._stays and (joined := await self._processes.own.joined_nodes([*self.node_changes.known.values()])):
                     await run.written()
                     self.node_changes.join(joined)
@@ -336,7 +338,7 @@ class JobLifecycle:
     def _deadline_s(self, handle: JobHandle, phase: HoldName | None) -> float:
         """Return the longest time for a phase, or for the work between two phases, in seconds."""
         timeouts, job = self._run.plan.timeouts, handle.job
-        if not handle.actors.has_come:
+        if not handle.actors.had_contact:
             return max(timeouts.least_s, _STARTS_S)
         if job is None or handle.iteration == PROFILE:
             return timeouts.profile_s
@@ -348,11 +350,11 @@ class JobLifecycle:
 
 def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
     """Return the times since which a job has had no reason to wait, each with its phase. An asynchronous job may have two."""
-    if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.actors.has_come:
-        running = [(hold.since_s, phase) for phase, hold in handle.permits.holds.items() if hold.since_s]
+    if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.actors.had_contact:
+        running = [(hold.ready_s, phase) for phase, hold in handle.permits.holds.items() if hold.ready_s]
         if running or any(not waits.done() for waits in handle.permits.waits.values()):
             return [*running]
-    return [] if handle.permits.since_s is None else [(handle.permits.since_s, handle.permits.phase)]
+    return [] if handle.permits.busy_since_s is None else [(handle.permits.busy_since_s, handle.permits.phase)]
 
 
 def _deaths(handle: JobHandle) -> int:

@@ -44,7 +44,7 @@ class NodeChanges:
         if name in run.nodes.drained:
             raise Conflict(f"{name}: is drained already")
         run.log.say(f"{name}: is drained")
-        run.tell(facts.Drained(frozenset({name})))
+        run.inform_scheduler(facts.Drained(frozenset({name})))
         seats = [seat for seat in run.scheduler.members.seats.values() if name in seat.nodes()]
         moves = [seat.job_id for seat in seats if seat.moving or seat.guest]
         queues = [seat.job_id for seat in seats if run.scheduler.is_to_go(seat.job_id)]
@@ -67,7 +67,7 @@ class NodeChanges:
             self._check(name)
             raise Conflict(f"{name}: is not drained")
         run.log.say(f"{name}: is used again")
-        run.tell(facts.Undrained(frozenset({name})))
+        run.inform_scheduler(facts.Undrained(frozenset({name})))
         return {"node": name, "drained": False}
 
     def join(self, nodes: Sequence[Node]) -> None:
@@ -86,7 +86,7 @@ class NodeChanges:
                 run.log.say(f"{node.name} has joined: {node.device}, {node.memory_gb:g} GB")
                 fits.append(node)
         if fits:
-            run.tell(facts.Joined(tuple(fits)))
+            run.inform_scheduler(facts.Joined(tuple(fits)))
 
     def _check(self, name: str) -> None:
         if self._run.stopping:

@@ -11,7 +11,7 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.machine import Pool
 
 
-class Asked(NamedTuple):
+class RequestedPermit(NamedTuple):
     """A requested permit.
 
     Attributes:
@@ -24,7 +24,7 @@ class Asked(NamedTuple):
 
 
 @dataclass
-class Hold:
+class GrantedPermit:
     """A granted permit.
 
     Attributes:
@@ -43,7 +43,7 @@ class Hold:
     switched: bool
     paired: bool
     iteration: int = 0
-    since_s: float = 0.0
+    ready_s: float = 0.0
 
 
 def _no_seconds() -> dict[str, float]:
@@ -67,13 +67,13 @@ class Permits:
         busy_s: Node-seconds of its phases, by pool.
     """
 
-    holds: dict[HoldName, Hold] = field(default_factory=dict)
-    asks: dict[HoldName, Asked] = field(default_factory=dict)
+    holds: dict[HoldName, GrantedPermit] = field(default_factory=dict)
+    requests: dict[HoldName, RequestedPermit] = field(default_factory=dict)
     waits: dict[HoldName, asyncio.Future[tuple[Pool, ...]]] = field(default_factory=dict)
-    pauses: bool = False
-    since_s: float | None = None
+    are_rollouts_paused: bool = False
+    busy_since_s: float | None = None
     began_s: dict[int, float] = field(default_factory=dict)
-    follows_s: float = 0.0
+    iteration_from_s: float = 0.0
     interrupted: bool = False
     busy_s: dict[str, float] = field(default_factory=_no_seconds)
 
@@ -82,11 +82,11 @@ class Permits:
         """The phase that the job runs; of two, the one that began last."""
         return next(reversed(self.holds), None)
 
-    def ask(self, phase: HoldName, number: int, now_s: float) -> None:
+    def request(self, phase: HoldName, number: int, now_s: float) -> None:
         """Record a request for a phase of an iteration."""
-        self.asks[phase] = Asked(now_s, number)
+        self.requests[phase] = RequestedPermit(now_s, number)
 
-    def begin(self, number: int, now_s: float) -> None:
+    def record_ready_rollout(self, number: int, now_s: float) -> None:
         """Record that the rollout of an iteration is ready."""
         self.began_s[number] = now_s
 
@@ -98,22 +98,22 @@ class Permits:
             now_s: Present time, in seconds of the run.
             number: Number of the iteration, unless the job has requested another one.
         """
-        at_s, number = self.asks.pop(grant.phase, Asked(now_s, number))
-        self.hold(Hold(grant.phase, at_s, now_s, grant.switched, grant.paired, number))
+        at_s, number = self.requests.pop(grant.phase, RequestedPermit(now_s, number))
+        self.add_grant(GrantedPermit(grant.phase, at_s, now_s, grant.switched, grant.paired, number))
 
-    def hold(self, hold: Hold) -> None:
+    def add_grant(self, hold: GrantedPermit) -> None:
         """Record a permit, for example from a journal."""
         self.holds[hold.pool] = hold
 
     def admit(self, phase: HoldName, now_s: float) -> None:
         """Record that there is room for a granted phase, which begins."""
-        self.since_s = self.holds[phase].since_s = now_s
+        self.busy_since_s = self.holds[phase].ready_s = now_s
 
-    def repeat(self, phase: HoldName, now_s: float) -> None:
+    def begin_next_part(self, phase: HoldName, now_s: float) -> None:
         """Record that a part of a phase is over, and the next one begins with the same permit."""
         self.holds[phase].start_s = self.holds[phase].asked_s = now_s
 
-    def give_back(self, phase: HoldName, pool: Pool, node_s: float) -> None:
+    def end_phase(self, phase: HoldName, pool: Pool, node_s: float) -> None:
         """Record that a phase is over.
 
         Args:
@@ -124,35 +124,35 @@ class Permits:
         self.busy_s[pool] += node_s
         del self.holds[phase]
 
-    def give_up(self) -> None:
+    def clear(self) -> None:
         """Clear all permits and requests."""
         self.holds.clear()
-        self.asks.clear()
+        self.requests.clear()
 
-    def excuse(self, now_s: float) -> None:
+    def restart_clocks(self, now_s: float) -> None:
         """Restart the clock of all permits, because none could be given back until now."""
         for hold in self.holds.values():
-            hold.since_s = now_s
+            hold.ready_s = now_s
 
     def interrupt(self, now_s: float) -> None:
         """Restart all clocks, because the job had to wait for the journal and did not hang."""
         self.interrupted = True
-        self.since_s = None if self.since_s is None else now_s
-        self.excuse(now_s)
+        self.busy_since_s = None if self.busy_since_s is None else now_s
+        self.restart_clocks(now_s)
 
-    def hold_up(self) -> None:
+    def record_disk_wait(self) -> None:
         """Record that the job waits for room for its checkpoint."""
         self.interrupted = self.interrupted or bool(self.began_s)
 
-    def work(self, now_s: float | None) -> None:
+    def set_busy_since(self, now_s: float | None) -> None:
         """Set the time since which the job has had no reason to wait, or None if it waits."""
-        self.since_s = now_s
+        self.busy_since_s = now_s
 
-    def follow(self, now_s: float) -> None:
+    def set_iteration_from(self, now_s: float) -> None:
         """Set the time from which the next iteration counts: a place, a load, or the end of the previous one."""
-        self.follows_s = now_s
+        self.iteration_from_s = now_s
 
-    def iterate(self, number: int, now_s: float, is_asynchronous: bool) -> tuple[float, bool]:
+    def end_iteration(self, number: int, now_s: float, is_asynchronous: bool) -> tuple[float, bool]:
         """Record the end of an iteration.
 
         Args:
@@ -165,11 +165,11 @@ class Permits:
         """
         began_s = self.began_s.pop(number, 0.0 if is_asynchronous else now_s)
         if is_asynchronous:
-            began_s, self.follows_s = max(began_s, self.follows_s), now_s
+            began_s, self.iteration_from_s = max(began_s, self.iteration_from_s), now_s
         interrupted, self.interrupted = self.interrupted, False
         return began_s, interrupted
 
-    def recount(self, busy_s: dict[str, float] | None = None) -> None:
+    def reset_busy(self, busy_s: dict[str, float] | None = None) -> None:
         """Restart the count of the job's node-seconds.
 
         Args:
@@ -177,20 +177,20 @@ class Permits:
         """
         self.busy_s = busy_s or _no_seconds()
 
-    def forget(self) -> None:
+    def forget_ready_rollouts(self) -> None:
         """Forget rollouts that were ready but belong to no iteration."""
         self.began_s.clear()
 
-    def pause(self, error: Exception) -> None:
+    def pause_rollouts(self, error: Exception) -> None:
         """Let no further rollout begin; one that waits for its permit gets the error."""
-        self.pauses = True
+        self.are_rollouts_paused = True
         waits = self.waits.get("rollout")
         if waits is not None and not waits.done():
             waits.set_exception(error)
 
-    def unpause(self) -> None:
+    def resume_rollouts(self) -> None:
         """Let rollouts begin again."""
-        self.pauses = False
+        self.are_rollouts_paused = False
 
     def wait_for(self, phase: HoldName) -> None:
         """Begin the owner's wait for a permit."""

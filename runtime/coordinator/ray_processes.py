@@ -13,7 +13,7 @@ import ray
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import Processes
 from runtime.jobside.controller import Controller
-from runtime.jobside.messages import End
+from runtime.jobside.messages import JobEnd
 from runtime.jobside.worker import on_machine
 from runtime.machine import Node
 from runtime.machines.job_processes import end_job_processes, started
@@ -25,8 +25,8 @@ _LOOKS_S = 2.0
 _ENDS_S = 30.0  # longest wait for the end of a killed process
 
 
-async def _answer(call: Any) -> End:
-    end: End = await call
+async def _answer(call: Any) -> JobEnd:
+    end: JobEnd = await call
     return end
 
 
@@ -50,7 +50,7 @@ class RayProcesses(Processes):
         actor = ray.remote(Controller).options(**on_machine(here), max_concurrency=2)
         return actor.remote(handle.spec, self._coordinator, self._logs(handle), handle.ending.restarted, self._models)
 
-    async def wait(self, handle: JobHandle) -> End:
+    async def wait(self, handle: JobHandle) -> JobEnd:
         """Wait for the end of a job's controller, and return how it ended."""
         controller = handle.actors.controller
         run = asyncio.ensure_future(_answer(controller.run.remote()))
@@ -63,7 +63,7 @@ class RayProcesses(Processes):
                     await self._sweep(self._logs(handle), handle)
             return await run
         except Exception:  # Ray cannot reach it
-            return End("died", "step", "its controller has died")
+            return JobEnd("died", "step", "its controller has died")
         finally:
             run.cancel()
 

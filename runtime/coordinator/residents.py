@@ -2,7 +2,8 @@
 
 A job asks at the end of each phase whether its state may stay (`may_stay`). The answer depends on all jobs that share its nodes
 then. When other jobs have come, a permit without enough memory is held back until states that may no longer stay have left
-(`admit`, `went`). A job can be asked to leave wherever it waits for a permit, and whenever it reports that something is over.
+(`admit`, `remove_state`). A job can be asked to leave wherever it waits for a permit, and whenever it reports that something is
+over.
 
 GPUs may have other users. Their memory is known after each phase: everything that is neither free nor used by jobs of the run. If
 memory still runs out, the peak of that job counts as unknown, so that no other state stays beside it.
@@ -17,7 +18,7 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_handle import JobHandle
 from runtime.machine import Pool
 from runtime.machines.nodes import POOLS
-from runtime.residency.choice import STAY, Level, NodeMemory, Place, Waits, choose, fits
+from runtime.residency.choice import STAY, NodeMemory, OffloadLevel, OffloadLevels, PhaseOnNodes, choose, fits
 
 _Key = tuple[JobHandle, Pool]
 
@@ -55,7 +56,7 @@ class Residents:
             return False
         return self._chosen(places)[handle, pool].name == STAY
 
-    def saw(self, handle: JobHandle, pool: Pool, device_gb: float, taken_gb: float) -> None:
+    def record_gpu_memory(self, handle: JobHandle, pool: Pool, device_gb: float, taken_gb: float) -> None:
         """Record the memory on the GPUs of a job's nodes when a phase is over, or its state has left.
 
         Args:
@@ -72,30 +73,30 @@ class Residents:
             known_gb = sum(gb for there, gb in self._kept_gb.values() if name in there)
             self._strangers_gb[name] = max(0.0, taken_gb - known_gb)
 
-    def ran_out(self, handle: JobHandle, pool: Pool) -> tuple[str, ...]:
+    def record_out_of_memory(self, handle: JobHandle, pool: Pool) -> tuple[str, ...]:
         """Record that a phase ran out of a GPU's memory: its peak is unknown from now on.
 
         Returns:
             Ids of the jobs whose state stayed on its nodes; they leave before the phase begins again.
         """
-        beside = self._beside(handle, pool)
+        beside = self._states_on_nodes(handle, pool)
         handle.residency.forget_peak(pool)
         return tuple(dict.fromkeys(other.id for other, _ in beside))
 
-    def stays(self, handle: JobHandle, pool: Pool, host_gb: float, device_gb: float) -> None:
+    def add_state(self, handle: JobHandle, pool: Pool, host_gb: float, device_gb: float) -> None:
         """Record that a phase's state has stayed, with its memory; if that is more than known, it replaces the known amount."""
         self._staying[handle, pool] = tuple(node.name for node in handle.place.nodes[pool])
-        handle.residency.stay(pool, host_gb, device_gb)
+        handle.residency.record_kept(pool, host_gb, device_gb)
 
-    def went(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
+    def remove_state(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
         """Record that a job's state has left the nodes of some pools."""
         for pool in pools:
             self._staying.pop((handle, pool), None)
-            handle.residency.leave(pool)
+            handle.residency.record_left(pool)
 
-    def ended(self, handle: JobHandle) -> None:
+    def forget(self, handle: JobHandle) -> None:
         """Forget a job whose processes have ended or have other nodes now."""
-        self.went(handle)
+        self.remove_state(handle)
         for pool in POOLS:
             self._kept_gb.pop((handle, pool), None)
 
@@ -124,22 +125,22 @@ class Residents:
         """Return the jobs and phases whose permits are held back."""
         return [*self._held_back]
 
-    def _sharing(self, handle: JobHandle) -> dict[_Key, Place]:
+    def _sharing(self, handle: JobHandle) -> dict[_Key, PhaseOnNodes]:
         """Return the places of all phases, of the group and of guests, that share nodes with a job, its own included."""
         mine = {node.name for nodes in handle.place.nodes.values() for node in nodes}
-        places: dict[_Key, Place] = {}
+        places: dict[_Key, PhaseOnNodes] = {}
         for other in self._handles.values():
-            present = not other.gone and other.place.group is not None
+            present = not other.is_gone and other.place.group is not None
             for pool, nodes in other.place.nodes.items():
                 names = tuple(node.name for node in nodes)
                 if mine & {*names} and (present or (other, pool) in self._staying):
                     gpus = any(node.gpus for node in nodes)
-                    places[other, pool] = Place(_waits_here(other).get(pool) or _unknown(other, pool), names, gpus)
+                    places[other, pool] = PhaseOnNodes(_waits_here(other).get(pool) or _unknown(other, pool), names, gpus)
         return places
 
     def _in_the_way(self, handle: JobHandle, pool: HoldName) -> list[_Key]:
         """Return the states that must leave before a job's phase begins."""
-        here = self._beside(handle, pool)
+        here = self._states_on_nodes(handle, pool)
         if not here:
             return []
         guest = handle.is_guest or pool == "init"  # the memory that it needs is unknown
@@ -150,31 +151,31 @@ class Residents:
             return []
         return [key for key in here if key not in chosen or chosen[key].name != STAY]
 
-    def _beside(self, handle: JobHandle, pool: HoldName) -> list[_Key]:
+    def _states_on_nodes(self, handle: JobHandle, pool: HoldName) -> list[_Key]:
         """Return the states of other phases that stay on the nodes of a phase."""
         names = {node.name for node in handle.place.nodes_of(pool)}
         return [key for key, nodes in self._staying.items() if names & {*nodes} and key != (handle, pool)]
 
-    def _chosen(self, places: Mapping[_Key, Place]) -> dict[_Key, Level]:
+    def _chosen(self, places: Mapping[_Key, PhaseOnNodes]) -> dict[_Key, OffloadLevel]:
         return dict(zip(places, choose([*places.values()], self._rooms(places)), strict=True))
 
-    def _rooms(self, places: Mapping[_Key, Place]) -> dict[str, NodeMemory]:
+    def _rooms(self, places: Mapping[_Key, PhaseOnNodes]) -> dict[str, NodeMemory]:
         nodes = {node.name: self._cluster.pools[node.pool] for handle, pool in places for node in handle.place.nodes[pool]}
         return {name: NodeMemory(pool.node_memory_gb, self._strangers_gb.get(name, 0.0)) for name, pool in nodes.items()}
 
 
-def _waits_here(handle: JobHandle) -> Mapping[Pool, Waits]:
+def _waits_here(handle: JobHandle) -> Mapping[Pool, OffloadLevels]:
     """Return the ways in which a job's state may wait, by pool.
 
     They are unknown for a phase with fewer nodes than in the profile.
     """
     if not handle.place.shape:
-        return handle.residency.waits
+        return handle.residency.levels
     own, here = handle.spec.nodes_in(0), handle.spec.nodes_in(handle.place.shape)
-    return {pool: waits for pool, waits in handle.residency.waits.items() if here[pool] >= own[pool]}
+    return {pool: waits for pool, waits in handle.residency.levels.items() if here[pool] >= own[pool]}
 
 
-def _unknown(handle: JobHandle, pool: Pool) -> Waits:
+def _unknown(handle: JobHandle, pool: Pool) -> OffloadLevels:
     """Return the only way to wait of a job that was not measured: offloaded."""
     host_gb = getattr(handle.job.phases(handle.place.shape), pool).host_memory_gb if handle.job is not None else 0.0
-    return Waits((Level("keep", 0.0, 0.0, host_gb),))
+    return OffloadLevels((OffloadLevel("keep", 0.0, 0.0, host_gb),))

@@ -16,7 +16,7 @@ from time import monotonic
 
 from rollmux_env.errors import InputError
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobside.job_log import tell_of
+from runtime.jobside.job_log import append_job_log
 from runtime.journal.commits import Commits
 from runtime.journal.facts import Fact
 from runtime.journal.write import JOURNAL, Journal, Unwritable
@@ -135,12 +135,12 @@ class RunLog:
         with contextlib.suppress(InputError):  # the disk is full, which has been reported
             self.journal.close()
 
-    def tell_of(self, job_id: str, text: str) -> None:
-        """Append a line to the log of an attached job; see `runtime.jobside.job_log.tell_of`."""
+    def write_job_log(self, job_id: str, text: str) -> None:
+        """Append a line to the log of an attached job; see `runtime.jobside.job_log.append_job_log`."""
         if self._commits is None:
-            tell_of(self._folder, job_id, text)
+            append_job_log(self._folder, job_id, text)
         else:
-            self._commits.aside(partial(tell_of, self._folder, job_id, text))
+            self._commits.aside(partial(append_job_log, self._folder, job_id, text))
 
     def _ended(self, error: BaseException | None) -> None:
         """Handle the end of a commit."""

@@ -60,7 +60,7 @@ class LeaseRules:
     ttl_s: float = 30.0
     grace_s: float | None = None
     claim_s: float = 300.0
-    max_hold: float | None = None
+    max_hold_worst_cases: float | None = None
 
     @property
     def fenced_s(self) -> float:

@@ -1,9 +1,9 @@
 """The state of a run: its scheduler, its log and its jobs, with one way to change it.
 
-`tell` gives facts to the scheduler, writes what follows to the journal, and carries it out. All of this happens between two
-`await`s, so no task sees a partial change. It becomes durable afterwards, in a thread. Before anything outside is informed, by an
-answer, an order or a process that is started or ended, `durable` or `written` must be awaited. While the journal cannot be written,
-decisions are not carried out, and tasks that have facts wait too.
+`inform_scheduler` gives facts to the scheduler, writes what follows to the journal, and carries it out. All of this happens between
+two `await`s, so no task sees a partial change. It becomes durable afterwards, in a thread. Before anything outside is informed, by
+an answer, an order or a process that is started or ended, `durable` or `written` must be awaited. While the journal cannot be
+written, decisions are not carried out, and tasks that have facts wait too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runtime.coordinator.decisions import Decisions, checkpoints_of
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_log import RunLog
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobside.messages import End, Stopped
+from runtime.jobside.messages import JobEnd, Stopped
 from runtime.journal.facts import Fact, JobFailed, SchedulerInformed
 from runtime.journal.record import ColdStarts
 from runtime.journal.write import Unwritable
@@ -36,25 +36,25 @@ from runtime.journal.write import Unwritable
 _AGAIN_S = 1.0  # between attempts to write the journal
 
 
-class Follows(NamedTuple):
+class Consequences(NamedTuple):
     """The consequences of an owner's message.
 
     Attributes:
-        news: Facts for the scheduler.
-        notes: Journal entries, before those that follow from the news.
+        reports: Facts for the scheduler.
+        entries: Journal entries, before those that follow from the reports.
         lines: Lines for the user.
     """
 
-    news: tuple[facts.Fact, ...] = ()
-    notes: tuple[Fact, ...] = ()
+    reports: tuple[facts.Fact, ...] = ()
+    entries: tuple[Fact, ...] = ()
     lines: tuple[str, ...] = ()
 
-    def then(self, other: Follows) -> Follows:
+    def then(self, other: Consequences) -> Consequences:
         """Return these consequences followed by others, as one."""
-        return Follows(self.news + other.news, self.notes + other.notes, self.lines + other.lines)
+        return Consequences(self.reports + other.reports, self.entries + other.entries, self.lines + other.lines)
 
 
-class Observer(Protocol):
+class RunObserver(Protocol):
     """Read-only observer of a run."""
 
     def on_entries(self, entries: tuple[Fact, ...]) -> None:
@@ -89,7 +89,7 @@ class RunState:
     """
 
     def __init__(
-        self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool, observer: Observer | None = None
+        self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool, observer: RunObserver | None = None
     ) -> None:
         def make_policy() -> Any:
             return make_runnable(plan.policy, plan.seed)
@@ -111,26 +111,26 @@ class RunState:
         self.coming = 0
         self.tasks: set[asyncio.Task[None]] = set()
         self._observer = observer
-        self._owed: list[Command] = []  # commands to carry out when their entries are in the journal
+        self._pending: list[Command] = []  # commands to carry out when their entries are in the journal
         self._writable = asyncio.Event()
 
-    def tell(self, *news: facts.Fact, notes: tuple[Fact, ...] = ()) -> None:
+    def inform_scheduler(self, *reported: facts.Fact, entries: tuple[Fact, ...] = ()) -> None:
         """Let the scheduler decide about facts, write the entries to the journal, and carry the commands out.
 
         Args:
-            *news: Facts of this instant.
-            notes: Further journal entries, before those of the scheduler.
+            *reported: Facts of this instant.
+            entries: Further journal entries, before those of the scheduler.
         """
         try:
             at_s, stopped = self.log.now(), self.scheduler.members.stopped
-            step = self.scheduler.step(at_s, news)
+            step = self.scheduler.step(at_s, reported)
             permits = tuple((one.job_id, one.phase) for one in step.commands if isinstance(one, commands.Grant))
-            instant = [SchedulerInformed(at_s, news, permits, stopped)] if news or any(step) else []
-            self.log.write(*notes, *instant, *step.entries)
+            instant = [SchedulerInformed(at_s, reported, permits, stopped)] if reported or any(step) else []
+            self.log.write(*entries, *instant, *step.entries)
             for entry in step.entries:
                 self.decisions.announce(entry)
-            self._owed += step.commands
-            self._settle()
+            self._pending += step.commands
+            self._carry_out_pending()
         except Exception as error:
             self.fail(error)
             raise
@@ -138,22 +138,22 @@ class RunState:
     def confine(self, handle: JobHandle, names: frozenset[str]) -> None:
         """Restrict a job to some nodes from now on. The job waits for a place, or is about to."""
         if self.scheduler.restrictions.confined.get(handle.id) != names:
-            self.tell(facts.Confined(handle.id, names))
+            self.inform_scheduler(facts.Confined(handle.id, names))
 
-    def follow(self, follows: Follows) -> None:
+    def apply(self, follows: Consequences) -> None:
         """Apply the consequences of an owner's message."""
         for line in follows.lines:
             self.log.say(line)
-        if follows.news:
-            self.tell(*follows.news, notes=follows.notes)
+        if follows.reports:
+            self.inform_scheduler(*follows.reports, entries=follows.entries)
         else:
-            self.log.write(*follows.notes)
+            self.log.write(*follows.entries)
 
-    def _settle(self) -> None:
+    def _carry_out_pending(self) -> None:
         """Carry out commands whose entries can be written; a run that stops ends processes in any case."""
         if self.log.problem is not None and not self.stopping:
             return
-        owed, self._owed = self._owed, []
+        owed, self._pending = self._pending, []
         for command in owed:
             self.decisions.carry_out(command)
             if self._observer is not None:
@@ -194,16 +194,16 @@ class RunState:
         if late:
             for handle in self.handles.values():
                 handle.permits.interrupt(self.log.now())
-            self._settle()
+            self._carry_out_pending()
             self._writable.set()
 
     def checkpoints(self, job_id: str) -> Path:
         """Return the folder of a job's checkpoints."""
         return checkpoints_of(self.plan, job_id)
 
-    def present(self, handle: JobHandle) -> bool:
+    def has_seat(self, handle: JobHandle) -> bool:
         """Return whether a job has a seat. Messages then come from its present processes, not from earlier ones."""
-        return not handle.gone and handle.id in self.scheduler.members.seats
+        return not handle.is_gone and handle.id in self.scheduler.members.seats
 
     def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
         """End a job that can never be placed.
@@ -214,10 +214,10 @@ class RunState:
             where: Place of the failure, for the journal.
         """
         self.log.say(f"{handle.id}: FAILED in {where}: {problem}")
-        handle.begin_end(End("failed", where, problem))
+        handle.begin_end(JobEnd("failed", where, problem))
         handle.close()
-        self.tell(facts.Failed(handle.id), notes=(JobFailed(self.log.now(), handle.id, where, problem),))
-        handle.tell(None, self.log.now())
+        self.inform_scheduler(facts.Failed(handle.id), entries=(JobFailed(self.log.now(), handle.id, where, problem),))
+        handle.send_order(None, self.log.now())
 
     def attempt(self, handle: JobHandle, where: str, work: Callable[..., None], *arguments: Any) -> None:
         """Do work for one job; if it fails, only this job is refused.
@@ -253,8 +253,8 @@ class RunState:
         """Give no more permits: every job stops at its next phase boundary."""
         if not self.stopping:
             self.stopping = True
-            self._owed = [command for command in self._owed if isinstance(command, commands.Evict)]
-            self.tell(facts.Stop())
+            self._pending = [command for command in self._pending if isinstance(command, commands.Evict)]
+            self.inform_scheduler(facts.Stop())
             self.log.hurry()
             self._writable.set()
             for handle in self.handles.values():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_handle import JobHandle
-from runtime.jobside.messages import Report
+from runtime.jobside.messages import PhaseReport
 from runtime.journal.facts import PhaseMeasures, PhaseSlice, Span
 from runtime.machine import Pool
 
@@ -18,7 +18,7 @@ def sides_of(handle: JobHandle, phase: HoldName) -> tuple[Pool | None, ...]:
 
 def slice_of(
     handle: JobHandle,
-    report: Report,
+    report: PhaseReport,
     now_s: float,
     spans: tuple[Span, ...] = (),
     ok: bool = True,

@@ -30,7 +30,7 @@ class SoloIterations:
         self._run, self._end = run, end
         self._measured: list[JobHandle] = []
 
-    def keeps(self, handle: JobHandle) -> bool:
+    def enlist(self, handle: JobHandle) -> bool:
         """Return whether a job that has done its last iteration, and has left its place, will be measured alone."""
         run = self._run
         if not run.plan.compare or run.stopping:
@@ -41,7 +41,7 @@ class SoloIterations:
             why = f"the processes of {_MOST} jobs wait for that already"
         else:
             self._measured.append(handle)
-            handle.place.leave_after(checkpoint=True)  # the order then takes its state off the devices
+            handle.place.set_leaving(checkpoint=True)  # the order then takes its state off the devices
             run.decisions.order(handle)
             self._end.check()
             return True
@@ -53,21 +53,21 @@ class SoloIterations:
         run = self._run
         await self._end.quiet.wait()
         for handle in self._measured:
-            if not handle.lives or run.stopping:
+            if not handle.is_alive or run.stopping:
                 continue
-            if problem := run.capacity.beyond(handle.spec):
+            if problem := run.capacity.problem_of_placing(handle.spec):
                 run.log.say(f"{handle.id}: is not measured alone: {problem}")
                 continue
             await run.written()
             run.log.say(f"{handle.id}: {SOLO} iterations alone, on the nodes that it had")
             over = handle.profile.begin(SOLO)
             needs = needs_of(run, handle)
-            run.tell(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
+            run.inform_scheduler(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
             await over
         for handle in self._measured:
-            if handle.lives and not run.stopping:
+            if handle.is_alive and not run.stopping:
                 handle.close()
-                handle.tell(None, run.log.now())
+                handle.send_order(None, run.log.now())
         self._end.check()
 
     def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
@@ -80,7 +80,7 @@ class SoloIterations:
     def iterated(self, handle: JobHandle) -> None:
         """Record an iteration alone."""
         run, now_s = self._run, self._run.log.now()
-        began_s, _ = handle.permits.iterate(handle.iteration, now_s, is_asynchronous=False)
+        began_s, _ = handle.permits.end_iteration(handle.iteration, now_s, is_asynchronous=False)
         run.log.write(SoloIterationSlice(handle.id, handle.iteration, began_s, now_s))
         run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
         handle.counts.begin(handle.iteration + 1)
@@ -88,5 +88,5 @@ class SoloIterations:
             run.decisions.order(handle)
         else:
             handle.leave_place()
-            run.tell(facts.Profiled(handle.id))
+            run.inform_scheduler(facts.Profiled(handle.id))
             handle.profile.end()

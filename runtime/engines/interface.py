@@ -73,7 +73,7 @@ class Response:
         return self.before + (self.version,) * (len(self.token_ids) - len(self.before))
 
 
-class Progress(NamedTuple):
+class SamplingProgress(NamedTuple):
     """Progress of a call of `generate`.
 
     Attributes:
@@ -87,7 +87,7 @@ class Progress(NamedTuple):
     tokens: int
 
 
-class Batch(ABC):
+class SamplingBatch(ABC):
     """Responses that an engine samples together, one in each row.
 
     Args:
@@ -149,7 +149,7 @@ class Engine(ABC):
         self,
         prompts: Sequence[Sequence[int]],
         sampling: Sampling,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[SamplingProgress], None] | None = None,
         stop: Callable[[], bool] | None = None,
         resume: Sequence[Response] = (),
         streams: Sequence[int] | None = None,
@@ -188,7 +188,7 @@ class Engine(ABC):
                 if ended is not None and now:
                     batch.drop(ended(now))
                 if progress is not None:
-                    progress(Progress(len(prompts) - batch.running, len(prompts), sampled))
+                    progress(SamplingProgress(len(prompts) - batch.running, len(prompts), sampled))
                 if batch.running and stop is not None and stop():
                     break
             return [batch.response(row) for row in range(len(prompts))]
@@ -255,7 +255,7 @@ class Engine(ABC):
     @abstractmethod
     def _batch(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, earlier: Sequence[Response | None], streams: Sequence[int]
-    ) -> AbstractContextManager[Batch]:
+    ) -> AbstractContextManager[SamplingBatch]:
         """Start responses to prompts, each from its beginning or after an earlier part. At the end of the context none runs."""
 
     @abstractmethod

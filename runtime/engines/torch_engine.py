@@ -18,7 +18,7 @@ from rollmux_offload import Offloader, await_device_memory
 from rollmux_segment import Footprint
 from torch import Tensor
 
-from runtime.engines.interface import Batch, Engine, Response, Sampling
+from runtime.engines.interface import Engine, Response, Sampling, SamplingBatch
 from runtime.engines.pretrained import load_model
 
 
@@ -72,7 +72,7 @@ class TorchEngine(Engine):
     @contextmanager
     def _batch(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, earlier: Sequence[Response | None], streams: Sequence[int]
-    ) -> Iterator[Batch]:
+    ) -> Iterator[SamplingBatch]:
         ends = torch.tensor([] if sampling.ignore_end else self._files.end_ids, dtype=torch.long, device=self._device)
         with torch.inference_mode():
             contexts = [tuple(prompt) + (old.token_ids if old else ()) for prompt, old in zip(prompts, earlier, strict=True)]
@@ -186,7 +186,7 @@ class _Forward:
         self._cache.batch_select_indices(rows)
 
 
-class _Rows(Batch):
+class _Rows(SamplingBatch):
     """Tokens sampled for each row, and the rows that are still in progress."""
 
     def __init__(

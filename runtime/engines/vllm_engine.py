@@ -30,13 +30,13 @@ from torch import Tensor
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
-from runtime.engines.interface import Batch, Engine, Response, Sampling
+from runtime.engines.interface import Engine, Response, Sampling, SamplingBatch
 from runtime.engines.memory import BLOCK, SEQUENCES, cache_wanted, device_share
 from runtime.engines.model_files import OUTPUT
 from runtime.engines.probe import avoid_faults, missing_features
 from runtime.memory import resident_gb
 from runtime.phases import WorkerDied
-from runtime.residency.layout import Layout, StagedWeights
+from runtime.residency.layout import StagedWeights, WeightLayout
 from runtime.residency.staging import WeightStage, pieces
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -220,7 +220,7 @@ class VllmEngine(Engine):
     @contextmanager
     def _batch(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, earlier: Sequence[Response | None], streams: Sequence[int]
-    ) -> Iterator[Batch]:
+    ) -> Iterator[SamplingBatch]:
         engine = self._llm.llm_engine
         batch = _Requests(engine, earlier, self.version)
         try:
@@ -284,14 +284,14 @@ class VllmEngine(Engine):
 
     @contextmanager
     def _at_workers(self, weights: dict[str, Tensor]) -> Iterator[dict[str, Any]]:
-        """Provide weights in the form of `runtime.engines.vllm_worker.Staged`."""
+        """Provide weights in the form of `runtime.engines.vllm_worker.StagedUpdate`."""
         alias = (OUTPUT, self._files.embedding) if self._files.tied else None
         if not self._several:
             yield {"weights": weights | ({alias[0]: weights[alias[1]]} if alias else {})}
         elif isinstance(weights, StagedWeights):  # one process for each device, which reads its part from the staged file
             yield {"path": weights.path, "alias": alias}
         else:
-            stage, layout = WeightStage(), Layout.of(weights)
+            stage, layout = WeightStage(), WeightLayout.of(weights)
             stage.begin(layout, 0)
             for offset, piece in pieces(weights, layout):
                 stage.receive(0, offset, piece)
@@ -318,7 +318,7 @@ class VllmEngine(Engine):
         )
 
 
-class _Requests(Batch):
+class _Requests(SamplingBatch):
     """Requests to vLLM's engine.
 
     Attributes:

@@ -22,12 +22,12 @@ BACKEND = "staged"
 
 
 @dataclass
-class Nothing(WeightTransferInitInfo):
+class EmptyInit(WeightTransferInitInfo):
     """Initialisation without content, because no connection has to be set up."""
 
 
 @dataclass
-class Staged(WeightTransferUpdateInfo):
+class StagedUpdate(WeightTransferUpdateInfo):
     """All weights of a version, in one of two forms.
 
     Attributes:
@@ -43,12 +43,12 @@ class Staged(WeightTransferUpdateInfo):
     keep: bool = True
 
 
-class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
+class StagedTransfer(WeightTransferEngine[EmptyInit, StagedUpdate]):
     """Loads staged weights layer by layer, in the form of a checkpoint."""
 
-    init_info_cls, update_info_cls = Nothing, Staged
+    init_info_cls, update_info_cls = EmptyInit, StagedUpdate
 
-    def init_transfer_engine(self, init_info: Nothing) -> None:
+    def init_transfer_engine(self, init_info: EmptyInit) -> None:
         """Do nothing, because no connection is needed."""
 
     def start_weight_update(self) -> None:
@@ -57,7 +57,7 @@ class StagedTransfer(WeightTransferEngine[Nothing, Staged]):
 
         initialize_layerwise_reload(self.model)
 
-    def receive_weights(self, update_info: Staged) -> None:
+    def receive_weights(self, update_info: StagedUpdate) -> None:
         """Load the weights. Each worker loads its part of them."""
         load: Any = self.model.load_weights
         if update_info.path is None:

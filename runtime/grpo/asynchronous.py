@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Condition, RLock, Thread
 
 from runtime.grpo.job import Grpo
-from runtime.grpo.messages import Rolled, Rollout
+from runtime.grpo.messages import RolloutSamples, SampledRollout
 from runtime.grpo.state import read_rollouts, write_rollouts
 from runtime.jobs.spec import TaskJob
 from runtime.phases import Paused, Session, runtime_hook, set_side
@@ -42,7 +42,7 @@ class SampleBuffer:
         ValueError: These rollouts are not the next ones to train on, or more than the staleness allows.
     """
 
-    def __init__(self, staleness: int, iterations: int, version: int = 0, rollouts: Iterable[Rollout] = ()) -> None:
+    def __init__(self, staleness: int, iterations: int, version: int = 0, rollouts: Iterable[SampledRollout] = ()) -> None:
         self._staleness, self._iterations = staleness, iterations
         self._landed = self._trained = version  # version that the engines have, and version of the trained weights
         self._rollouts = [*rollouts]
@@ -59,7 +59,7 @@ class SampleBuffer:
         return self._trained
 
     @property
-    def rollouts(self) -> Sequence[Rollout]:
+    def rollouts(self) -> Sequence[SampledRollout]:
         """Rollouts that wait for their training, the oldest first."""
         with self._condition:
             return [*self._rollouts]
@@ -81,7 +81,7 @@ class SampleBuffer:
                 self._condition.wait()
             return None
 
-    def put(self, rollout: Rollout) -> None:
+    def put(self, rollout: SampledRollout) -> None:
         """Append the rollout that `begin` allowed."""
         with self._condition:
             self._rollouts.append(rollout)
@@ -94,7 +94,7 @@ class SampleBuffer:
             self._samples = False
             self._condition.notify_all()
 
-    def take(self, number: int) -> Rollout:
+    def take(self, number: int) -> SampledRollout:
         """Wait for the oldest rollout. It stays in the buffer until `trained` is called.
 
         Args:
@@ -222,10 +222,10 @@ class AsynchronousGrpo(Grpo):
             rollouts = self._buffer.rollouts
         write_rollouts(folder, self._buffer.version, rollouts, runtime_hook.wait)
 
-    def _next_samples(self) -> Rolled:
+    def _next_samples(self) -> RolloutSamples:
         return super()._next_samples() if runtime_hook.worst_case else self._buffer.take(runtime_hook.iteration).rolled
 
-    def _trained(self, rolled: Rolled) -> None:
+    def _trained(self, rolled: RolloutSamples) -> None:
         """Do nothing: the rollout was counted when it was sampled, since the next one may have begun since."""
 
     def _sample(self, session: Session) -> None:
@@ -242,6 +242,6 @@ class AsynchronousGrpo(Grpo):
                     continue
                 with self._counted:
                     self._count(self._rolled)
-                    self._buffer.put(Rollout(number, self._rolled, runtime_hook.reported))
+                    self._buffer.put(SampledRollout(number, self._rolled, runtime_hook.reported))
         except BaseException as error:
             self._buffer.fail(error)

@@ -18,8 +18,8 @@ from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.user_code import guarded
-from runtime.grpo.messages import Status
-from runtime.grpo.shares import Course, Share
+from runtime.grpo.messages import ResponseStatus
+from runtime.grpo.shares import EngineShare, RolloutCourse
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import TaskJob
 
@@ -87,7 +87,7 @@ def control_of(spec: TaskJob, engines: int, timings: Mapping[int, ReplicaTiming]
     return RunControl(own, setting)
 
 
-class ControlledRollout(Course):
+class ControlledRollout(RolloutCourse):
     """One rollout in which a policy decides.
 
     Args:
@@ -109,13 +109,15 @@ class ControlledRollout(Course):
         each = round.responses
         keys = [(prompt, k) for prompt in round.prompts for k in range(each)]
         alone = [Round(round.long, (prompt,), 1, 1, 1) for prompt, _ in keys]
-        self.shares = [Share(place, alone[place], stream=prompt * each + number) for place, (prompt, number) in enumerate(keys)]
+        self.shares = [
+            EngineShare(place, alone[place], stream=prompt * each + number) for place, (prompt, number) in enumerate(keys)
+        ]
         self.where = [0] * len(keys)
         tables = records.rollout_table(len(keys), 0, len(round.prompts), each)
         tables.responses["prompt"], tables.responses["group"] = own.setting.prompt_tokens, np.arange(len(keys)) // each
         self._tables = self._with_replicas(tables)
 
-    def dealt(self, engines: int) -> list[tuple[Share, ...]]:
+    def dealt(self, engines: int) -> list[tuple[EngineShare, ...]]:
         """Return the shares of each engine in use, where `engines` is their number."""
         return [tuple(share for share in self.shares if self.where[share.place] == k) for k in range(engines)]
 
@@ -131,7 +133,7 @@ class ControlledRollout(Course):
         self.wake = check_wake(guarded(self._own.policy.control.begin, WHO)(fleet, self._round), fleet, self._own.setting).finished
         self._carry_out(fleet.orders)
 
-    def act(self, statuses: Iterable[Status], now_s: float) -> dict[int, int]:
+    def act(self, statuses: Iterable[ResponseStatus], now_s: float) -> dict[int, int]:
         """Ask the policy, if as many responses have finished as it wants to wait for.
 
         Args:
@@ -153,7 +155,7 @@ class ControlledRollout(Course):
             moved |= fleet.orders.replica
         return {int(place): self.where[place] for place in self._running().nonzero()[0]} if resized else moved
 
-    def end(self, statuses: Iterable[Status], now_s: float, preemptions: int = 0) -> None:
+    def end(self, statuses: Iterable[ResponseStatus], now_s: float, preemptions: int = 0) -> None:
         """End the rollout, so that the policy can remember what it observed.
 
         Args:
@@ -192,7 +194,7 @@ class ControlledRollout(Course):
         running: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = self._tables.responses["state"] == records.RUNNING
         return running
 
-    def _observe(self, statuses: Iterable[Status]) -> None:
+    def _observe(self, statuses: Iterable[ResponseStatus]) -> None:
         """Write the statuses from the engines into the tables."""
         table, known = self._tables.responses, sorted(statuses, key=lambda one: (one.end_s is None, one.end_s, one.place))
         ended = [one.place for one in known if one.end_s is not None]

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rollmux_segment import Footprint
 
-from runtime.grpo.messages import Kept
-from runtime.grpo.seats import seats_of
-from runtime.grpo.shares import Share, is_controlled
+from runtime.grpo.engine_slots import engine_slots_of
+from runtime.grpo.messages import StagedShard
+from runtime.grpo.shares import EngineShare, is_controlled
 from runtime.grpo.switching import fullest_node, wait_for_stages
 from runtime.jobs.spec import TaskJob
 from runtime.phases import WorkerHandle, runtime_hook
@@ -96,7 +96,7 @@ class RolloutEngines:
             self.size = size
             self.wake(self.in_use)
 
-    def begin(self, dealt: Sequence[Sequence[Share]], number: int, anchors: Mapping[str, float]) -> list[Any]:
+    def begin(self, dealt: Sequence[Sequence[EngineShare]], number: int, anchors: Mapping[str, float]) -> list[Any]:
         """Give the engines in use their shares of a rollout; return pending calls of all engines.
 
         Args:
@@ -160,7 +160,7 @@ class RolloutEngines:
         """Return pending calls that give the samples of each engine to a training rank."""
         return tuple(worker.call("take") for worker in self._workers)
 
-    def receive(self, weights: Sequence[Kept]) -> tuple[Transfer, list[Any]]:
+    def receive(self, weights: Sequence[StagedShard]) -> tuple[Transfer, list[Any]]:
         """Begin to receive new weights, once on every machine.
 
         Returns:
@@ -199,7 +199,7 @@ class RolloutEngines:
 
     def _start(self, checkpoint: Path | None) -> None:
         rollout = self._spec.rollout
-        seats = seats_of(runtime_hook.nodes("rollout"), rollout)
+        seats = engine_slots_of(runtime_hook.nodes("rollout"), rollout)
         together = Counter(seat.size for seat in seats)
         with runtime_hook.stage("process"):
             self._reward_workers = _start_reward_workers(self._spec)

@@ -14,14 +14,14 @@ from typing import Literal
 
 from rollmux_segment import Footprint
 
+from runtime.grpo.engine_slots import engine_slots_of
 from runtime.grpo.engines import RolloutEngines
-from runtime.grpo.messages import Kept, Results, Rolled
+from runtime.grpo.messages import RolloutSamples, ShareResults, StagedShard
 from runtime.grpo.ranks import TrainingRanks
 from runtime.grpo.rewards import merged
 from runtime.grpo.rollout import run_rollout
-from runtime.grpo.seats import seats_of
 from runtime.grpo.shares import figures, rounds_of
-from runtime.grpo.state import Data, read_data, write_data
+from runtime.grpo.state import DataPosition, read_data, write_data
 from runtime.jobs.spec import TaskJob
 from runtime.machine import Node
 from runtime.phases import PhaseOfJob, phase, runtime_hook
@@ -42,8 +42,8 @@ class Grpo:
         self._engines, self._ranks = RolloutEngines(spec, concurrent), TrainingRanks(spec)
         self._rounds = rounds_of(spec)  # the prompts of each rollout
         self._is_long_round = False  # whether the last rollout was on prompts that earlier ones had put off
-        self._rolled = Rolled()  # samples that the next training is on
-        self._weights: list[Kept] = []  # of the last training, for the next sync
+        self._rolled = RolloutSamples()  # samples that the next training is on
+        self._weights: list[StagedShard] = []  # of the last training, for the next sync
         self._anchors: dict[str, float] = {}  # seconds of each test, from which timeouts of rewards follow
         self._new_anchors: dict[str, float] = {}  # those that the last rollout has changed
         self._checkpoint: Path | None = None
@@ -101,7 +101,7 @@ class Grpo:
     def parts(self) -> list[Node]:
         """Return a part of the rollout nodes for each engine, if some of them suffice for a rollout: none if sizes change."""
         rollout = self._spec.rollout
-        return [] if rollout.sizes else [seat.node for seat in seats_of(runtime_hook.nodes("rollout"), rollout)]
+        return [] if rollout.sizes else [seat.node for seat in engine_slots_of(runtime_hook.nodes("rollout"), rollout)]
 
     def profile(self) -> None:
         """Run one iteration with every response at its longest; weights and optimizer state are then as before."""
@@ -145,35 +145,35 @@ class Grpo:
         evaluations = engines.ask("evaluation")
         if count := sum(count for _, count in evaluations):
             runtime_hook.report(eval_reward=sum(rewards for rewards, _ in evaluations) / count)
-        results: list[Results] = engines.ask("results")
+        results: list[ShareResults] = engines.ask("results")
         self._new_anchors = merged({}, [part.anchors for part in results])
-        self._rolled = Rolled(engines.samples(), _report_responses(results))
+        self._rolled = RolloutSamples(engines.samples(), _report_responses(results))
         runtime_hook.report(**figures([part.lines for part in results], spec.algorithm.max_tokens))
         if spec.rollout.policy == "tail-batching":
             runtime_hook.report(long_round=self._is_long_round, queue=len(self._rounds.queue))
         if not spec.task.is_cheap:
             runtime_hook.report(stopped_rewards=sum(part.stopped for part in results))
 
-    def _next_samples(self) -> Rolled:
+    def _next_samples(self) -> RolloutSamples:
         """Return what the next training is on."""
-        rolled, self._rolled = self._rolled, Rolled()
+        rolled, self._rolled = self._rolled, RolloutSamples()
         return rolled
 
-    def _trained(self, rolled: Rolled) -> None:
+    def _trained(self, rolled: RolloutSamples) -> None:
         """Count a rollout: one whose training never came is sampled again."""
         self._count(rolled)
 
-    def _count(self, rolled: Rolled) -> None:
+    def _count(self, rolled: RolloutSamples) -> None:
         """Let the job continue with the next prompts."""
         self._rounds.done(rolled.complete)
         self._anchors = merged(self._anchors, [self._new_anchors])
 
     def _write(self, folder: Path) -> None:
         """Write all that the ranks do not."""
-        write_data(folder, Data(self._rounds.position, self._rounds.queue, self._anchors))
+        write_data(folder, DataPosition(self._rounds.position, self._rounds.queue, self._anchors))
 
 
-def _report_responses(results: Iterable[Results]) -> list[int]:
+def _report_responses(results: Iterable[ShareResults]) -> list[int]:
     """Report every response, and show some; return the numbers of their prompts."""
     for part in results:
         if part.sample is not None:

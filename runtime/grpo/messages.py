@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 from rollmux_segment import Footprint
 
 from runtime.engines.interface import Response
-from runtime.phases import Reported
-from runtime.residency.layout import Layout
+from runtime.phases import IterationReports
+from runtime.residency.layout import WeightLayout
 from runtime.sync.plan import Ranges
 
 Timed = tuple[Footprint, dict[str, float]]
 
 
 @dataclass(frozen=True)
-class Sampled:
+class ShareSamples:
     """Sampled responses of one share of an iteration.
 
     Attributes:
@@ -35,7 +35,7 @@ class Sampled:
     rewards: tuple[float, ...]
 
 
-class Line(NamedTuple):
+class ResponseLine(NamedTuple):
     """Report about a response that is trained on.
 
     Attributes:
@@ -57,7 +57,7 @@ class Line(NamedTuple):
     reward: float
 
 
-class Results(NamedTuple):
+class ShareResults(NamedTuple):
     """Report of an engine about the shares that ended there.
 
     Attributes:
@@ -67,13 +67,13 @@ class Results(NamedTuple):
         stopped: Number of rewards that took too long.
     """
 
-    lines: list[Line]
+    lines: list[ResponseLine]
     sample: tuple[str, list[str], list[float]] | None
     anchors: dict[str, float]
     stopped: int
 
 
-class Status(NamedTuple):
+class ResponseStatus(NamedTuple):
     """Status of a response at its engine.
 
     Attributes:
@@ -88,11 +88,11 @@ class Status(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rolled:
+class RolloutSamples:
     """Samples of a rollout.
 
     Attributes:
-        samples: Lists of `Sampled` from each engine, or worker's calls that return them.
+        samples: Lists of `ShareSamples` from each engine, or worker's calls that return them.
         complete: Numbers of the complete prompts.
     """
 
@@ -101,7 +101,7 @@ class Rolled:
 
 
 @dataclass(frozen=True)
-class Rollout:
+class SampledRollout:
     """A rollout that waits for its training.
 
     Attributes:
@@ -111,12 +111,12 @@ class Rollout:
     """
 
     number: int
-    rolled: Rolled
-    reported: Reported = field(default_factory=Reported)
+    rolled: RolloutSamples
+    reported: IterationReports = field(default_factory=IterationReports)
 
 
 @dataclass(frozen=True)
-class Kept:
+class StagedShard:
     """New weights that a training rank holds ready to be sent.
 
     Attributes:
@@ -126,7 +126,7 @@ class Kept:
     """
 
     version: int
-    layout: Layout
+    layout: WeightLayout
     ranges: Ranges
 
 

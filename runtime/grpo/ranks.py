@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from rollmux_segment import Footprint
 
-from runtime.grpo.messages import Kept
-from runtime.grpo.seats import parts_of
+from runtime.grpo.engine_slots import parts_of
+from runtime.grpo.messages import StagedShard
 from runtime.grpo.switching import fullest_node, wait_for_stages
 from runtime.jobs.spec import TaskJob
 from runtime.phases import WorkerHandle, runtime_hook
@@ -53,10 +53,10 @@ class TrainingRanks:
         metrics: list[dict[str, float]] = runtime_hook.wait([worker.call("update", *samples) for worker in self._workers])
         return metrics[0]
 
-    def keep_weights(self) -> list[Kept]:
+    def keep_weights(self) -> list[StagedShard]:
         """Copy the new weights to host memory, each rank its ranges, for a sync."""
         flat = self._spec.sync.topology == "flat"
-        weights: list[Kept] = runtime_hook.wait([worker.call("keep_weights", flat) for worker in self._workers])
+        weights: list[StagedShard] = runtime_hook.wait([worker.call("keep_weights", flat) for worker in self._workers])
         return weights
 
     def send(self, transfer: Transfer) -> list[Any]:

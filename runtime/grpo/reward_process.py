@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.making import make_task
-from runtime.jobs.tasks import Example, Task, reward_of, score
+from runtime.jobs.tasks import GrpoTask, TaskExample, reward_of, score
 
 if TYPE_CHECKING:
     from runtime.jobs.spec import TaskJob
@@ -44,7 +44,7 @@ class RewardProcess:
         self._ready = False
         self._start()
 
-    def score(self, example: Example, response: str, limit_s: float | None) -> tuple[float, float] | None:
+    def score(self, example: TaskExample, response: str, limit_s: float | None) -> tuple[float, float] | None:
         """Compute the reward of a response.
 
         Args:
@@ -64,13 +64,13 @@ class RewardProcess:
             self.close()
         return answer
 
-    def prompts(self, count: int, position: int) -> list[Example]:
+    def prompts(self, count: int, position: int) -> list[TaskExample]:
         """Return `count` examples of the task from `position` on. There is no time limit, as for all of a job's data.
 
         Raises:
             RuntimeError: The task fails, or the process has died. The message is one line.
         """
-        examples: list[Example] = self._asked(("prompts", count, position), None, f"prompts({count}, {position}) of the task")
+        examples: list[TaskExample] = self._asked(("prompts", count, position), None, f"prompts({count}, {position}) of the task")
         return examples
 
     def wait_until_ready(self) -> None:
@@ -143,7 +143,7 @@ def serve(line: Connection) -> None:
         pass
 
 
-def _answer(task: Task, line: Connection) -> None:
+def _answer(task: GrpoTask, line: Connection) -> None:
     what, *arguments = line.recv()
     began = time.monotonic()
     try:
@@ -157,7 +157,7 @@ def _answer(task: Task, line: Connection) -> None:
         line.send(f"{error}; the job's log has more")
 
 
-def _prompts(task: Task, count: int, position: int) -> list[Example]:
+def _prompts(task: GrpoTask, count: int, position: int) -> list[TaskExample]:
     try:
         return list(task.prompts(count, position))
     except Exception as error:  # a user's class may raise anything

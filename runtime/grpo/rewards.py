@@ -20,7 +20,7 @@ from policies.rollout.rounds import RewardTimeout
 from runtime.grpo.reward_process import RewardProcess
 from runtime.jobs.making import make_task
 from runtime.jobs.spec import TaskJob
-from runtime.jobs.tasks import Example, reward_of, score
+from runtime.jobs.tasks import TaskExample, reward_of, score
 from runtime.phases import WorkerHandle, runtime_hook
 
 Place = RewardProcess | WorkerHandle
@@ -67,7 +67,7 @@ class Rewards:
         for place in self._places:
             _ask(place, "wait_until_ready")
 
-    def submit(self, example: Example, decode: Callable[[], str], learning: bool = True) -> Future[float]:
+    def submit(self, example: TaskExample, decode: Callable[[], str], learning: bool = True) -> Future[float]:
         """Begin to compute the reward of a response.
 
         Args:
@@ -81,23 +81,23 @@ class Rewards:
         """
         return self._threads.submit(self._reward, example, decode, learning and self.learning)
 
-    def prompts(self, count: int, position: int) -> list[Example]:
+    def prompts(self, count: int, position: int) -> list[TaskExample]:
         """Return `count` examples of a user's own task from `position` on. Its code runs only in the reward processes.
 
         Raises:
             RuntimeError: The task fails. The message is one line.
         """
         with self._place() as place:
-            examples: list[Example] = _ask(place, "prompts", count, position)
+            examples: list[TaskExample] = _ask(place, "prompts", count, position)
         return examples
 
     def learn(self, anchors: Mapping[str, float]) -> None:
-        """Take over anchors that other engines or an earlier object have measured (see `news`)."""
+        """Take over anchors that other engines or an earlier object have measured (see `grown_anchors`)."""
         if self._timeout is not None:
             with self._lock:
                 self._timeout.learn(anchors)
 
-    def news(self) -> tuple[dict[str, float], int]:
+    def grown_anchors(self) -> tuple[dict[str, float], int]:
         """Return the anchors that have grown, in seconds by test, and how many rewards were stopped, both since the last call."""
         with self._lock:
             anchors = {test: self._timeout.anchors[test] for test in sorted(self._news)} if self._timeout else {}
@@ -120,7 +120,7 @@ class Rewards:
         finally:
             self._idle.put(place)
 
-    def _reward(self, example: Example, decode: Callable[[], str], learning: bool) -> float:
+    def _reward(self, example: TaskExample, decode: Callable[[], str], learning: bool) -> float:
         response = decode()
         if self._here is not None:
             return score(self._here, example, response)
@@ -150,7 +150,7 @@ def _ask(place: Place, method: str, *arguments: Any) -> Any:
     return getattr(place, method)(*arguments)
 
 
-def name_of(example: Example) -> str:
+def name_of(example: TaskExample) -> str:
     """Return a name for an example's test. It does not depend on the example's number."""
     return hashlib.sha256(repr((example.prompt, example.answer)).encode()).hexdigest()[:16]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from rollmux_env.rollout.policy import Round
 from runtime.grpo.engines import RolloutEngines
-from runtime.grpo.messages import Status
-from runtime.grpo.shares import Course, RacedRollout
+from runtime.grpo.messages import ResponseStatus
+from runtime.grpo.shares import RacedRollout, RolloutCourse
 from runtime.jobs.spec import TaskJob
 from runtime.phases import runtime_hook
 
@@ -51,11 +51,11 @@ def run_rollout(spec: TaskJob, engines: RolloutEngines, due: Round, anchors: Map
             runtime_hook.report(engine_size=course.size, resizes=course.resizes, preemptions=preemptions)
 
 
-def _course_of(spec: TaskJob, engines: RolloutEngines, due: Round) -> Course:
+def _course_of(spec: TaskJob, engines: RolloutEngines, due: Round) -> RolloutCourse:
     """Return how the rollout runs: as its rollout policy decides, as a race for the first complete prompts, or plainly."""
     if engines.control is None or runtime_hook.worst_case:
         is_race = len(due.prompts) > due.wanted and not runtime_hook.worst_case and len(engines) > 1
-        return (RacedRollout if is_race else Course)(due, spec.rollout.tensor_parallel)
+        return (RacedRollout if is_race else RolloutCourse)(due, spec.rollout.tensor_parallel)
     from runtime.grpo.control import ControlledRollout
 
     course = ControlledRollout(engines.control, due)
@@ -63,7 +63,7 @@ def _course_of(spec: TaskJob, engines: RolloutEngines, due: Round) -> Course:
     return course
 
 
-def _change(engines: RolloutEngines, course: Course, before: Sequence[int], is_whole: bool, now_s: float) -> None:
+def _change(engines: RolloutEngines, course: RolloutCourse, before: Sequence[int], is_whole: bool, now_s: float) -> None:
     """Decide where a rollout that has stopped continues.
 
     Args:
@@ -86,7 +86,7 @@ def _change(engines: RolloutEngines, course: Course, before: Sequence[int], is_w
     runtime_hook.wake(course.wake if is_whole or course.races else None)
 
 
-def _statuses(engines: RolloutEngines) -> list[Status]:
+def _statuses(engines: RolloutEngines) -> list[ResponseStatus]:
     """Return the status of every response of the rollout."""
     return [one for own in engines.ask("status") for one in own]
 

@@ -14,19 +14,19 @@ from rollmux_segment import Footprint
 from policies.rollout.rounds import Standing
 from runtime.engines.interface import Engine, Response, Sampling
 from runtime.engines.memory import SEQUENCES
-from runtime.gpus import OwnOfCuda
-from runtime.grpo.messages import Results, Sampled, Status, Timed, stage, timed
+from runtime.gpus import CudaOverhead
+from runtime.grpo.messages import ResponseStatus, ShareResults, ShareSamples, Timed, stage, timed
 from runtime.grpo.rewards import Rewards
-from runtime.grpo.shares import Prompts, RunningShare, Share, rounds_of
+from runtime.grpo.shares import EngineShare, Prompts, RunningShare, rounds_of
 from runtime.grpo.state import read_data, stage_weights
 from runtime.jobs.spec import TaskJob
-from runtime.jobs.tasks import Example
+from runtime.jobs.tasks import TaskExample
 from runtime.machine import Node, memory_id, threads_of
 from runtime.phases import WorkerHandle, runtime_hook
 
 if TYPE_CHECKING:
     from rollmux_env.timing.replica import ReplicaTiming
-    from runtime.residency.staging import Landed
+    from runtime.residency.staging import StagedVersion
     from runtime.sync.wire import Address, Transfer
 
 
@@ -63,7 +63,7 @@ class RolloutWorker:
         self._reward_workers = [reward_workers[(place * count // of + k) % count] for k in range(count)]
         self._evaluated: list[Future[float]] = []
         self._shares: list[RunningShare] = []
-        self._sampled: list[Sampled] = []
+        self._sampled: list[ShareSamples] = []
         self._worst_case = True  # until a real round begins, weights that come are not kept
         self._dropped = False  # whether the engine sleeps without weights, because the staged ones will replace them
 
@@ -81,7 +81,7 @@ class RolloutWorker:
         """
         stages: dict[str, float] = {}
         self._rewards = Rewards(self._spec, self._reward_workers)  # its processes start while the engine starts
-        self._own = OwnOfCuda(len(self._node.gpus))
+        self._own = CudaOverhead(len(self._node.gpus))
         with stage(stages, "import"):
             import torch
 
@@ -173,7 +173,9 @@ class RolloutWorker:
         staged = (staged if staged.host else Footprint(host=self._stage_bytes)) + self._staged.footprint()
         return self._own.added(footprint) + staged
 
-    def begin(self, iteration: int, worst_case: bool, total: int, shares: Sequence[Share], anchors: Mapping[str, float]) -> None:
+    def begin(
+        self, iteration: int, worst_case: bool, total: int, shares: Sequence[EngineShare], anchors: Mapping[str, float]
+    ) -> None:
         """Begin this engine's shares of a round.
 
         Args:
@@ -253,9 +255,9 @@ class RolloutWorker:
             self._done -= len(running)
         return tuple(share.place for share in self._shares if not share.over)
 
-    def status(self) -> tuple[Status, ...]:
+    def status(self) -> tuple[ResponseStatus, ...]:
         """Return the status of each share at this engine. Only for shares of one response."""
-        return tuple(Status(share.place, share.tokens_so_far(), share.end_s) for share in self._shares)
+        return tuple(ResponseStatus(share.place, share.tokens_so_far(), share.end_s) for share in self._shares)
 
     def standings(self) -> tuple[int, dict[int, Standing]]:
         """Return how many responses have finished or were dropped here, and the standing of each prompt of the shares here."""
@@ -271,13 +273,13 @@ class RolloutWorker:
         """Return how often a full cache has put a response back since this round began."""
         return self._engine.preemptions - self._preempted
 
-    def leave(self, places: Collection[int] | None = None) -> tuple[Share, ...]:
+    def leave(self, places: Collection[int] | None = None) -> tuple[EngineShare, ...]:
         """Give up the unfinished shares, or only those at some places, and return them."""
         unfinished = [share for share in self._shares if not share.over and (places is None or share.place in places)]
         self._shares = [share for share in self._shares if share not in unfinished]
         return tuple(share.packed() for share in unfinished)
 
-    def join(self, places: Collection[int], *messages: tuple[Share, ...]) -> None:
+    def join(self, places: Collection[int], *messages: tuple[EngineShare, ...]) -> None:
         """Take over those of the given shares that have one of these places."""
         self._shares += [self._running(share) for shares in messages for share in shares if share.place in places]
 
@@ -307,7 +309,7 @@ class RolloutWorker:
         rewards, self._evaluated = self._evaluated, []
         return sum(reward.result() for reward in rewards), len(rewards)
 
-    def results(self) -> Results:
+    def results(self) -> ShareResults:
         """Wait for the rewards of the shares that ended here, and report about them.
 
         Raises:
@@ -315,7 +317,7 @@ class RolloutWorker:
         """
         self._sampled = [share.sampled() for share in self._shares]
         lines = [line for share, part in zip(self._shares, self._sampled, strict=True) for line in share.lines(part)]
-        return Results(lines, self._sample(), *self._rewards.news())
+        return ShareResults(lines, self._sample(), *self._rewards.grown_anchors())
 
     def _sample(self) -> tuple[str, list[str], list[float]] | None:
         """Return the first prompt that was sampled here, the responses to it, and their rewards."""
@@ -326,15 +328,15 @@ class RolloutWorker:
         texts = [str(self._tokenizer.decode([*one.token_ids], skip_special_tokens=True)) for one in part.responses[:count]]
         return str(self._tokenizer.decode([*part.prompts[0]])), texts, [*part.rewards[:count]]
 
-    def take(self) -> list[Sampled]:
+    def take(self) -> list[ShareSamples]:
         """Return the samples of the last `results`, to train on."""
         return self._sampled
 
-    def _running(self, share: Share) -> RunningShare:
+    def _running(self, share: EngineShare) -> RunningShare:
         """Return a share together with its prompts."""
         return RunningShare(share, self._prompts.numbered(share.round.prompts), self._rewarded)
 
-    def _rewarded(self, example: Example, response: Response, learning: bool = True) -> Future[float]:
+    def _rewarded(self, example: TaskExample, response: Response, learning: bool = True) -> Future[float]:
         tokens = list(response.token_ids)
         return self._rewards.submit(example, lambda: str(self._tokenizer.decode(tokens, skip_special_tokens=True)), learning)
 
@@ -366,11 +368,11 @@ class RolloutWorker:
             self._stage.end()
             self._inbox.close()
 
-    def landed(self) -> Landed | None:
+    def landed(self) -> StagedVersion | None:
         """Return the weights that are staged here for the engines of this machine, or None."""
-        return self._stage.landed()
+        return self._stage.staged_version()
 
-    def know(self, landed: Landed | None) -> None:
+    def know(self, landed: StagedVersion | None) -> None:
         """Tell this worker which weights are staged for it, possibly by another worker.
 
         Args:

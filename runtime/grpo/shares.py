@@ -16,12 +16,12 @@ from policies.rollout.rounds import Race, Rounds, Standing, least_more, winners
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.policy import Round
 from runtime.engines.interface import Response
-from runtime.grpo.messages import Line, Sampled, Status
+from runtime.grpo.messages import ResponseLine, ResponseStatus, ShareSamples
 from runtime.grpo.rewards import Rewards
-from runtime.jobs.jsonl import Lines, read_examples
+from runtime.jobs.jsonl import JsonlTask, read_examples
 from runtime.jobs.models import prompt_tokens
 from runtime.jobs.spec import TaskJob
-from runtime.jobs.tasks import BUILT_IN, Example, Task
+from runtime.jobs.tasks import BUILT_IN, GrpoTask, TaskExample
 
 _LOOKS = 64  # largest number of times that the job judges a rollout which races
 Key = tuple[int, int]  # a response: number of its prompt, and which of the responses to it
@@ -30,7 +30,7 @@ Key = tuple[int, int]  # a response: number of its prompt, and which of the resp
 class Prompt(NamedTuple):
     """An example and the token ids of its prompt."""
 
-    example: Example
+    example: TaskExample
     tokens: tuple[int, ...]
 
 
@@ -51,12 +51,12 @@ class Prompts:
 
     def __init__(self, spec: TaskJob, tokenizer: Any, rewards: Rewards) -> None:
         self._tokenizer, self._most, self._name = tokenizer, spec.algorithm.max_prompt_tokens, spec.task.name
-        self._source: Task | Rewards = rewards
+        self._source: GrpoTask | Rewards = rewards
         if spec.task.name in BUILT_IN:
             self._source = BUILT_IN[spec.task.name](spec.seed)
         elif spec.task.name == "jsonl":
             lines = self._short_enough(read_examples(spec.task, spec.folder), spec.task.file)
-            self._source = Lines([prompt.example for prompt in lines], spec.seed)
+            self._source = JsonlTask([prompt.example for prompt in lines], spec.seed)
         self.held_out: tuple[Prompt, ...] = ()
         if spec.evaluation is not None:
             task = spec.task.model_copy(update={"file": spec.evaluation.file})
@@ -85,10 +85,10 @@ class Prompts:
                 raise RuntimeError(f"a prompt has {len(prompt.tokens)} tokens; max_prompt_tokens is {self._most}")
         return prompts
 
-    def _prompt(self, example: Example) -> Prompt:
+    def _prompt(self, example: TaskExample) -> Prompt:
         return Prompt(example, prompt_tokens(self._tokenizer, example))
 
-    def _short_enough(self, examples: Sequence[Example], file: str | None) -> list[Prompt]:
+    def _short_enough(self, examples: Sequence[TaskExample], file: str | None) -> list[Prompt]:
         """Return the prompts of a file's examples, without those that are too long."""
         prompts = [self._prompt(example) for example in examples]
         fitting = [prompt for prompt in prompts if len(prompt.tokens) <= self._most]
@@ -110,7 +110,7 @@ def is_controlled(spec: TaskJob) -> bool:
     return spec.rollout.policy not in ("plain", "tail-batching")
 
 
-class Finished(NamedTuple):
+class CountedResponse(NamedTuple):
     """A response that counts.
 
     Attributes:
@@ -129,7 +129,7 @@ class Finished(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Share:
+class EngineShare:
     """A share of a round, as it is sent to an engine.
 
     Attributes:
@@ -144,14 +144,14 @@ class Share:
 
     place: int
     round: Round
-    finished: tuple[Finished, ...] = ()
+    finished: tuple[CountedResponse, ...] = ()
     begun: tuple[tuple[Key, Response], ...] = ()
     began_s: float | None = None
     switches: int = 0
     stream: int | None = None
 
 
-class Course:
+class RolloutCourse:
     """Course of a rollout in which nothing is decided: every engine has a share and keeps it.
 
     Args:
@@ -174,19 +174,19 @@ class Course:
     def __init__(self, round: Round, size: int) -> None:
         self._round, self.size = round, size
 
-    def dealt(self, engines: int) -> list[tuple[Share, ...]]:
+    def dealt(self, engines: int) -> list[tuple[EngineShare, ...]]:
         """Return the shares with which each of `engines` engines begins."""
-        return [(Share(k, share),) for k, share in enumerate(self._round.shares(engines))]
+        return [(EngineShare(k, share),) for k, share in enumerate(self._round.shares(engines))]
 
-    def act(self, statuses: Iterable[Status], now_s: float) -> dict[int, int]:
+    def act(self, statuses: Iterable[ResponseStatus], now_s: float) -> dict[int, int]:
         """Return the new engines of shares that must move, as {place: engine}."""
         return {}
 
-    def end(self, statuses: Iterable[Status], now_s: float, preemptions: int = 0) -> None:
+    def end(self, statuses: Iterable[ResponseStatus], now_s: float, preemptions: int = 0) -> None:
         """Observe the end of the rollout."""
 
 
-class RacedRollout(Course):
+class RacedRollout(RolloutCourse):
     """Course of a rollout on several engines that launches more than it needs. It ends on all of them together (see `winners`).
 
     The engines stop when enough responses have finished to possibly end it. If it is not over, they continue with the same shares.
@@ -198,7 +198,7 @@ class RacedRollout(Course):
         super().__init__(round, size)
         self.wake = round.wanted * round.needed
 
-    def dealt(self, engines: int) -> list[tuple[Share, ...]]:
+    def dealt(self, engines: int) -> list[tuple[EngineShare, ...]]:
         """Return the shares as in any course, except that no share ends before all of its prompts are complete."""
         return [
             tuple(replace(one, round=replace(one.round, wanted=len(one.round.prompts))) for one in own)
@@ -235,14 +235,16 @@ class RunningShare:
         begun: Unfinished responses with tokens so far, by key.
     """
 
-    def __init__(self, share: Share, prompts: Mapping[int, Prompt], rewarded: Callable[[Example, Response], Future[float]]) -> None:
+    def __init__(
+        self, share: EngineShare, prompts: Mapping[int, Prompt], rewarded: Callable[[TaskExample, Response], Future[float]]
+    ) -> None:
         self.place = share.place
         self.prompts, self._rewarded = prompts, rewarded
         self.begun = dict(share.begun)
         self._began_s = time() if share.began_s is None else share.began_s
         self._switches = share.switches
         self._race, self._stream = Race(share.round), share.stream
-        self._finished: dict[Key, Finished] = {}  # in the order in which they ended
+        self._finished: dict[Key, CountedResponse] = {}  # in the order in which they ended
         self._rewards: dict[Key, Future[float]] = {}
         self._running = dict.fromkeys((prompt, k) for prompt in share.round.prompts for k in range(share.round.responses))
         if self._race.over:  # the share has no prompts
@@ -294,9 +296,9 @@ class RunningShare:
         """Record that a response has finished, and return the responses to drop now."""
         if key not in self._running:  # the response was dropped in the same instant
             return []
-        return self._count(Finished(key, response, None, max(0.0, time() - self._began_s), self._switches))
+        return self._count(CountedResponse(key, response, None, max(0.0, time() - self._began_s), self._switches))
 
-    def _count(self, one: Finished) -> list[Key]:
+    def _count(self, one: CountedResponse) -> list[Key]:
         """Record a finished response, with a reward that is known or still to compute. Returns the responses to drop now."""
         key, reward = one.key, Future[float]()
         if one.reward is None:
@@ -310,7 +312,7 @@ class RunningShare:
             del self._running[other]
         return dropped
 
-    def packed(self) -> Share:
+    def packed(self) -> EngineShare:
         """Return the share so that it can continue at another engine. Rewards that are not known yet are computed there.
 
         Raises:
@@ -319,9 +321,9 @@ class RunningShare:
         known = {key: None if one.cancel() or not one.done() else one.result() for key, one in self._rewards.items()}
         finished = tuple(one._replace(reward=known[key]) for key, one in self._finished.items())
         begun = tuple((key, response) for key, response in self.begun.items() if key in self._running)
-        return Share(self.place, self._race.round, finished, begun, self._began_s, self._switches + 1, self._stream)
+        return EngineShare(self.place, self._race.round, finished, begun, self._began_s, self._switches + 1, self._stream)
 
-    def sampled(self) -> Sampled:
+    def sampled(self) -> ShareSamples:
         """Wait for the rewards, and return the responses to train on, prompt by prompt.
 
         Raises:
@@ -332,14 +334,14 @@ class RunningShare:
             self._rewards[key].cancel()  # it is not needed
         responses = tuple(self._finished[key].response for key in keys)
         rewards = tuple(self._rewards[key].result() for key in keys)
-        return Sampled(self.place, tuple(self.prompts[prompt].tokens for prompt, _ in keys), responses, rewards)
+        return ShareSamples(self.place, tuple(self.prompts[prompt].tokens for prompt, _ in keys), responses, rewards)
 
-    def lines(self, sampled: Sampled) -> list[Line]:
+    def lines(self, sampled: ShareSamples) -> list[ResponseLine]:
         """Return a line about each of the responses in `sampled`."""
         counted = [self._finished[key] for key in self._counted()]
         prompts = [(one.key[0], len(self.prompts[one.key[0]].tokens)) for one in counted]
         return [
-            Line(self.place, *prompt, len(one.response.token_ids), one.seconds, one.switches, reward)
+            ResponseLine(self.place, *prompt, len(one.response.token_ids), one.seconds, one.switches, reward)
             for prompt, one, reward in zip(prompts, counted, sampled.rewards, strict=True)
         ]
 
@@ -348,7 +350,7 @@ class RunningShare:
         return [(prompt, k) for prompt in sorted(self._race.complete) for k in self._race.counted(prompt)]
 
 
-def figures(engines: Sequence[Sequence[Line]], longest: int) -> dict[str, float]:
+def figures(engines: Sequence[Sequence[ResponseLine]], longest: int) -> dict[str, float]:
     """Return the figures of a rollout: means over its responses, and the fraction of prompts whose responses have equal rewards.
 
     Args:
@@ -360,7 +362,7 @@ def figures(engines: Sequence[Sequence[Line]], longest: int) -> dict[str, float]
     for line in lines:
         groups.setdefault(line.prompt, []).append(line.reward)
 
-    def mean(of: Callable[[Line], float]) -> float:
+    def mean(of: Callable[[ResponseLine], float]) -> float:
         """Return a mean computed from the mean of each engine."""
         return sum(sum(map(of, own)) / len(own) * len(own) for own in engines if own) / len(lines)
 

@@ -23,8 +23,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
 from runtime.checkpoints import write_hashed
 from runtime.engines.interface import Response
-from runtime.grpo.messages import Rolled, Rollout, Sampled
-from runtime.phases import Reported
+from runtime.grpo.messages import RolloutSamples, SampledRollout, ShareSamples
+from runtime.phases import IterationReports
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ _KINDS = ("weights", "exp_avg", "exp_avg_sq")
 _PIECE = 64 << 20  # number of bytes that are read and cast at a time
 
 
-class Data(NamedTuple):
+class DataPosition(NamedTuple):
     """Position of a job in its data.
 
     Attributes:
@@ -54,7 +54,7 @@ class Data(NamedTuple):
     anchors: dict[str, float]
 
 
-def write_data(folder: Path, data: Data) -> None:
+def write_data(folder: Path, data: DataPosition) -> None:
     """Write the position of a job in its data.
 
     Args:
@@ -67,9 +67,9 @@ def write_data(folder: Path, data: Data) -> None:
     write_whole(folder / _DATA, json.dumps(data._asdict()))
 
 
-def read_data(folder: Path) -> Data:
+def read_data(folder: Path) -> DataPosition:
     """Read what `write_data` has written."""
-    return Data(**{"anchors": {}} | json.loads((folder / _DATA).read_text()))  # older checkpoints have no anchors
+    return DataPosition(**{"anchors": {}} | json.loads((folder / _DATA).read_text()))  # older checkpoints have no anchors
 
 
 def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Mapping[str, Any]) -> dict[str, tuple[int, str]]:
@@ -87,17 +87,17 @@ def write_shards(folder: Path, rank: int, shards: Mapping[str, Tensor], info: Ma
     Raises:
         OSError: The disk is full, or the folder does not exist.
     """
-    from runtime.residency.layout import Layout
+    from runtime.residency.layout import WeightLayout
     from runtime.residency.staging import pieces
 
-    layout = Layout.of(shards)
+    layout = WeightLayout.of(shards)
     if rank == 0:
         (folder / _INFO).write_text(json.dumps(dict(info)))
     content = (piece.numpy().data for _, piece in pieces(shards, layout))
     return {_name(rank): write_hashed(folder / _name(rank), chain([layout.header()], content))}
 
 
-class Rows:
+class ShardedTensor:
     """A tensor of a checkpoint, of which each rank has written some rows. Only rows that are asked for are read.
 
     Args:
@@ -128,7 +128,7 @@ class Rows:
         return inside[0] if len(inside) == 1 else torch.cat(inside)
 
 
-def read_state(folder: Path, kinds: tuple[str, ...] = _KINDS) -> tuple[dict[str, Rows], dict[str, Any]]:
+def read_state(folder: Path, kinds: tuple[str, ...] = _KINDS) -> tuple[dict[str, ShardedTensor], dict[str, Any]]:
     """Open the tensors of a checkpoint, for `Trainer.load_state`, and read its counts. No tensor data is read yet.
 
     Args:
@@ -152,7 +152,7 @@ def read_state(folder: Path, kinds: tuple[str, ...] = _KINDS) -> tuple[dict[str,
         for name in file.keys():  # noqa: SIM118 (it is not a mapping)
             if name.partition(".")[0] in kinds:
                 parts.setdefault(name, []).append(file.get_slice(name))
-    return {name: Rows(own) for name, own in parts.items()}, info
+    return {name: ShardedTensor(own) for name, own in parts.items()}, info
 
 
 def stage_weights(folder: Path, stage: WeightStage, dtype: torch.dtype) -> int:
@@ -168,11 +168,11 @@ def stage_weights(folder: Path, stage: WeightStage, dtype: torch.dtype) -> int:
     """
     import torch
 
-    from runtime.residency.layout import Layout
+    from runtime.residency.layout import WeightLayout
 
     tensors, info = read_state(folder, ("weights",))
     weights = {name.removeprefix("weights."): rows for name, rows in tensors.items()}
-    layout = Layout.of({name: torch.empty(rows.shape, dtype=dtype, device="meta") for name, rows in weights.items()})
+    layout = WeightLayout.of({name: torch.empty(rows.shape, dtype=dtype, device="meta") for name, rows in weights.items()})
     version = int(info["updates"])
     stage.begin(layout, version)
     for name, _, shape, start, end in layout.tensors:
@@ -184,7 +184,7 @@ def stage_weights(folder: Path, stage: WeightStage, dtype: torch.dtype) -> int:
     return version
 
 
-def write_rollouts(folder: Path, version: int, rollouts: Sequence[Rollout], fetch: Callable[[Any], Any]) -> None:
+def write_rollouts(folder: Path, version: int, rollouts: Sequence[SampledRollout], fetch: Callable[[Any], Any]) -> None:
     """Write the rollouts that wait for their training.
 
     Args:
@@ -210,7 +210,7 @@ def write_rollouts(folder: Path, version: int, rollouts: Sequence[Rollout], fetc
     write_whole(folder / _INDEX, json.dumps({"version": version, "rollouts": index}))
 
 
-def read_rollouts(folder: Path) -> tuple[int, list[Rollout]]:
+def read_rollouts(folder: Path) -> tuple[int, list[SampledRollout]]:
     """Read what `write_rollouts` has written.
 
     Returns:
@@ -226,20 +226,20 @@ def read_rollouts(folder: Path) -> tuple[int, list[Rollout]]:
     rollouts = []
     for one in known["rollouts"]:
         shares = [_share(place, arrays, f"{one['number']}.{place}.") for place in one["places"]]
-        reported = Reported()
+        reported = IterationReports()
         reported.metrics.update(one["metrics"])
-        rollouts.append(Rollout(one["number"], Rolled((shares,), one["complete"]), reported))
+        rollouts.append(SampledRollout(one["number"], RolloutSamples((shares,), one["complete"]), reported))
     return known["version"], rollouts
 
 
-def _values(samples: Sequence[Any], fetch: Callable[[Any], Any]) -> list[list[Sampled]]:
+def _values(samples: Sequence[Any], fetch: Callable[[Any], Any]) -> list[list[ShareSamples]]:
     """Return what each engine has sampled: fetched from workers, or already present if it comes from a checkpoint."""
     calls = [one for one in samples if not isinstance(one, list)]
     fetched = iter(fetch(calls) if calls else ())
     return [one if isinstance(one, list) else next(fetched) for one in samples]
 
 
-def _arrays(share: Sampled) -> _Arrays:
+def _arrays(share: ShareSamples) -> _Arrays:
     prompts, responses = share.prompts, share.responses
     return {
         "prompts": _joined(prompts, np.int64),
@@ -256,13 +256,13 @@ def _joined(rows: Sequence[Sequence[Any]], kind: type[Any]) -> NDArray[Any]:
     return np.concatenate([np.array(row, kind) for row in rows]) if rows else np.zeros(0, kind)
 
 
-def _share(place: int, arrays: _Arrays, prefix: str) -> Sampled:
+def _share(place: int, arrays: _Arrays, prefix: str) -> ShareSamples:
     values = {name: arrays[prefix + name] for name in ("prompts", "tokens", "logprobs", "versions", "rewards")}
     prompts = _rows(values["prompts"], arrays[prefix + "prompt_lengths"])
     lengths = arrays[prefix + "lengths"]
     tokens, logprobs, versions = (_rows(values[name], lengths) for name in ("tokens", "logprobs", "versions"))
     responses = [_response(k, *parts) for k, parts in enumerate(zip(tokens, logprobs, versions, strict=True))]
-    return Sampled(place, tuple(prompts), tuple(responses), tuple(values["rewards"].tolist()))
+    return ShareSamples(place, tuple(prompts), tuple(responses), tuple(values["rewards"].tolist()))
 
 
 def _response(number: int, tokens: tuple[int, ...], logprobs: tuple[float, ...], versions: tuple[int, ...]) -> Response:

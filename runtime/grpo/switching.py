@@ -7,7 +7,7 @@ from typing import Any
 
 from rollmux_segment import Footprint
 
-from runtime.grpo.seats import footprint_of
+from runtime.grpo.engine_slots import footprint_of
 from runtime.phases import runtime_hook
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rollmux_segment import Footprint
 
-from runtime.gpus import OwnOfCuda
-from runtime.grpo.messages import Kept, Sampled, Timed, stage, timed
+from runtime.gpus import CudaOverhead
+from runtime.grpo.messages import ShareSamples, StagedShard, Timed, stage, timed
 from runtime.grpo.state import read_state, write_shards
 from runtime.jobs.spec import TaskJob
 from runtime.machine import Node, threads_of
@@ -67,7 +67,7 @@ class TrainingWorker:
             checkpoint: Folder of a checkpoint whose state is loaded, or None.
         """
         stages: dict[str, float] = {}
-        self._own = OwnOfCuda(len(self._node.gpus))
+        self._own = CudaOverhead(len(self._node.gpus))
         with stage(stages, "import"):
             from runtime.jobs.models import model_directory
             from runtime.training.trainer import Trainer
@@ -120,7 +120,7 @@ class TrainingWorker:
         footprint = self._own.added(footprint)
         return footprint if self._buffer is None else footprint + self._buffer.footprint()
 
-    def update(self, *parts: Sequence[Sampled]) -> dict[str, float]:
+    def update(self, *parts: Sequence[ShareSamples]) -> dict[str, float]:
         """Train on the responses of an iteration.
 
         Args:
@@ -147,7 +147,7 @@ class TrainingWorker:
         metrics |= {"sampled_version": float(versions.min()), "trained_version": float(version)}
         return metrics | ({"staleness": version - float(versions.mean())} if self._spec.staleness else {})
 
-    def keep_weights(self, whole: bool) -> Kept:
+    def keep_weights(self, whole: bool) -> StagedShard:
         """Copy the new weights to host memory, to send them while another job has the device. All ranks must call it.
 
         Args:
@@ -166,7 +166,7 @@ class TrainingWorker:
         write = trainer.write_weights if whole else trainer.write_shard
         write(self._buffer.bytes[:nbytes])
         self._pending_weights = trainer.updates, nbytes
-        return Kept(trainer.updates, layout, ranges)
+        return StagedShard(trainer.updates, layout, ranges)
 
     def send(self, transfer: Transfer) -> int:
         """Send the kept weights to the rollout workers, which must receive them at the same time.
@@ -177,12 +177,12 @@ class TrainingWorker:
         Raises:
             RuntimeError: Other weights were kept, or a stream broke. The message is one line.
         """
-        from runtime.residency.layout import Memory
+        from runtime.residency.layout import WeightMemory
         from runtime.sync.streams import send_streams
 
         assert self._buffer is not None
         (version, nbytes), self._pending_weights = self._pending_weights, None
-        return send_streams(self._rank, transfer, version, self._buffer.bytes[:nbytes], Memory(self._buffer.file))
+        return send_streams(self._rank, transfer, version, self._buffer.bytes[:nbytes], WeightMemory(self._buffer.file))
 
     def begin_writing(self, folder: str) -> None:
         """Begin to write this rank's part of a checkpoint in a thread, with the state as it is now.

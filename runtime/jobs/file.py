@@ -26,7 +26,7 @@ from runtime.jobs.spec import KINDS, NO_POOL, JobSpec, for_its_kind
 _SCENARIO = "; no job has a task, class, attach or command: `rollmux bench` reads scenario files"
 
 
-class Jobs(FileModel):
+class JobFile(FileModel):
     """A job file."""
 
     version: Version
@@ -37,14 +37,14 @@ class Jobs(FileModel):
     """The jobs."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Jobs:
+    def _fits(self) -> JobFile:
         if self.cluster is not None and (other := _other_pool(self.cluster)):
             raise field_error(NO_POOL, "cluster", "pools", other)
         check_jobs(self.jobs, self.cluster)
         return self
 
 
-def load_jobs(path: str | Path) -> Jobs:
+def load_jobs(path: str | Path) -> JobFile:
     """Read a job file.
 
     Args:
@@ -60,7 +60,7 @@ def load_jobs(path: str | Path) -> Jobs:
     return jobs
 
 
-def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
+def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> JobFile:
     """Build jobs from the mapping that a file holds.
 
     Args:
@@ -72,7 +72,7 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> Jobs:
         InputError: One line with the source, the path of the field and what is wrong with its value.
     """
     hint = "" if any(has_key(data, kind) for kind in KINDS) else _SCENARIO
-    jobs = checked(Jobs, data, source, lambda mapping: merge_defaults(mapping, for_its_kind), hint)
+    jobs = checked(JobFile, data, source, lambda mapping: merge_defaults(mapping, for_its_kind), hint)
     here = [job.model_copy(update={"folder": os.path.abspath(located(folder, job.folder))}) for job in jobs.jobs]
     return jobs.model_copy(update={"jobs": tuple(here)})
 

@@ -13,11 +13,11 @@ from rollmux_env.files import json_lines
 from rollmux_env.validation_errors import describe, one_line
 from runtime.jobs.grpo_spec import TaskSpec
 from runtime.jobs.named import located
-from runtime.jobs.tasks import Example, Reward, generator, is_answer
+from runtime.jobs.tasks import Reward, TaskExample, generator, is_answer
 from runtime.jobs.verifiers import VERIFIERS, final_number
 
 
-def read_examples(spec: TaskSpec, folder: str) -> list[Example]:
+def read_examples(spec: TaskSpec, folder: str) -> list[TaskExample]:
     """Return the examples of a task's file, in its order. Empty lines are skipped.
 
     Args:
@@ -36,17 +36,17 @@ def read_examples(spec: TaskSpec, folder: str) -> list[Example]:
     return examples
 
 
-def _example(record: dict[str, Any], spec: TaskSpec, where: str) -> Example:
+def _example(record: dict[str, Any], spec: TaskSpec, where: str) -> TaskExample:
     prompt = _field(record, spec.prompt, where)
     before = ({"role": "system", "content": spec.system},) if spec.system is not None else ()
     if isinstance(prompt, list):
         messages = (*before, *_messages(prompt, f"{where}: {spec.prompt}"))
-        return Example(messages[-1]["content"], _answer(record, spec, where), record, messages, where)
+        return TaskExample(messages[-1]["content"], _answer(record, spec, where), record, messages, where)
     prompt = _text(prompt, f"{where}: {spec.prompt}")
     if not prompt.strip():
         raise InputError(f"{where}: {spec.prompt}: is empty")
     chat = (*before, {"role": "user", "content": prompt}) if spec.chat or before else ()
-    return Example(prompt, _answer(record, spec, where), record, chat, where)
+    return TaskExample(prompt, _answer(record, spec, where), record, chat, where)
 
 
 def _answer(record: dict[str, Any], spec: TaskSpec, where: str) -> str:
@@ -86,7 +86,7 @@ def _text(value: Any, where: str) -> str:
     return value
 
 
-class Lines:
+class JsonlTask:
     """A task with the lines of a file: every example once, in an order drawn from the seed, then again in another order.
 
     Args:
@@ -95,10 +95,10 @@ class Lines:
         reward: Function that returns the reward of a response to an example.
     """
 
-    def __init__(self, examples: list[Example], seed: int, reward: Reward = is_answer) -> None:
+    def __init__(self, examples: list[TaskExample], seed: int, reward: Reward = is_answer) -> None:
         self._examples, self._seed, self.reward = examples, seed, reward
 
-    def prompts(self, count: int, position: int) -> list[Example]:
+    def prompts(self, count: int, position: int) -> list[TaskExample]:
         """Return examples number `position` to `position + count - 1`."""
         examples = []
         size = len(self._examples)

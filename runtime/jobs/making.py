@@ -5,13 +5,13 @@ from __future__ import annotations
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import describe, one_line
 from runtime.jobs.grpo_spec import TaskSpec
-from runtime.jobs.jsonl import Lines, read_examples
+from runtime.jobs.jsonl import JsonlTask, read_examples
 from runtime.jobs.named import load_named
-from runtime.jobs.tasks import BUILT_IN, Example, Reward, Task, is_answer
+from runtime.jobs.tasks import BUILT_IN, GrpoTask, Reward, TaskExample, is_answer
 from runtime.jobs.verifiers import VERIFIERS
 
 
-def make_task(spec: TaskSpec, seed: int, folder: str = "", reads: bool = True) -> Task:
+def make_task(spec: TaskSpec, seed: int, folder: str = "", reads: bool = True) -> GrpoTask:
     """Make the task of a job.
 
     Args:
@@ -26,10 +26,10 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "", reads: bool = True) -
     if spec.name in BUILT_IN:
         return BUILT_IN[spec.name](seed)
     if spec.name == "jsonl":
-        return Lines(read_examples(spec, folder) if reads else [], seed, _reward(spec, folder))
+        return JsonlTask(read_examples(spec, folder) if reads else [], seed, _reward(spec, folder))
     task_class = load_named(spec.name, folder)
     try:
-        task: Task = task_class(seed=seed, **spec.options)
+        task: GrpoTask = task_class(seed=seed, **spec.options)
     except Exception as error:  # whatever a user's class raises
         raise InputError(f"{spec.name}: {one_line(f'{type(error).__name__}: {error}')}") from None
     for method in ("prompts", "reward"):
@@ -39,7 +39,7 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "", reads: bool = True) -
         first = task.prompts(1, 0)
     except Exception as error:  # whatever a user's class raises
         raise InputError(f"{spec.name}: prompts(1, 0) fails: {one_line(f'{type(error).__name__}: {error}')}") from None
-    if not (isinstance(first, list | tuple) and len(first) == 1 and isinstance(first[0], Example)):
+    if not (isinstance(first, list | tuple) and len(first) == 1 and isinstance(first[0], TaskExample)):
         raise InputError(f"{spec.name}: prompts(1, 0) gives {describe(first)}, not a list of one Example")
     return task
 

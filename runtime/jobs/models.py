@@ -23,7 +23,7 @@ from runtime.engines.pretrained import TOKENIZERS
 from runtime.engines.pretrained import load_tokenizer as load_tokenizer  # users' scripts import it from here
 from runtime.jobs.grpo_spec import TINY, ModelSpec
 from runtime.jobs.named import located
-from runtime.jobs.tasks import Example
+from runtime.jobs.tasks import TaskExample
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,7 +118,7 @@ def local_directory(path: Path) -> Path:
     return path.resolve()
 
 
-def prompt_tokens(tokenizer: Any, example: Example) -> tuple[int, ...]:
+def prompt_tokens(tokenizer: Any, example: TaskExample) -> tuple[int, ...]:
     """Return the token ids of an example's prompt, as they are passed to an engine.
 
     Args:

@@ -20,7 +20,7 @@ from rollmux_env.validation_errors import describe, one_line
 
 
 @dataclass(frozen=True)
-class Example:
+class TaskExample:
     """A prompt.
 
     Attributes:
@@ -39,19 +39,19 @@ class Example:
     where: str = ""
 
 
-class Task(Protocol):
+class GrpoTask(Protocol):
     """Interface of a user's task; it is made with `seed` and its `options` as keyword arguments."""
 
-    def prompts(self, count: int, position: int) -> list[Example]:
+    def prompts(self, count: int, position: int) -> list[TaskExample]:
         """Return examples number `position` to `position + count - 1`; a number always means the same example."""
         ...
 
-    def reward(self, example: Example, response: str) -> float:
+    def reward(self, example: TaskExample, response: str) -> float:
         """Return the reward of a response, without its end token: a finite number."""
         ...
 
 
-Reward = Callable[[Example, str], float]
+Reward = Callable[[TaskExample, str], float]
 
 
 def generator(seed: int, name: str, number: int) -> np.random.Generator:
@@ -66,11 +66,11 @@ class _Numbered:
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    def prompts(self, count: int, position: int) -> list[Example]:
+    def prompts(self, count: int, position: int) -> list[TaskExample]:
         """Return examples number `position` to `position + count - 1`."""
         return [self._example(number) for number in range(position, position + count)]
 
-    def _example(self, number: int) -> Example:
+    def _example(self, number: int) -> TaskExample:
         raise NotImplementedError
 
 
@@ -79,11 +79,11 @@ class Echo(_Numbered):
 
     LENGTH = 32
 
-    def _example(self, number: int) -> Example:
+    def _example(self, number: int) -> TaskExample:
         digit = str(generator(self._seed, "echo", number).integers(4))
-        return Example(f"{digit * 8}=", digit * self.LENGTH)
+        return TaskExample(f"{digit * 8}=", digit * self.LENGTH)
 
-    def reward(self, example: Example, response: str) -> float:
+    def reward(self, example: TaskExample, response: str) -> float:
         """Return the share of the first 32 characters that are right; missing ones are wrong."""
         return response[: self.LENGTH].count(example.prompt[0]) / self.LENGTH
 
@@ -93,11 +93,11 @@ class Count(_Numbered):
 
     LENGTH = 32
 
-    def _example(self, number: int) -> Example:
+    def _example(self, number: int) -> TaskExample:
         digit = int(generator(self._seed, "count", number).integers(10))
-        return Example(str(digit), "".join(str((digit + k) % 10) for k in range(1, 1 + self.LENGTH)))
+        return TaskExample(str(digit), "".join(str((digit + k) % 10) for k in range(1, 1 + self.LENGTH)))
 
-    def reward(self, example: Example, response: str) -> float:
+    def reward(self, example: TaskExample, response: str) -> float:
         """Return the share of the first 32 characters that follow the one before them; missing ones are wrong."""
         text = example.prompt + response[: self.LENGTH]
         return sum(pair in self._PAIRS for pair in map("".join, itertools.pairwise(text))) / self.LENGTH
@@ -117,25 +117,25 @@ class LongTail(_Numbered):
     SHARES = (0.45, 0.30, 0.15, 0.07, 0.03)
     """Shares of prompts that end in A, B, C, D and E."""
 
-    def _example(self, number: int) -> Example:
+    def _example(self, number: int) -> TaskExample:
         kind = generator(self._seed, "long-tail", number).choice(5, p=self.SHARES)
-        return Example(f"{number % 1000:03}{'ABCDE'[kind]}", "afkpu"[kind])
+        return TaskExample(f"{number % 1000:03}{'ABCDE'[kind]}", "afkpu"[kind])
 
-    def reward(self, example: Example, response: str) -> float:
+    def reward(self, example: TaskExample, response: str) -> float:
         """Return the share of the answer's letter in the response, or 0 for an empty one."""
         return response.count(example.answer) / len(response) if response else 0.0
 
 
-BUILT_IN: dict[str, Callable[[int], Task]] = {"echo": Echo, "count": Count, "long-tail": LongTail}
+BUILT_IN: dict[str, Callable[[int], GrpoTask]] = {"echo": Echo, "count": Count, "long-tail": LongTail}
 """Factories of built-in tasks from a seed, by name."""
 
 
-def is_answer(example: Example, response: str) -> float:
+def is_answer(example: TaskExample, response: str) -> float:
     """Return 1 if the response is the answer, else 0."""
     return float(response.strip() == example.answer.strip())
 
 
-def score(task: Task, example: Example, response: str) -> float:
+def score(task: GrpoTask, example: TaskExample, response: str) -> float:
     """Return the reward of a response after checking it.
 
     Args:
@@ -157,7 +157,7 @@ def score(task: Task, example: Example, response: str) -> float:
     return reward
 
 
-def reward_of(example: Example, response: str) -> str:
+def reward_of(example: TaskExample, response: str) -> str:
     """Return the words for the reward of a response, for messages."""
     return f"the reward of {describe(response)} to the prompt {describe(example.prompt)}" + (
         f" ({example.where})" if example.where else ""

@@ -21,7 +21,7 @@ from runtime.jobs.spec import ClassJob, TaskJob
 from runtime.jobside.checkpointing import CheckpointWriter, restore_randomness
 from runtime.jobside.job_log import iteration_line, note, start_line
 from runtime.jobside.job_session import JobSession
-from runtime.jobside.messages import Done, End, Order, OutOfOrder, Stopped
+from runtime.jobside.messages import CallOutOfOrder, IterationOrder, IterationResult, JobEnd, Stopped
 from runtime.machines.job_processes import mark_process
 from runtime.output import capture
 from runtime.phases import WorkerDied, runtime_hook, set_session
@@ -64,16 +64,16 @@ class Controller:
         """Return the process id."""
         return os.getpid()
 
-    def run(self) -> End:
+    def run(self) -> JobEnd:
         """Carry out orders until there are none, and return how the job ended, without objects of the user's classes."""
         try:
             return self._run()
         except BaseException as error:  # the user's `__str__` failed, or closing the job
-            return End("failed", self._session.where or "step", type(error).__name__)
+            return JobEnd("failed", self._session.where or "step", type(error).__name__)
 
-    def _run(self) -> End:
+    def _run(self) -> JobEnd:
         where = "start"
-        done: Done | None = None
+        done: IterationResult | None = None
         try:
             self._session.align_clocks()
             set_session(self._session)
@@ -84,7 +84,7 @@ class Controller:
             note(str(why))
             self._write_last()
             if not self._is_over:
-                return End("stopped")
+                return JobEnd("stopped")
         except BaseException as error:
             return self._end_of(error, self._session.where or where)
         finally:
@@ -94,9 +94,9 @@ class Controller:
         if self._models and isinstance(spec, TaskJob):
             line = keep_model(self._folder, self._folder / CHECKPOINTS / spec.id, spec)
         note(f"done; {line}" if line else "done")
-        return End("done", problem=line)
+        return JobEnd("done", problem=line)
 
-    def _end_of(self, error: BaseException, where: str) -> End:
+    def _end_of(self, error: BaseException, where: str) -> JobEnd:
         """Return how the job ends by an error, and print the error to its log."""
         problem = one_line(" ".join(str(error).split()), 500) or "no message"
         note(f"ERROR in {where}: {problem}")
@@ -105,24 +105,24 @@ class Controller:
         if died or short:
             self._writer.wait()  # the checkpoint in progress may be complete
         if died:
-            return End("died", where, problem, out_of_memory=short)
-        if not isinstance(error, RuntimeError | InputError | OutOfOrder):
+            return JobEnd("died", where, problem, out_of_memory=short)
+        if not isinstance(error, RuntimeError | InputError | CallOutOfOrder):
             problem = f"{type(error).__name__}: {problem}"
-        return End("failed", where, problem, traceback.format_exc()[-_DETAILS:], short)
+        return JobEnd("failed", where, problem, traceback.format_exc()[-_DETAILS:], short)
 
-    def _next(self, done: Done | None) -> Order | None:
+    def _next(self, done: IterationResult | None) -> IterationOrder | None:
         """Report the result of the last order, and wait for the next one."""
-        order: Order | None = self._session.ask("order", done)
+        order: IterationOrder | None = self._session.ask("order", done)
         if done is not None and done.checkpoint is not None:  # the answer means that it is in the journal
             self._writer.drop()
         return order
 
-    def _carry_out(self, order: Order) -> Done | None:
+    def _carry_out(self, order: IterationOrder) -> IterationResult | None:
         session = self._session
         if order.keep:
             self._settle()
             return None
-        if self._keeps(self._job):
+        if self._has_checkpoints(self._job):
             self._writer.write_if_due(self._job)
         began = monotonic()
         session.iteration, session.worst_case = order.iteration, order.profile
@@ -140,19 +140,19 @@ class Controller:
             job.profile()
         else:
             _step(job)
-        movable = self._keeps(job) or not session.workers
+        movable = self._has_checkpoints(job) or not session.workers
         if order.profile and not profiles_itself:
             self._close()
         session.iteration_done()
         seconds = monotonic() - began
         if order.profile or self._is_over:
             note(f"{'profiled' if order.profile else 'alone'} in {seconds:.2f} s")
-            return Done({}, movable, alive=self._job is not None)
+            return IterationResult({}, movable, is_state_kept=self._job is not None)
         return self._count(order, seconds, movable)
 
-    def _count(self, order: Order, seconds: float, movable: bool) -> Done:
+    def _count(self, order: IterationOrder, seconds: float, movable: bool) -> IterationResult:
         """Report and log a completed iteration, and return the result of its order."""
-        metrics, keeps = dict(runtime_hook.metrics), self._keeps(self._job)
+        metrics, keeps = dict(runtime_hook.metrics), self._has_checkpoints(self._job)
         note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, metrics))
         self._recent = [*self._recent[-PATIENCE:], metrics]
         for line in warnings(self._recent, self._spec.top_p):
@@ -163,18 +163,18 @@ class Controller:
             write_trajectories(self._trajectories, runtime_hook.reported.trajectories)
         self._writer.iterated(seconds)
         self._is_over = order.iteration + 1 == self._spec.iterations
-        return Done(metrics, movable, keeps, self._writer.write(self._job) if keeps and self._is_over else None)
+        return IterationResult(metrics, movable, keeps, self._writer.write(self._job) if keeps and self._is_over else None)
 
     def _settle(self) -> None:
         """Prepare the job to leave its place: stop its rollouts, and write its state to disk."""
         self._pause()
         self._session.leave_devices()
-        if self._keeps(self._job):
+        if self._has_checkpoints(self._job):
             self._writer.write_now(self._job)
         else:
             self._session.ask("idle")
 
-    def _keeps(self, job: Any) -> bool:
+    def _has_checkpoints(self, job: Any) -> bool:
         """Return whether a job has checkpoints."""
         return self._spec.checkpoint.is_wanted and hasattr(job, "checkpoint")
 
@@ -182,7 +182,7 @@ class Controller:
         """Write a checkpoint of the last iteration of a job that stops, if its state is still that one."""
         job = self._job
         if (
-            job is None or not self._keeps(job) or self._session.where == "checkpoint"
+            job is None or not self._has_checkpoints(job) or self._session.where == "checkpoint"
         ):  # in the last case there was no room on the disk
             return
         try:
@@ -198,7 +198,7 @@ class Controller:
         if hasattr(self._job, "pause"):
             self._job.pause()
 
-    def _make(self, order: Order) -> None:
+    def _make(self, order: IterationOrder) -> None:
         """Make the job under the permit of a rollout, from a checkpoint if there is one.
 
         The job's first rollout uses the same permit. An asynchronous job's first rollout asks for its own, since it may have to
@@ -243,12 +243,12 @@ def _step(job: Any) -> None:
     for name in dir(type(job)):
         marked = getattr(getattr(type(job), name, None), "rollmux_phase", None)
         if marked in methods:
-            raise OutOfOrder(f"{type(job).__name__} has two methods of the phase '{marked}' and no method `step`")
+            raise CallOutOfOrder(f"{type(job).__name__} has two methods of the phase '{marked}' and no method `step`")
         if marked is not None:
             methods[marked] = getattr(job, name)
     for wanted in ("rollout", "train"):
         if wanted not in methods:
-            raise OutOfOrder(f'{type(job).__name__} has no method marked with @rollmux.phase("{wanted}"), and no method `step`')
+            raise CallOutOfOrder(f'{type(job).__name__} has no method marked with @rollmux.phase("{wanted}"), and no method `step`')
     for wanted in ("rollout", "train", "sync"):
         if wanted in methods:
             methods[wanted]()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rollmux_env.validation_errors import one_line
-from runtime.jobside.messages import Order
+from runtime.jobside.messages import IterationOrder
 from runtime.output import LARGEST, LOGS, SERVICE_LOG, append_bounded
 
 SHOWN = ("reward", "eval_reward", "loss")
@@ -23,7 +23,7 @@ def note(text: str) -> None:
     print(_dated(text), flush=True)
 
 
-def start_line(order: Order) -> str:
+def start_line(order: IterationOrder) -> str:
     """Return a line about the start of a job: its reason and its nodes."""
     names = dict.fromkeys(node.name for nodes in order.nodes.values() for node in nodes)
     if order.profile:
@@ -57,7 +57,7 @@ def without_details(line: str) -> str:
     return begins[0] + ", ".join([seconds, *(figure for figure in figures if figure.partition(" ")[0] in _KEPT)])
 
 
-def tell_of(folder: str, job_id: str, text: str) -> None:
+def append_job_log(folder: str, job_id: str, text: str) -> None:
     """Append a line to a service's log of an attached job, if there is room on the disk. `rollmux logs` prints it.
 
     Args:

@@ -17,16 +17,16 @@ from rollmux_client import Turn, Turns
 from rollmux_segment import Footprint
 
 from runtime.jobs.spec import ClassJob, TaskJob
-from runtime.jobside.messages import Checkpoint, Done, Nodes, OutOfOrder, Report
-from runtime.jobside.worker import BESIDE, Handle, Voice, Worker, on_machine, results
+from runtime.jobside.messages import CallOutOfOrder, Checkpoint, IterationResult, Nodes, PhaseReport
+from runtime.jobside.worker import BESIDE, ActorHandle, CoordinatorLink, Worker, on_machine, results
 from runtime.machine import Node, Pool, boot_id, core_wait_s
 from runtime.machines.nodes import move_process, prepare_process
 from runtime.memory import resident_gb
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, runtime_hook
-from runtime.residency.choice import STAY, Level, Waits
+from runtime.residency.choice import STAY, OffloadLevel, OffloadLevels
 
 _MOST = 10_000
-_Usage = dict[Handle, tuple[float, float]]
+_Usage = dict[ActorHandle, tuple[float, float]]
 
 Used = tuple[float, float, float]  # GB used of a node's host memory and of each GPU, and GB of each GPU that are not free
 
@@ -65,7 +65,7 @@ def measure(job: Any, phase: PhaseOfJob, used: Callable[[Any], Used], gpus: int)
         host_gb, device_gb, _ = used(here)
         first_s += timed(job, "load", phase)[0]
         stay_s = timed(job, "stay", phase)[0] + timed(job, "load", phase)[0]  # measured twice, as the offload is
-        levels.append(Level(STAY, min(first_s, stay_s), device_gb, host_gb))
+        levels.append(OffloadLevel(STAY, min(first_s, stay_s), device_gb, host_gb))
         first_s += stay_s
         if gpus:
             peak_gb, gpu_gb = here.peak / 1e9 / gpus, here.capacity / 1e9 / gpus
@@ -73,12 +73,12 @@ def measure(job: Any, phase: PhaseOfJob, used: Callable[[Any], Used], gpus: int)
     load_s, _ = timed(job, "load", phase)  # the load of a warm switch; the first one was cold
     again_s, footprint = timed(job, "offload", phase)
     host_gb, device_gb, _ = used(footprint)
-    levels.append(Level("keep", load_s + again_s, device_gb, host_gb))
+    levels.append(OffloadLevel("keep", load_s + again_s, device_gb, host_gb))
     warm_s = load_s + again_s  # a warm switch
-    return footprint, {"offload_s": first_s + warm_s, "warm_s": warm_s, "waits": Waits(tuple(levels), peak_gb, gpu_gb)}
+    return footprint, {"offload_s": first_s + warm_s, "warm_s": warm_s, "waits": OffloadLevels(tuple(levels), peak_gb, gpu_gb)}
 
 
-class JobSession(Voice):
+class JobSession(CoordinatorLink):
     """The session of a job with its run; see `runtime.phases.Session`.
 
     Args:
@@ -93,7 +93,7 @@ class JobSession(Voice):
         self.worst_case = False
         self.in_step = False  # whether an iteration is in progress
         self.where = ""  # present activity, for error messages
-        self.workers: list[Handle] = []
+        self.workers: list[ActorHandle] = []
         self._spec = spec
         self._logs = logs
         self._nodes: Nodes = {}
@@ -104,7 +104,7 @@ class JobSession(Voice):
         self._prepared = False
         self._pools_loaded: set[str] = set()  # pools on which the job's state has been loaded since it was made
         self._staying: dict[Pool, Any] = {}  # the job's instance, by the pool on whose devices its state stays
-        self._waited_s: dict[Handle | None, float] = {}  # last known seconds without a core, of workers or this process (None)
+        self._waited_s: dict[ActorHandle | None, float] = {}  # last known seconds without a core, of workers or this process (None)
         self.parts: tuple[int, ...] = ()
         self._devices: dict[Pool, Any] = {"rollout": RLock(), "training": RLock()}  # locked while state is loaded or offloaded
         self._wakes: int | None = None  # finished responses at which the present rollout stops
@@ -165,7 +165,7 @@ class JobSession(Voice):
             OutOfOrder: If it had no training.
         """
         if self._due == "train" or self._has_permit:
-            raise OutOfOrder("the step ended without a training; an iteration is a rollout, a training and a sync")
+            raise CallOutOfOrder("the step ended without a training; an iteration is a rollout, a training and a sync")
         self.turns, self.in_step = Turns(), False
 
     @contextlib.contextmanager
@@ -188,7 +188,7 @@ class JobSession(Voice):
         done_s = self.now()
         self._has_permit = keeps
         self._pools_loaded.clear()
-        self._release(Report("init", keeps, begun_s, begun_s, done_s, stages=dict(runtime_hook.reported.stages), cold=True))
+        self._release(PhaseReport("init", keeps, begun_s, begun_s, done_s, stages=dict(runtime_hook.reported.stages), cold=True))
         self.where = ""
 
     @contextlib.contextmanager
@@ -240,7 +240,7 @@ class JobSession(Voice):
         waited_s = run_wait_s if self.worst_case else waited_s
         parked |= {"load_s": load_s, "load_wait_s": load_wait_s, "core_wait_s": waited_s, "own_s": own_s}
         parked |= {"host_gb": host_gb, "device_gb": device_gb, "taken_gb": taken_gb, "stages": dict(runtime_hook.reported.stages)}
-        self._release(Report(pool, False, begun_s, run_s, done_s, cold=cold, **parked))
+        self._release(PhaseReport(pool, False, begun_s, run_s, done_s, cold=cold, **parked))
         self._left_s = monotonic()
         self.turns.restore(self.turns.trainings + 1, self.turns.trainings + (phase == "train"), self.turns.syncs)
         self.where = ""
@@ -287,7 +287,7 @@ class JobSession(Voice):
         actor = made.options(**on_machine(node.machine)).remote(
             node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options
         )
-        handle = Handle(actor, node, target, self.where)
+        handle = ActorHandle(actor, node, target, self.where)
         self.workers.append(handle)
         self.ask("started_worker", handle.actor)
         return handle
@@ -352,7 +352,7 @@ class JobSession(Voice):
 
     def _waited(self, usage: _Usage) -> float:
         """Return the largest number of seconds that one of the processes was without a core since the last call."""
-        waits_s: dict[Handle | None, float] = {handle: waited_s for handle, (_, waited_s) in usage.items()}
+        waits_s: dict[ActorHandle | None, float] = {handle: waited_s for handle, (_, waited_s) in usage.items()}
         waits_s = waits_s or {None: core_wait_s()}
         longest_s = max(waited_s - self._waited_s.get(who, 0.0) for who, waited_s in waits_s.items())
         self._waited_s |= waits_s
@@ -375,9 +375,9 @@ class JobSession(Voice):
             turns.check(Turn("training" if phase == "train" else phase, number))
         except CannotBeNext:
             problem = f"the phase '{phase}' came where '{self._due}' was due; an iteration is rollout, train, sync"
-            raise OutOfOrder(problem) from None
+            raise CallOutOfOrder(problem) from None
 
-    def _release(self, report: Report) -> None:
+    def _release(self, report: PhaseReport) -> None:
         self._leave(self.ask("release", report))  # wait, since calls of an asynchronous actor may overtake each other
 
 
@@ -403,7 +403,7 @@ def plain(value: Any) -> Any:
         return kind(plain(item) for item in value)
     if kind is dict:
         return {plain(key): plain(item) for key, item in value.items()}
-    if kind in (Checkpoint, Done, Report, Node, Level, Waits):
+    if kind in (Checkpoint, IterationResult, PhaseReport, Node, OffloadLevel, OffloadLevels):
         return kind(**{field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)})
     if isinstance(value, str):
         return str.__str__(value)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from runtime.journal.facts import PhaseMeasures
 from runtime.machine import Node, Pool
-from runtime.residency.choice import Waits
+from runtime.residency.choice import OffloadLevels
 
 Nodes = dict[Pool, tuple[Node, ...]]
 MOST_WARNINGS = 20
@@ -14,7 +14,7 @@ MOST_WARNINGS = 20
 
 
 @dataclass(frozen=True)
-class Order:
+class IterationOrder:
     """An order to a controller: the job's next iteration.
 
     Attributes:
@@ -52,7 +52,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Done:
+class IterationResult:
     """The result of an order.
 
     Attributes:
@@ -65,13 +65,13 @@ class Done:
 
     metrics: dict[str, float]
     movable: bool = False
-    keeps: bool = False
+    has_checkpoints: bool = False
     checkpoint: Checkpoint | None = None
-    alive: bool = False
+    is_state_kept: bool = False
 
 
 @dataclass(frozen=True)
-class Report(PhaseMeasures):
+class PhaseReport(PhaseMeasures):
     """The report of a phase that had a permit. Times are those of the coordinator's clock.
 
     Attributes:
@@ -88,19 +88,19 @@ class Report(PhaseMeasures):
     """
 
     phase: str
-    keeps: bool
+    keeps_permit: bool
     begun_s: float
     run_s: float
     done_s: float
     warm_s: float = 0.0
     load_wait_s: float = 0.0
-    waits: Waits | None = None
+    waits: OffloadLevels | None = None
     own_s: float = 0.0
     taken_gb: float = 0.0
 
 
 @dataclass(frozen=True)
-class End:
+class JobEnd:
     """The end of a controller.
 
     Attributes:
@@ -122,5 +122,5 @@ class Stopped(Exception):
     """Interruption of a job at a phase boundary, where its processes must end; the text is the reason, for its log."""
 
 
-class OutOfOrder(Exception):
+class CallOutOfOrder(Exception):
     """Error: the job asks for a phase that cannot be the next one of an iteration; one line."""

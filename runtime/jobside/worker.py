@@ -27,7 +27,7 @@ _GRACE_S = 10.0  # time for the coordinator to end a process that is too large
 BESIDE = "beside"  # concurrency group of calls that do not wait for others
 
 
-class Call:
+class WorkerCall:
     """A call of a worker in progress. As an argument of another call, it means its result.
 
     Args:
@@ -35,12 +35,12 @@ class Call:
         reference: Ray's reference of the result.
     """
 
-    def __init__(self, handle: Handle, reference: Any) -> None:
+    def __init__(self, handle: ActorHandle, reference: Any) -> None:
         self.handle = handle
         self.reference = reference
 
 
-class Handle:
+class ActorHandle:
     """A worker as the job, or another worker, sees it; see `runtime.phases.WorkerHandle`.
 
     Args:
@@ -56,15 +56,15 @@ class Handle:
         self.target = target
         self.where = where
 
-    def call(self, method: str, *arguments: Any) -> Call:
+    def call(self, method: str, *arguments: Any) -> WorkerCall:
         """See `WorkerHandle`."""
-        values = [argument.reference if isinstance(argument, Call) else argument for argument in arguments]
-        return Call(self, self.actor.call.remote(method, *values))
+        values = [argument.reference if isinstance(argument, WorkerCall) else argument for argument in arguments]
+        return WorkerCall(self, self.actor.call.remote(method, *values))
 
-    def beside(self, method: str, *arguments: Any) -> Call:
+    def beside(self, method: str, *arguments: Any) -> WorkerCall:
         """See `WorkerHandle`."""
-        values = [argument.reference if isinstance(argument, Call) else argument for argument in arguments]
-        return Call(self, self.actor.beside.options(concurrency_group=BESIDE).remote(method, *values))
+        values = [argument.reference if isinstance(argument, WorkerCall) else argument for argument in arguments]
+        return WorkerCall(self, self.actor.beside.options(concurrency_group=BESIDE).remote(method, *values))
 
     def close(self) -> None:
         """See `WorkerHandle`."""
@@ -179,7 +179,7 @@ class Worker:
             self._object.close()
 
 
-class Voice:
+class CoordinatorLink:
     """A job process's side of the communication with the coordinator that does not wait for answers.
 
     It reports progress and warnings, and asks whether the present rollout must use other parts of its nodes.
@@ -272,7 +272,7 @@ _NOT_OF_A_WORKER = {
 }
 
 
-class _WorkerSession(Voice):
+class _WorkerSession(CoordinatorLink):
     """The session of a worker: it reports progress and knows its node."""
 
     iteration = 0

@@ -46,8 +46,8 @@ from runtime.journal.record import RunRecord
 from runtime.journal.write import LOCK, read_facts, record_of
 from runtime.own_folder import spare_folder
 
-_Place = tuple[int, str, int]  # group, pool, number of the node within the group
-Outcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
+_NodeSlot = tuple[int, str, int]  # group, pool, number of the node within the group
+JobOutcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
 
 
 @contextlib.contextmanager
@@ -82,7 +82,7 @@ class Audit:
         problems: One line for each violated invariant, starting with its number. Empty if nothing was lost or duplicated.
     """
 
-    jobs: dict[str, Outcome]
+    jobs: dict[str, JobOutcome]
     iterations: int
     repeated: int
     restarts: int
@@ -112,12 +112,12 @@ def _done(record: RunRecord) -> bool:
     return record.ended is not None and record.ended.outcome == "done"
 
 
-def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
+def _outcomes(record: RunRecord) -> tuple[dict[str, JobOutcome], list[str]]:
     """Check A1. Return the outcome of every job, and the problems."""
     specs = [fact.spec for fact in record.submitted]
     done = Counter(iteration.job_id for iteration in record.iterations)
     whole = {spec.id for spec in specs if spec.has_done(done[spec.id])}  # owners report attached jobs
-    ends: dict[Outcome, Counter[str]] = {
+    ends: dict[JobOutcome, Counter[str]] = {
         "failed": Counter(fact.job_id for fact in record.failed),
         "cancelled": Counter(fact.job_id for fact in record.cancelled),
         "over_budget": Counter(record.over_budget),
@@ -125,7 +125,7 @@ def _outcomes(record: RunRecord) -> tuple[dict[str, Outcome], list[str]]:
     }
     submitted = Counter(spec.id for spec in specs)
     problems = [f"A1: job {job_id} was submitted {times} times" for job_id, times in submitted.items() if times > 1]
-    jobs: dict[str, Outcome] = {}
+    jobs: dict[str, JobOutcome] = {}
     for spec in specs:
         jobs[spec.id] = next((outcome for outcome, counts in ends.items() if counts[spec.id]), "present")
         if (times := sum(counts[spec.id] for counts in ends.values())) > 1:
@@ -170,7 +170,7 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
 
 def _nodes(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
     """Check A3: that every node is used by one place at a time."""
-    places: dict[str, _Place] = {}
+    places: dict[str, _NodeSlot] = {}
     drained: frozenset[str] = frozenset()
     for fact in facts:
         match fact:
@@ -200,7 +200,7 @@ def _drained(fact: journal_facts.SchedulerInformed, before: frozenset[str]) -> f
     return before
 
 
-def _assign(fact: journal_facts.Assigned, places: dict[str, _Place], drained: Collection[str]) -> Iterator[str]:
+def _assign(fact: journal_facts.Assigned, places: dict[str, _NodeSlot], drained: Collection[str]) -> Iterator[str]:
     """Record that a node gets a place, and report conflicts."""
     place = fact.group, fact.pool, fact.number
     begins = f"A3: at {fact.at_s:.3f} s {fact.node} becomes {_named(place)}"
@@ -211,7 +211,7 @@ def _assign(fact: journal_facts.Assigned, places: dict[str, _Place], drained: Co
     places[fact.node] = place
 
 
-def _named(place: _Place) -> str:
+def _named(place: _NodeSlot) -> str:
     group, pool, number = place
     return f"{pool} node {number} of {'those lent' if group == LEASE else f'group {group}'}"
 
@@ -304,7 +304,7 @@ def _check_shares(node: str, spans: list[tuple[Span, str]]) -> None:
 
 
 @dataclass(frozen=True)
-class Check:
+class JournalCheck:
     """Result of a check of a journal file.
 
     Attributes:
@@ -325,7 +325,7 @@ class Check:
         return f"{len(self.facts)}, {kind_of(fact)}{at_s}"
 
 
-def check_journal(folder: Path) -> Check:
+def check_journal(folder: Path) -> JournalCheck:
     """Check the journal of a run or service that has ended, fact by fact.
 
     Raises:
@@ -346,7 +346,7 @@ def check_journal(folder: Path) -> Check:
     possible, why = _possible(facts)
     if why is not None:
         problem = f"fact {possible + 1} ({kind_of(facts[possible])}) cannot have happened after those before it: {why}"
-    return Check(tuple(facts[:possible]), problem)
+    return JournalCheck(tuple(facts[:possible]), problem)
 
 
 def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:

@@ -26,7 +26,7 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.jobs.spec import JobSpec
 from runtime.journal.scheduler_kinds import scheduler_fact_of_json
 from runtime.machine import Node, Pool
-from runtime.residency.choice import Waits
+from runtime.residency.choice import OffloadLevels
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class JobProfiled(_Timed):
 
     job: Job
     cached: bool
-    waits: dict[Pool, Waits] = field(default_factory=dict)
+    waits: dict[Pool, OffloadLevels] = field(default_factory=dict)
     provisional: tuple[Pool, ...] = ()
     without_core: tuple[Pool, ...] = ()
 

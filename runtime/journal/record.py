@@ -24,7 +24,7 @@ from runtime.journal import facts
 from runtime.journal.facts import LEASE, Assigned, IterationSlice, JobProfiled, PhaseSlice, Returned, RunStarted
 from runtime.machine import Node
 
-News = TypeVar("News", bound=scheduler_facts.Fact)
+Reported = TypeVar("Reported", bound=scheduler_facts.Fact)
 
 
 @dataclass(frozen=True)
@@ -116,14 +116,14 @@ class RunRecord:
         """Ids of the jobs that ended because their budget was exhausted."""
         return frozenset(event.job_id for event in self.log if isinstance(event, OverBudget))
 
-    def news(self, kind: type[News]) -> Iterator[tuple[float, News]]:
+    def reports_of(self, kind: type[Reported]) -> Iterator[tuple[float, Reported]]:
         """Yield time and content of all reports of one kind to the scheduler."""
         return ((instant.at_s, fact) for instant in self.instants for fact in instant.facts if isinstance(fact, kind))
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
         """All nodes that the run ever had, by name, as they were last described."""
-        joined = [(at_s, cast("tuple[Node, ...]", fact.nodes)) for at_s, fact in self.news(Joined)]
+        joined = [(at_s, cast("tuple[Node, ...]", fact.nodes)) for at_s, fact in self.reports_of(Joined)]
         later = sorted([*((fact.at_s, fact.nodes) for fact in self.relaunched), *joined], key=lambda pair: pair[0])
         return {node.name: node for nodes in (self.started.nodes, *(nodes for _, nodes in later)) for node in nodes}
 
@@ -137,7 +137,7 @@ class RunRecord:
     @property
     def cluster(self) -> Cluster:
         """Cluster at the start of the run, with the nodes that have joined since added to its limits."""
-        more: Counter[str] = Counter(node.pool for _, fact in self.news(Joined) for node in fact.nodes)
+        more: Counter[str] = Counter(node.pool for _, fact in self.reports_of(Joined) for node in fact.nodes)
         grown: dict[str, Pool] = {}
         for name, pool in self.started.cluster.pools.items():
             if pool.max_nodes is not None:

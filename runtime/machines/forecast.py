@@ -31,7 +31,7 @@ from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
 from runtime.engines.memory import ModelSize, SamplingMemory, sampling_memory
 from runtime.engines.model_files import read_model_files
-from runtime.grpo.seats import parts_of, seats_of
+from runtime.grpo.engine_slots import engine_slots_of, parts_of
 from runtime.jobs.grpo_spec import TINY
 from runtime.jobs.models import local_directory, tiny_config
 from runtime.jobs.spec import JobSpec, TaskJob
@@ -47,7 +47,7 @@ _AGAIN_S = 3.0  # interval between attempts, each of which may fill the disk for
 _LONGEST_S = 60.0  # longest wait: a quota may have grown, which the file system does not report
 
 
-class Limits(NamedTuple):
+class MemoryLimits(NamedTuple):
     """Memory available to a worker; a value is None if it is unknown.
 
     Attributes:
@@ -61,7 +61,7 @@ class Limits(NamedTuple):
     machine_gb: float | None
 
 
-class Forecast(NamedTuple):
+class MemoryForecast(NamedTuple):
     """Forecast for one job.
 
     Attributes:
@@ -95,7 +95,7 @@ class Forecast(NamedTuple):
         return self.on_node["training"] * self.training.written if self.spec.checkpoint.is_wanted else 0
 
 
-def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]:
+def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[MemoryForecast]:
     """Return the forecasts of all built-in jobs, on the numbers of nodes that they ask for.
 
     Args:
@@ -112,7 +112,7 @@ def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]
         first: dict[Pool, Node] = {pool: nodes_of(pool, nodes)[0] for pool in POOLS}
         on_gpu: dict[Pool, bool] = {pool: bool(node.gpus) for pool, node in first.items()}
         try:
-            seats = seats_of((first["rollout"],), spec.rollout)
+            seats = engine_slots_of((first["rollout"],), spec.rollout)
         except InputError as error:
             raise InputError(f"job {spec.id}: {error}") from None
         parallel = min(spec.rollout.all_sizes) if on_gpu["rollout"] else 1
@@ -122,22 +122,22 @@ def forecasts(specs: Sequence[JobSpec], nodes: Sequence[Node]) -> list[Forecast]
         peak = training_peak(size, spec.algorithm, ranks, on_gpu["training"], spec.training.cpu_offload)
         length = spec.algorithm.max_prompt_tokens + spec.algorithm.max_tokens
         sampling = sampling_memory(size, length, parallel, on_gpu["rollout"])
-        expected.append(Forecast(spec, size, ranks, on_node, len(seats), on_gpu, peak, sampling))
+        expected.append(MemoryForecast(spec, size, ranks, on_node, len(seats), on_gpu, peak, sampling))
     return expected
 
 
-def limits(nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, Limits]:
+def limits(nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, MemoryLimits]:
     """Return the memory of the smallest node of each pool.
 
     Args:
         nodes: Nodes of the run.
         gpu_gb: Memory of a GPU in GB, or None if unknown.
     """
-    there: dict[Pool, Limits] = {}
+    there: dict[Pool, MemoryLimits] = {}
     for pool in POOLS:
         node = min(nodes_of(pool, nodes), key=lambda node: node.memory_gb)
         node_gb, machine_gb = node.memory_gb or None, sum(other.memory_gb for other in nodes if other.machine == node.machine)
-        there[pool] = Limits(gpu_gb if node.gpus else node_gb, node_gb, machine_gb or None)
+        there[pool] = MemoryLimits(gpu_gb if node.gpus else node_gb, node_gb, machine_gb or None)
     return there
 
 
@@ -146,7 +146,7 @@ def nodes_of(pool: Pool, nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node.pool == pool] or [*nodes]
 
 
-def check_memory(expected: Sequence[Forecast], there: dict[Pool, Limits], say: Callable[[str], None]) -> None:
+def check_memory(expected: Sequence[MemoryForecast], there: dict[Pool, MemoryLimits], say: Callable[[str], None]) -> None:
     """Check that jobs fit into memory, and print a line about each job that may not.
 
     Args:
@@ -160,14 +160,14 @@ def check_memory(expected: Sequence[Forecast], there: dict[Pool, Limits], say: C
     for one in expected:
         for check in _checks(one, there):
             least_gb, most_gb = check.least / 1e9, check.most / 1e9
-            if check.all_gb is not None and least_gb > check.all_gb:
-                problem = f"{check.what} takes {least_gb:.1f} GB at least; there are {check.all_gb:.1f}"
+            if check.available_together_gb is not None and least_gb > check.available_together_gb:
+                problem = f"{check.what} takes {least_gb:.1f} GB at least; there are {check.available_together_gb:.1f}"
                 raise InputError(f"job {one.spec.id}: {problem}{check.advice}")
-            if check.there_gb is not None and most_gb > check.there_gb:
-                say(f"{one.spec.id}: {check.what} may take {most_gb:.1f} GB; there are {check.there_gb:.1f}{check.advice}")
+            if check.available_gb is not None and most_gb > check.available_gb:
+                say(f"{one.spec.id}: {check.what} may take {most_gb:.1f} GB; there are {check.available_gb:.1f}{check.advice}")
 
 
-class _Check(NamedTuple):
+class _MemoryCheck(NamedTuple):
     """Comparison of one kind of memory.
 
     Attributes:
@@ -182,12 +182,12 @@ class _Check(NamedTuple):
     what: str
     least: int
     most: int
-    there_gb: float | None
-    all_gb: float | None
+    available_gb: float | None
+    available_together_gb: float | None
     advice: str = ""
 
 
-def _checks(one: Forecast, there: dict[Pool, Limits]) -> Iterator[_Check]:
+def _checks(one: MemoryForecast, there: dict[Pool, MemoryLimits]) -> Iterator[_MemoryCheck]:
     peak, sampling, limit = one.training, one.sampling, there["training"]
     on_gpu = one.on_gpu["training"]
     too_large = limit.device_gb is not None and peak.sure / 1e9 > limit.device_gb
@@ -195,18 +195,18 @@ def _checks(one: Forecast, there: dict[Pool, Limits]) -> Iterator[_Check]:
     if too_large:
         advice = f"; more training nodes{', or training.cpu_offload: true' if on_gpu else ''}, help"
     whole_gb = limit.device_gb if on_gpu else limit.machine_gb
-    yield _Check("training on a rank", peak.sure, peak.device, limit.device_gb, whole_gb, advice)
+    yield _MemoryCheck("training on a rank", peak.sure, peak.device, limit.device_gb, whole_gb, advice)
     what, advice = "its training state in the host memory of a node", "; more training nodes help"
     waiting = max(one.waiting, peak.loading)
-    yield _Check(what, waiting, waiting, limit.node_gb, limit.machine_gb, advice)
+    yield _MemoryCheck(what, waiting, waiting, limit.node_gb, limit.machine_gb, advice)
     if limit.node_gb is None or waiting / 1e9 <= limit.node_gb:
         what += ", with the copy that a checkpoint is written from,"
-        yield _Check(what, waiting, one.waiting + one.written, limit.node_gb, limit.machine_gb, advice)
+        yield _MemoryCheck(what, waiting, one.waiting + one.written, limit.node_gb, limit.machine_gb, advice)
     limit = there["rollout"]
     whole_gb = limit.device_gb if one.on_gpu["rollout"] else limit.machine_gb
-    yield _Check("sampling", sampling.weights, sampling.device, limit.device_gb, whole_gb)
+    yield _MemoryCheck("sampling", sampling.weights, sampling.device, limit.device_gb, whole_gb)
     waiting = one.engines * sampling.asleep + sampling.staged
-    yield _Check("its weights in the host memory of a rollout node", waiting, waiting, limit.node_gb, limit.machine_gb)
+    yield _MemoryCheck("its weights in the host memory of a rollout node", waiting, waiting, limit.node_gb, limit.machine_gb)
 
 
 def _size(spec: TaskJob) -> ModelSize:
@@ -342,7 +342,7 @@ def shape_lines(former: Job, job: Job) -> Iterator[str]:
 class _Estimate:
     """Estimate of a phase of a built-in job on other numbers of nodes."""
 
-    def __init__(self, forecast: Forecast, cluster: Cluster, nodes: Sequence[Node], side: Side) -> None:
+    def __init__(self, forecast: MemoryForecast, cluster: Cluster, nodes: Sequence[Node], side: Side) -> None:
         self._forecast, self._spec, self._side = forecast, forecast.spec, side
         self._pool, self._folder = cluster.pools[side], Path(forecast.spec.folder)
         self._gpus = len(nodes_of(side, nodes)[0].gpus)

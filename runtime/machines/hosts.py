@@ -31,7 +31,7 @@ from runtime.machines.nodes import POOLS, find_nodes
 _Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")]
 
 
-class Hosts(FileModel):
+class HostsFile(FileModel):
     """Names of the hosts of a service's nodes, one entry per node."""
 
     rollout: Annotated[tuple[_Host, ...], Field(strict=False)] = ()
@@ -44,7 +44,7 @@ class Hosts(FileModel):
         return [(pool, host) for pool in POOLS for host in getattr(self, pool)]
 
 
-def load_hosts(path: Path) -> Hosts | None:
+def load_hosts(path: Path) -> HostsFile | None:
     """Return the `hosts` of a file, or None if it has none.
 
     Raises:
@@ -54,9 +54,9 @@ def load_hosts(path: Path) -> Hosts | None:
     if "hosts" not in data:
         return None
     try:
-        return Hosts.model_validate(data["hosts"])
+        return HostsFile.model_validate(data["hosts"])
     except ValidationError as error:
-        raise InputError(f"{one_line(str(path), 4096)}: {one_line(format_error(problems(error)[0], Hosts, 'hosts'))}") from None
+        raise InputError(f"{one_line(str(path), 4096)}: {one_line(format_error(problems(error)[0], HostsFile, 'hosts'))}") from None
 
 
 def nodes_here(wanted: Mapping[Pool, int]) -> tuple[Node, ...]:
@@ -72,7 +72,7 @@ def nodes_here(wanted: Mapping[Pool, int]) -> tuple[Node, ...]:
     return find_nodes([_machine(here)], wanted, here)
 
 
-def nodes_of_hosts(hosts: Hosts, cluster: Cluster) -> tuple[Node, ...]:
+def nodes_of_hosts(hosts: HostsFile, cluster: Cluster) -> tuple[Node, ...]:
     """Return a node for each entry, named by pool and number.
 
     Args:
@@ -104,7 +104,7 @@ def nodes_of_hosts(hosts: Hosts, cluster: Cluster) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def more_nodes(hosts: Hosts, cluster: Cluster, known: Collection[Node]) -> tuple[Node, ...]:
+def more_nodes(hosts: HostsFile, cluster: Cluster, known: Collection[Node]) -> tuple[Node, ...]:
     """Return the nodes of hosts that were added at the ends of the lists.
 
     Args:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from runtime.coordinator.ends import left, make_room
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.run_state import Follows, RunState
+from runtime.coordinator.run_state import Consequences, RunState
 from runtime.owners.protocol import Next, moved
 
 
-def carry_out(run: RunState, handle: JobHandle, what: Next, said: Follows) -> None:
+def carry_out(run: RunState, handle: JobHandle, what: Next, said: Consequences) -> None:
     """Let a job that is between two iterations end, move, vacate its nodes or continue.
 
     Args:
@@ -22,12 +22,12 @@ def carry_out(run: RunState, handle: JobHandle, what: Next, said: Follows) -> No
     """
     match what:
         case Next.DONE | Next.OVER_BUDGET:
-            run.follow(said.then(left(handle, what is Next.OVER_BUDGET)))
+            run.apply(said.then(left(handle, what is Next.OVER_BUDGET)))
         case Next.MOVE:
-            run.follow(said.then(moved(handle)))
+            run.apply(said.then(moved(handle)))
         case Next.MAKE_ROOM:
-            run.follow(said)
+            run.apply(said)
             make_room(run, handle)
         case Next.GO_ON:
-            run.follow(said)
+            run.apply(said)
             run.decisions.order(handle)

@@ -2,7 +2,7 @@
 
 `rollmux_client.Turns` defines the order of calls, which is the same for all owners. This module defines the meaning of each call,
 for the processes of a job on Ray (`runtime.owners.ray`) and for programs that attach over HTTP (`runtime.owners.http`). Nothing
-here uses a clock, a process or a file. The caller passes the consequences to `RunState.follow`.
+here uses a clock, a process or a file. The caller passes the consequences to `RunState.apply`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
-from runtime.coordinator.run_state import Follows
+from runtime.coordinator.run_state import Consequences
 from runtime.coordinator.slices import sides_of, slice_of
 from runtime.jobside.job_log import SHOWN
-from runtime.jobside.messages import Checkpoint, Done, Report
+from runtime.jobside.messages import Checkpoint, IterationResult, PhaseReport
 from runtime.journal.facts import Fact, IterationSlice, JobCheckpointed, PhaseSlice, SyncSlice
 from runtime.machine import Node
 from runtime.standstill import warnings
@@ -60,7 +60,7 @@ def next_of(handle: JobHandle, spent: bool, drained: bool) -> Next:
 
 def asked(
     handle: JobHandle, phase: HoldName, number: int, now_s: float, parts: tuple[Node, ...] = (), extra: bool = False
-) -> Follows:
+) -> Consequences:
     """Record that an owner asks for a phase.
 
     Args:
@@ -71,15 +71,15 @@ def asked(
         parts: Parts into which the nodes of a rollout are divided if it can run on some of them, else empty.
         extra: Whether the phase is a rollout that counts for no iteration.
     """
-    handle.permits.ask(phase, PROFILE if phase == "init" else number, now_s)
+    handle.permits.request(phase, PROFILE if phase == "init" else number, now_s)
     if phase == "rollout":
-        handle.tail.cut(parts)
+        handle.tail.set_parts(parts)
         if not extra:
-            handle.permits.begin(number, now_s)
-    return Follows((facts.Ready(handle.id, phase, parts),))
+            handle.permits.record_ready_rollout(number, now_s)
+    return Consequences((facts.Ready(handle.id, phase, parts),))
 
 
-def released(handle: JobHandle, report: Report, done: PhaseSlice, cold_s: float | None = None) -> Follows:
+def released(handle: JobHandle, report: PhaseReport, done: PhaseSlice, cold_s: float | None = None) -> Consequences:
     """Record that a rollout or a training is over and its nodes are free.
 
     Args:
@@ -96,20 +96,20 @@ def released(handle: JobHandle, report: Report, done: PhaseSlice, cold_s: float 
     news: tuple[facts.Fact, ...] = (facts.Finished(handle.id, phase, seconds, report.cold, counts, device_gb, cold_s),)
     if handle.spec.is_asynchronous and phase == "rollout" and counts and done.iteration + 1 == handle.spec.iterations:
         news += (facts.Sampled(handle.id),)
-    return Follows(news, (done,))
+    return Consequences(news, (done,))
 
 
-def released_init(handle: JobHandle, now_s: float) -> Follows:
+def released_init(handle: JobHandle, now_s: float) -> Consequences:
     """Record that a job has loaded its models, started its engines on all of its nodes, and offloaded them."""
     hold = handle.permits.holds["init"]
-    report = Report("init", False, hold.start_s, hold.start_s, now_s, cold=True)
+    report = PhaseReport("init", False, hold.start_s, hold.start_s, now_s, cold=True)
     notes = tuple(slice_of(handle, report, now_s, side=side) for side in sides_of(handle, "init"))
     handle.give_back("init")
-    handle.permits.follow(now_s)
-    return Follows((facts.Finished(handle.id, "init", now_s - hold.start_s, cold=True),), notes)
+    handle.permits.set_iteration_from(now_s)
+    return Consequences((facts.Finished(handle.id, "init", now_s - hold.start_s, cold=True),), notes)
 
 
-def released_sync(handle: JobHandle, now_s: float, cold: bool, is_first: bool = False) -> Follows:
+def released_sync(handle: JobHandle, now_s: float, cold: bool, is_first: bool = False) -> Consequences:
     """Record the end of a sync that held all nodes of its job.
 
     Args:
@@ -122,12 +122,12 @@ def released_sync(handle: JobHandle, now_s: float, cold: bool, is_first: bool = 
     handle.give_back("sync")
     finished = facts.Finished(handle.id, "sync", now_s - hold.start_s, cold)
     over = synced(handle, hold.iteration, hold.start_s, now_s, (), hold.asked_s)
-    return over._replace(news=(finished, *(() if is_first else over.news)))
+    return over._replace(reports=(finished, *(() if is_first else over.reports)))
 
 
 def synced(
     handle: JobHandle, number: int, start_s: float, end_s: float, beside: tuple[str, ...], asked_s: float | None = None
-) -> Follows:
+) -> Consequences:
     """Record that the new weights of an iteration are on the rollout nodes.
 
     Args:
@@ -141,10 +141,10 @@ def synced(
     names = tuple(node.name for node in (handle.place.nodes["rollout"] if asked_s is None else handle.place.nodes_of("sync")))
     profile = handle.iteration == PROFILE or handle.is_guest or handle.is_over
     note = SyncSlice(handle.id, profile, number, names, start_s, end_s, beside, asked_s)
-    return Follows((facts.Synced(handle.id, end_s - start_s),), (note,))
+    return Consequences((facts.Synced(handle.id, end_s - start_s),), (note,))
 
 
-def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None) -> Follows:
+def iterated(handle: JobHandle, done: IterationResult, now_s: float, asked_for: int | None) -> Consequences:
     """Record that an iteration is over and counts. The scheduler is not informed if the job is still being profiled.
 
     Args:
@@ -154,37 +154,37 @@ def iterated(handle: JobHandle, done: Done, now_s: float, asked_for: int | None)
         asked_for: Number of iterations that were left when the job arrived at the scheduler, or None if it has not arrived.
     """
     number = handle.iteration
-    began_s, interrupted = handle.permits.iterate(number, now_s, handle.spec.is_asynchronous)
+    began_s, interrupted = handle.permits.end_iteration(number, now_s, handle.spec.is_asynchronous)
     if handle.counts.add(done.metrics):
-        handle.ending.forgive()
+        handle.ending.reset_deaths()
     notes: tuple[Fact, ...] = (IterationSlice(handle.id, number, began_s, now_s, done.metrics, interrupted),)
     shown = "".join(f", {name} {done.metrics[name]:.4g}" for name in SHOWN if name in done.metrics)
     lines = [f"{handle.id}: iteration {number + 1} of {handle.spec.iterations}, {now_s - began_s:.2f} s{shown}"]
     lines += [f"{handle.id}: WARNING: {line}" for line in warnings(handle.counts.recent, handle.spec.top_p)]
     if done.checkpoint is not None:
         written = checkpointed(handle, done.checkpoint, now_s)
-        notes, lines = notes + written.notes, [*written.lines, *lines]
+        notes, lines = notes + written.entries, [*written.lines, *lines]
     if handle.job is None:
-        return Follows((), notes, tuple(lines))
+        return Consequences((), notes, tuple(lines))
     seconds = None if interrupted else now_s - began_s
     so_far = max(0, handle.iteration - (handle.spec.iterations - (asked_for or 0)))  # without those before its arrival
     busy_s = handle.permits.busy_s
     progress = JobProgress(handle.id, so_far, busy_s["rollout"], busy_s["training"])
-    return Follows((facts.Iterated(progress, seconds, done.movable),), notes, tuple(lines))
+    return Consequences((facts.Iterated(progress, seconds, done.movable),), notes, tuple(lines))
 
 
-def checkpointed(handle: JobHandle, checkpoint: Checkpoint, now_s: float) -> Follows:
+def checkpointed(handle: JobHandle, checkpoint: Checkpoint, now_s: float) -> Consequences:
     """Record a checkpoint that is on disk. After a restart the job continues from it."""
     lines = (f"{handle.id}: its checkpoint is written",) if handle.saved.add(checkpoint) else ()
-    return Follows((), (JobCheckpointed(now_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),), lines)
+    return Consequences((), (JobCheckpointed(now_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),), lines)
 
 
-def moved(handle: JobHandle) -> Follows:
+def moved(handle: JobHandle) -> Consequences:
     """Report that a moving job has left its old nodes and may resume at its new placement."""
-    return Follows((facts.Vacated(handle.id), facts.PauseEnded(handle.id)))
+    return Consequences((facts.Vacated(handle.id), facts.PauseEnded(handle.id)))
 
 
-def continued(handle: JobHandle, rollouts: int, trainings: int, runs: Collection[HoldName] = ()) -> Follows:
+def continued(handle: JobHandle, rollouts: int, trainings: int, runs: Collection[HoldName] = ()) -> Consequences:
     """Record how far a job is within an iteration, for a scheduler or processes that were restarted.
 
     Args:
@@ -200,4 +200,4 @@ def continued(handle: JobHandle, rollouts: int, trainings: int, runs: Collection
     elif ahead and not runs:
         known = [facts.Continued(job_id, "rollout", False)]
     is_last = handle.spec.is_asynchronous and rollouts == handle.spec.iterations
-    return Follows((*known, *([facts.Sampled(job_id)] if is_last else [])))
+    return Consequences((*known, *([facts.Sampled(job_id)] if is_last else [])))

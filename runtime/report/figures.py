@@ -14,9 +14,9 @@ from rollmux_env.replay.metrics import charged_usd_per_hour
 from rollmux_env.report.lanes import POOLS, Lane, follow, shares
 from runtime.journal.record import RunRecord
 from runtime.journal.write import state_of
+from runtime.placement_spans import spans_of
 from runtime.report.jobs import job_figures, job_ids, mean, solo_seconds, switches
 from runtime.report.shared_time import group_figures, shared_times, throughput
-from runtime.stays import stays_of
 
 
 def figures(record: RunRecord) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def figures(record: RunRecord) -> dict[str, Any]:
     lanes, _ = follow(record.started.cluster, record.log)
     span_s = _span(record)
     charged = charged_usd_per_hour(record.log, state_of(record))
-    stays = stays_of(record) if any(job.shapes for job in record.jobs.values()) else {}
+    stays = spans_of(record) if any(job.shapes for job in record.jobs.values()) else {}
     jobs = {job_id: job_figures(record, job_id, stays.get(job_id, ())) for job_id in job_ids(record)}
     return {
         "policy": record.started.policy,

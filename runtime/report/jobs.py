@@ -18,20 +18,20 @@ from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import shape_in_use
 from runtime.journal.facts import IterationSlice, PhaseSlice
 from runtime.journal.record import RunRecord
+from runtime.placement_spans import PlacementSpan, span_at
 from runtime.standstill import PATIENCE, warnings
-from runtime.stays import Stay, stay_at
 
 PHASES = ("rollout", "training")
 Kind = TypeVar("Kind")
 
 
-def job_figures(record: RunRecord, job_id: str, stays: Sequence[Stay]) -> dict[str, Any]:
+def job_figures(record: RunRecord, job_id: str, stays: Sequence[PlacementSpan]) -> dict[str, Any]:
     """Return the figures of a job in `results.json`, except dollars and switches.
 
     Args:
         record: Record of the run.
         job_id: Id of the job.
-        stays: Stays of the job in its shapes, as in `runtime.stays.stays_of`; empty if no job of the run has shapes.
+        stays: Stays of the job in its shapes, as in `runtime.placement_spans.spans_of`; empty if no job of the run has shapes.
     """
     job, iterations = record.jobs.get(job_id), record.iterations_of(job_id)
     phases = _phases(record, job_id)
@@ -183,7 +183,9 @@ def _ages(job: Job | None, iterations: Sequence[IterationSlice]) -> dict[str, fl
     return {"staleness": job.staleness, "staleness_max": oldest}
 
 
-def _shapes(record: RunRecord, job: Job, stays: Sequence[Stay], phases: Mapping[str, Sequence[PhaseSlice]]) -> list[dict[str, Any]]:
+def _shapes(
+    record: RunRecord, job: Job, stays: Sequence[PlacementSpan], phases: Mapping[str, Sequence[PhaseSlice]]
+) -> list[dict[str, Any]]:
     """Return the shapes that a job has had, in order, once per number of training nodes.
 
     Returns:
@@ -192,14 +194,14 @@ def _shapes(record: RunRecord, job: Job, stays: Sequence[Stay], phases: Mapping[
         `worst_case_s` by phase and `alone_s` of an iteration.
     """
     job = next((event.job for event in reversed(_events(record, Reprofiled)) if event.job.id == job.id), job)
-    seconds: dict[Stay, list[float]] = defaultdict(list)
+    seconds: dict[PlacementSpan, list[float]] = defaultdict(list)
     for done in record.iterations_of(job.id):
-        seconds[stay_at(stays, done.end_s)].append(done.end_s - done.start_s)
+        seconds[span_at(stays, done.end_s)].append(done.end_s - done.start_s)
     used = []
     for shape, training_nodes in dict.fromkeys((stay.shape, stay.training_nodes) for stay in stays):
         own = [stay for stay in stays if (stay.shape, stay.training_nodes) == (shape, training_nodes)]
         planned = shape_in_use(job, shape, training_nodes)
-        here = {name: [part for part in _warm(parts) if stay_at(stays, part.end_s) in own] for name, parts in phases.items()}
+        here = {name: [part for part in _warm(parts) if span_at(stays, part.end_s) in own] for name, parts in phases.items()}
         used.append(
             {
                 "shape": shape,

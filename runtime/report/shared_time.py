@@ -16,7 +16,7 @@ from runtime.journal.record import RunRecord
 from runtime.report.jobs import job_ids, mean, solo_seconds
 
 
-class Shared(NamedTuple):
+class SharedTime(NamedTuple):
     """The shared time of a group.
 
     Attributes:
@@ -32,7 +32,7 @@ class Shared(NamedTuple):
     until_s: float
 
 
-def shared_times(record: RunRecord) -> list[Shared]:
+def shared_times(record: RunRecord) -> list[SharedTime]:
     """Return the shared time of every group that has one. A group has none if a member ends before another one begins."""
     times = []
     for group, jobs in _members(record).items():
@@ -42,7 +42,7 @@ def shared_times(record: RunRecord) -> list[Shared]:
             from_s = max(iterations[0].end_s for iterations in own.values())
             until_s = min(iterations[-1].end_s for iterations in own.values())
             if from_s < until_s:
-                times.append(Shared(group, tuple(own), from_s, until_s))
+                times.append(SharedTime(group, tuple(own), from_s, until_s))
     return times
 
 
@@ -92,7 +92,7 @@ def _worth(record: RunRecord) -> dict[str, float] | None:
     return worth or None
 
 
-def group_figures(record: RunRecord, lanes: Sequence[Lane], shared: Shared) -> dict[str, Any]:
+def group_figures(record: RunRecord, lanes: Sequence[Lane], shared: SharedTime) -> dict[str, Any]:
     """Return the figures of a group in its shared time: seconds of an iteration by job, and shares of its node-seconds by pool.
 
     Args:

@@ -12,7 +12,7 @@ _SPARE = 0.01  # share of a GPU that the rounding of allocators may take
 
 
 @dataclass(frozen=True)
-class Level:
+class OffloadLevel:
     """A measured way to wait between phases.
 
     Attributes:
@@ -30,7 +30,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class Waits:
+class OffloadLevels:
     """Ways in which the state of a job's phase may wait on its nodes.
 
     Attributes:
@@ -39,12 +39,12 @@ class Waits:
         gpu_gb: Memory of a GPU, GB, 0 without GPUs or if it is unknown.
     """
 
-    levels: tuple[Level, ...]
+    levels: tuple[OffloadLevel, ...]
     peak_gb: float = 0.0
     gpu_gb: float = 0.0
 
     @property
-    def least(self) -> Level:
+    def least(self) -> OffloadLevel:
         """Way that releases everything that can be released."""
         return self.levels[-1]
 
@@ -54,7 +54,7 @@ class Waits:
         return self.levels[0].name == STAY
 
 
-class Place(NamedTuple):
+class PhaseOnNodes(NamedTuple):
     """A phase with its nodes.
 
     Attributes:
@@ -63,12 +63,12 @@ class Place(NamedTuple):
         has_gpus: Whether the nodes have GPUs.
     """
 
-    waits: Waits
+    waits: OffloadLevels
     nodes: tuple[str, ...]
     has_gpus: bool
 
 
-def cheapest(levels: Sequence[Level], device_gb: float, needed_gb: float) -> Level | None:
+def cheapest(levels: Sequence[OffloadLevel], device_gb: float, needed_gb: float) -> OffloadLevel | None:
     """Return the fastest way that fits, or None. Among equally fast ones it is the one that keeps the least memory.
 
     Args:
@@ -92,7 +92,7 @@ class NodeMemory(NamedTuple):
     strangers_gb: float = 0.0
 
 
-def fits(places: Sequence[Place], levels: Sequence[Level], rooms: Mapping[str, NodeMemory]) -> bool:
+def fits(places: Sequence[PhaseOnNodes], levels: Sequence[OffloadLevel], rooms: Mapping[str, NodeMemory]) -> bool:
     """Return whether all nodes have enough memory for all waiting phases and, on GPUs, for each one to run while the others wait.
 
     Args:
@@ -105,7 +105,7 @@ def fits(places: Sequence[Place], levels: Sequence[Level], rooms: Mapping[str, N
     return all(_fit([one for one in together if node in one[0].nodes], rooms[node]) for node in nodes)
 
 
-def _fit(here: Sequence[tuple[Place, Level]], room: NodeMemory) -> bool:
+def _fit(here: Sequence[tuple[PhaseOnNodes, OffloadLevel]], room: NodeMemory) -> bool:
     """Return whether a node has enough memory for the phases on it."""
     if room.host_gb is not None and sum(level.host_gb for _, level in here) > room.host_gb:
         return False
@@ -115,7 +115,7 @@ def _fit(here: Sequence[tuple[Place, Level]], room: NodeMemory) -> bool:
     return most_gb <= gpu_gb * (1 - _SPARE) - room.strangers_gb or not any(place.has_gpus for place, _ in here)
 
 
-def choose(places: Sequence[Place], rooms: Mapping[str, NodeMemory]) -> list[Level]:
+def choose(places: Sequence[PhaseOnNodes], rooms: Mapping[str, NodeMemory]) -> list[OffloadLevel]:
     """Choose how each of several phases that share nodes waits. Those that save the most seconds by staying come first.
 
     Args:

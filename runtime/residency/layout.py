@@ -24,7 +24,7 @@ _CODES = {
 }
 
 
-class Memory(NamedTuple):
+class WeightMemory(NamedTuple):
     """Shared memory that contains the bytes of weights.
 
     Attributes:
@@ -49,7 +49,7 @@ class StagedWeights(dict[str, "Tensor"]):
 
 
 @dataclass(frozen=True)
-class Layout:
+class WeightLayout:
     """Position of each tensor in the bytes of a set of weights.
 
     Attributes:
@@ -61,7 +61,7 @@ class Layout:
     nbytes: int
 
     @classmethod
-    def of(cls, weights: Mapping[str, Tensor]) -> Layout:
+    def of(cls, weights: Mapping[str, Tensor]) -> WeightLayout:
         """Return the layout of weights. It depends only on names, dtypes and shapes."""
         rows, start = [], 0
         for name in sorted(weights, key=lambda name: (-weights[name].element_size(), name)):  # keeps every tensor aligned
@@ -87,7 +87,7 @@ class Layout:
         return len(text).to_bytes(8, "little") + text
 
     @classmethod
-    def read(cls, header: bytes) -> Layout:
+    def read(cls, header: bytes) -> WeightLayout:
         """Parse the layout of a safetensors file from its header without the eight bytes of its length."""
         entries = json.loads(header)
         entries.pop("__metadata__", None)

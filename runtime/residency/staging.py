@@ -1,7 +1,7 @@
 """Host memory of a rollout node in which new weights wait while another job holds the node's device.
 
-A sender describes the weights by a `Layout` and sends their bytes in pieces, in any order and possibly from several senders at
-once. The receiver's `WeightStage` recognises when a version is complete. None of this needs device memory or a run permit. The
+A sender describes the weights by a `WeightLayout` and sends their bytes in pieces, in any order and possibly from several senders
+at once. The receiver's `WeightStage` recognises when a version is complete. None of this needs device memory or a run permit. The
 engines of the job take the weights at its next grant.
 
 One process of a machine stages for all engines of its job on that machine. The staged bytes form a whole safetensors file in
@@ -26,14 +26,14 @@ import torch
 from rollmux_segment import Footprint, PageLock, Segment
 from torch import Tensor
 
-from runtime.residency.layout import Layout, Memory, StagedWeights
+from runtime.residency.layout import StagedWeights, WeightLayout, WeightMemory
 
 _NO_VERSION = b"-" * 20
 _VERSION_AT = 8 + len('{"__metadata__":{"version":"')  # offset of the version in the file
 _VERSION = slice(_VERSION_AT, _VERSION_AT + len(_NO_VERSION))
 
 
-class Landed(NamedTuple):
+class StagedVersion(NamedTuple):
     """Staged weights that can be read.
 
     Attributes:
@@ -45,7 +45,7 @@ class Landed(NamedTuple):
     path: str
 
 
-def pieces(weights: Mapping[str, Tensor], layout: Layout, most: int = 64 << 20) -> Iterator[tuple[int, Tensor]]:
+def pieces(weights: Mapping[str, Tensor], layout: WeightLayout, most: int = 64 << 20) -> Iterator[tuple[int, Tensor]]:
     """Cut weights into pieces for `WeightStage.receive`.
 
     Args:
@@ -79,14 +79,14 @@ class WeightStage:
         self.path: str | None = None
         self._pinned = pinned
         self._segment: Segment | None = None
-        self._layout = Layout((), 0)
+        self._layout = WeightLayout((), 0)
         self._first = 0  # offset of the weights' bytes in the segment
         self._ranges: list[tuple[int, int]] = []  # ranges that have been received: sorted, disjoint, each (first byte, end)
         self._here = 0  # number of bytes in these ranges
         self._lock = Lock()  # guards the two above
         self._writes: int | None = None  # descriptor that holds the exclusive lock while a version is written
 
-    def begin(self, layout: Layout, version: int) -> None:
+    def begin(self, layout: WeightLayout, version: int) -> None:
         """Expect the bytes of a version.
 
         The weights that were staged before are dropped, and tensors taken from them are overwritten. The call waits for those who
@@ -104,7 +104,7 @@ class WeightStage:
             self._layout, self._first, self.path = layout, len(header), self._segment.path
         if self._writes is None:
             self._writes = _locked(self._segment.path)
-        self._say(_NO_VERSION)
+        self._write_version(_NO_VERSION)
         self._ranges, self._here, self.version = [], 0, version
         if not layout.nbytes:
             self._finish()
@@ -117,10 +117,10 @@ class WeightStage:
 
     def _finish(self) -> None:
         """Mark the version as complete and let others read it."""
-        self._say(str(self.version).zfill(len(_NO_VERSION)).encode())
+        self._write_version(str(self.version).zfill(len(_NO_VERSION)).encode())
         self.end()
 
-    def _say(self, version: bytes) -> None:
+    def _write_version(self, version: bytes) -> None:
         """Write a version, or `_NO_VERSION`, into the file's header."""
         assert self._segment is not None
         self._segment.bytes[_VERSION].copy_(torch.frombuffer(bytearray(version), dtype=torch.uint8))
@@ -137,9 +137,9 @@ class WeightStage:
             ValueError: The piece has another version, or its bytes lie outside of the weights or have been received before. Nothing
                 is copied then.
         """
-        self.take(version, offset, offset + len(data), lambda room: room.copy_(data))
+        self.receive_with(version, offset, offset + len(data), lambda room: room.copy_(data))
 
-    def take(self, version: int, start: int, end: int, fill: Callable[[Tensor], object]) -> None:
+    def receive_with(self, version: int, start: int, end: int, fill: Callable[[Tensor], object]) -> None:
         """Let `fill` write a piece at its place. Several threads may do this at once, each with its own piece.
 
         Args:
@@ -190,18 +190,20 @@ class WeightStage:
             )
         return StagedWeights(self._layout.views(self._segment.bytes[self._first :]), self.path)
 
-    def landed(self) -> Landed | None:
+    def staged_version(self) -> StagedVersion | None:
         """Return what other processes of this machine can read, or None if no version is complete."""
-        return Landed(self.version, self.path) if self.version is not None and self.path is not None and self.complete else None
+        return (
+            StagedVersion(self.version, self.path) if self.version is not None and self.path is not None and self.complete else None
+        )
 
     def bytes_at(self, path: str) -> Tensor | None:
         """Return the bytes of the whole file if `path` is the path of this stage, else None."""
         return self._segment.bytes if self._segment is not None and path == self.path else None
 
-    def memory(self) -> Memory:
+    def memory(self) -> WeightMemory:
         """Return the memory in which other processes of this machine find the weights' bytes. `begin` must have been called."""
         assert self._segment is not None
-        return Memory(self._segment.file, self._first)
+        return WeightMemory(self._segment.file, self._first)
 
     def footprint(self) -> Footprint:
         """Return the host memory that the stage takes."""
@@ -213,7 +215,7 @@ class WeightStage:
         if self._segment is not None:
             self._segment.close()
         self._segment, self.version, self.path, self._ranges = None, None, None, []
-        self._layout, self._here = Layout((), 0), 0
+        self._layout, self._here = WeightLayout((), 0), 0
 
 
 class OpenedStage:
@@ -245,7 +247,7 @@ class OpenedStage:
             os.close(self._file)
             raise
         first = 8 + int.from_bytes(mapped[:8].numpy().tobytes(), "little")
-        layout = Layout.read(mapped[8:first].numpy().tobytes())
+        layout = WeightLayout.read(mapped[8:first].numpy().tobytes())
         self.weights = layout.views(mapped[first : first + layout.nbytes])
 
     def is_at(self, path: str) -> bool:
@@ -295,7 +297,7 @@ class StageReader:
     """
 
     def __init__(self, pinned: bool, own: WeightStage | None = None) -> None:
-        self.landed: Landed | None = None
+        self.landed: StagedVersion | None = None
         self._pinned, self._own = pinned, own
         self._opened: OpenedStage | None = None
 
@@ -304,7 +306,7 @@ class StageReader:
         """Keep writers out during the block, after waiting for a sync that is under way.
 
         Yields:
-            The staged weights and their version, which may be newer than in `landed`.
+            The staged weights and their version, which may be newer than in `staged`.
 
         Raises:
             RuntimeError: There are no staged weights, or they are incomplete. The message is one line.

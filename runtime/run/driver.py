@@ -23,7 +23,7 @@ from runtime.coordinator.profiles import versions
 from runtime.coordinator.profiling import Profiling, enlist
 from runtime.coordinator.run_log import RunLog
 from runtime.coordinator.run_plan import RunPlan
-from runtime.coordinator.run_state import Observer, RunState
+from runtime.coordinator.run_state import RunObserver, RunState
 from runtime.coordinator.solo import SoloIterations
 from runtime.jobs.spec import JobSpec, OwnersJob
 from runtime.journal.facts import (
@@ -75,7 +75,9 @@ class RunDriver:
         PlanError: If the policy breaks an invariant.
     """
 
-    def __init__(self, plan: RunPlan, processes: Processes | None, stays: bool = False, observer: Observer | None = None) -> None:
+    def __init__(
+        self, plan: RunPlan, processes: Processes | None, stays: bool = False, observer: RunObserver | None = None
+    ) -> None:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
         self._recalled: RecalledLeases | None = None  # until the run continues
@@ -123,7 +125,7 @@ class RunDriver:
         log.begin(run.on_written, run.fail)
         state = run.scheduler.state
         placed_ids = {*state.waiting, *run.scheduler.members.seats}
-        coming = [handle for handle in run.handles.values() if not handle.gone and handle.id not in placed_ids]
+        coming = [handle for handle in run.handles.values() if not handle.is_gone and handle.id not in placed_ids]
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))
         run.spawn(self._solo.measure())
@@ -177,7 +179,7 @@ class RunDriver:
             await asyncio.sleep(min(max(wait_s, 0.0), 1.0))
             if wait_s <= 0 and not self.run.stopping:
                 await self.run.written()
-                self.run.tell()
+                self.run.inform_scheduler()
 
     def lacks(self, spec: JobSpec) -> str | None:
         """Return what a job needs and this run does not have, or None.
@@ -226,12 +228,12 @@ def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord, leases: R
             notes.append(JobFailed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
     for exceeded in record.exceeded:
-        run.handles[exceeded.job_id].residency.exceed(exceeded.why)
-    gone = [handle.id for handle in run.handles.values() if handle.gone]
+        run.handles[exceeded.job_id].residency.set_excess(exceeded.why)
+    gone = [handle.id for handle in run.handles.values() if handle.is_gone]
     restored = SchedulerRestored(run.log.now(), tuple(gone))
     again = restore(run.scheduler, record, restored.at_s, gone)
     run.log.write(*notes, restored, *run.scheduler.take_entries())
-    run.tell()
+    run.inform_scheduler()
     for job_id in again:
         handle = run.handles[job_id]
         if _is_over(handle, _own(record, handle)):  # it was restored only because its nodes may still be in use
@@ -247,17 +249,17 @@ def _own(record: RunRecord, handle: JobHandle) -> RunRecord:
 def _recall(run: RunState, handle: JobHandle, record: RunRecord, leases: RecalledLeases, notes: list[Fact]) -> None:
     """Restore a job from the journal and its checkpoints."""
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
-    handle.learn(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
-    handle.residency.learn(next((fact.waits for fact in record.profiled if fact.job.id == job_id), {}))
+    handle.set_job(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
+    handle.residency.set_levels(next((fact.waits for fact in record.profiled if fact.job.id == job_id), {}))
     ever = (done.number + 1 for done in (*record.iterations, *record.repeated) if done.job_id == job_id)
-    handle.counts.recall(max(ever, default=0))  # repeated iterations count: reports of them have been sent
+    handle.counts.restore_done(max(ever, default=0))  # repeated iterations count: reports of them have been sent
     if handle.spec.is_attached:
         _recall_attached(run, handle, record, leases)
         return
     if _is_over(handle, record):
         handle.close()
         return
-    handle.saved.recall({fact.iterations for fact in record.checkpointed if fact.job_id == job_id})
+    handle.saved.restore_recorded({fact.iterations for fact in record.checkpointed if fact.job_id == job_id})
     resume = handle.saved.go_back(folder, handle.counts.done)
     handle.counts.resume(resume.iterations)
     if state.knows(job_id):
@@ -288,5 +290,5 @@ def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, leases
 def _recall_work(run: RunState, handle: JobHandle) -> None:
     state = run.scheduler.state
     row = state.row(handle.id)
-    handle.permits.recount({pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS})
+    handle.permits.reset_busy({pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS})
     handle.arrive()

@@ -181,12 +181,12 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said
                 check_signals()
                 health.check()
                 with contextlib.suppress(ray.exceptions.GetTimeoutError):
-                    lines_said = _tell(coordinator, lines_said, say)
+                    lines_said = _print_new_lines(coordinator, lines_said, say)
                 if interrupts() and not stopping:
                     stopping = True
                     say("stopping at the next phase boundary; Ctrl-C again stops at once")
                     coordinator.stop.remote()
-            _tell(coordinator, lines_said, say)
+            _print_new_lines(coordinator, lines_said, say)
             return str(result_of(outcome))
     except ray.exceptions.RayTaskError as error:
         raise (error.cause or error) from error
@@ -196,7 +196,7 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said
         raise
 
 
-def _tell(coordinator: Any, lines_said: int, say: Callable[[str], None]) -> int:
+def _print_new_lines(coordinator: Any, lines_said: int, say: Callable[[str], None]) -> int:
     lines = result_of(coordinator.news.remote(lines_said), _ANSWERS_S)
     for line in lines:
         say(line)

@@ -17,7 +17,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
 from runtime.journal.write import JOURNAL, is_begun
-from runtime.output import Part
+from runtime.output import OutputPart
 from runtime.service.address import VARIABLE, continuing, find, folder_of
 
 _URL, _TOKEN = "ROLLMUX_URL", "ROLLMUX_TOKEN"
@@ -39,7 +39,7 @@ class NoService(InputError):
         self.has_journal = has_journal
 
 
-class Client(Service):
+class ServiceClient(Service):
     """HTTP client of a service that reports errors as one line.
 
     Every request raises `InputError` if the service refuses it, and `NoService` if no service answers.
@@ -152,7 +152,7 @@ class Client(Service):
         """Return whether a job has ended, or is in one of the states `states`."""
         return self.job(job_id)["state"] in (*ENDED, *states)
 
-    def log(self, job_id: str, process: str | None, offset: int) -> Part:
+    def log(self, job_id: str, process: str | None, offset: int) -> OutputPart:
         """Return a part of the output of one process of a job.
 
         Args:
@@ -165,7 +165,7 @@ class Client(Service):
         """
         query = {"offset": offset} if process is None else {"process": process, "offset": offset}
         data, headers = self.request("GET", f"{_path(job_id)}/logs?{urlencode(query)}")
-        return Part(data, int(headers["X-Next-Offset"]), json.loads(headers["X-Processes"]))
+        return OutputPart(data, int(headers["X-Next-Offset"]), json.loads(headers["X-Processes"]))
 
 
 def is_named(at: Path | None) -> bool:
@@ -189,7 +189,7 @@ def is_named(at: Path | None) -> bool:
 
 
 @contextmanager
-def connected(at: Path | None) -> Iterator[Client]:
+def connected(at: Path | None) -> Iterator[ServiceClient]:
     """Yield a client of the service that a command means.
 
     It is the service of the folder `at`, else that of ROLLMUX_URL, else that of the environment's folder, else that of the default
@@ -203,13 +203,13 @@ def connected(at: Path | None) -> Iterator[Client]:
         NoService: If no service runs there; one line.
     """
     if is_named(at):
-        client = Client(os.environ[_URL], os.environ[_TOKEN])
+        client = ServiceClient(os.environ[_URL], os.environ[_TOKEN])
     else:
         folder = folder_of(at)
         address = find(folder)
         if address is None or not address.answers():
             raise _nobody(folder)
-        client = Client(address.url, address.token, folder)
+        client = ServiceClient(address.url, address.token, folder)
     try:
         yield client
     finally:

@@ -17,7 +17,7 @@ MOST = 1000  # entries per answer
 _TOGETHER_S = 0.25  # time after which entries that wait for a common commit are committed for a reader
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """An entry of the journal.
 
     Attributes:
@@ -51,7 +51,7 @@ class Events:
         self._more.set()
         self._more = asyncio.Event()
 
-    async def after(self, number: int, wait_s: float) -> list[Entry]:
+    async def after(self, number: int, wait_s: float) -> list[JournalEntry]:
         """Return the entries after a number, oldest first, `MOST` of them at most.
 
         Args:
@@ -73,7 +73,7 @@ class Events:
         else:
             first = number + 1 - recent[0][0]
             rows = [*islice(recent, first, first + MOST)]
-        return [Entry(*row) for row in rows]
+        return [JournalEntry(*row) for row in rows]
 
     def _bring(self) -> None:
         """Commit entries that wait for a common commit, at most once in `_TOGETHER_S` for all readers together."""

@@ -13,13 +13,13 @@ from runtime.coordinator.run_state import RunState
 from runtime.journal.facts import Fact, IterationSlice, JobCancelled, JobFailed, LeaseEnded, PhaseSlice, Span
 from runtime.journal.record import RunRecord
 from runtime.machine import Pool
-from runtime.metrics import Metrics
+from runtime.metrics import MetricsRegistry
 
 _SPAN_S = 300.0  # window of the utilization
 _ORDER_S = 60.0  # how much later than a span that ended after it a span may be reported
 
 
-class Usage:
+class NodeUsage:
     """Node-seconds of the last five minutes in which phases held nodes.
 
     If a tail shares a node with the next rollout, each counts with its share.
@@ -30,7 +30,7 @@ class Usage:
 
     def __init__(self) -> None:
         self.since_s = 0.0
-        self._pools: dict[Pool, _Held] = {}
+        self._pools: dict[Pool, _HeldSpans] = {}
 
     def add(self, pool: Pool, spans: Iterable[Span], now_s: float) -> None:
         """Record the spans of a phase that has ended.
@@ -40,7 +40,7 @@ class Usage:
             spans: Spans in which the phase held nodes, or shares of nodes.
             now_s: Present time, in seconds.
         """
-        past = self._pools.setdefault(pool, _Held())
+        past = self._pools.setdefault(pool, _HeldSpans())
         for span in spans:
             past.add(span)
         past.forget(now_s - _SPAN_S)
@@ -55,13 +55,13 @@ class Usage:
             now_s: Present time, in seconds.
         """
         from_s = max(self.since_s, now_s - _SPAN_S)
-        past = self._pools.setdefault(pool, _Held())
+        past = self._pools.setdefault(pool, _HeldSpans())
         past.forget(now_s - _SPAN_S)
         busy_s = past.after(from_s) + sum(span.share * max(0.0, span.until_s - max(span.from_s, from_s)) for span in holding)
         return min(1.0, busy_s / (nodes * (now_s - from_s))) if nodes and now_s > from_s else 0.0
 
 
-class _Held:
+class _HeldSpans:
     """Spans of a pool that are over, in the order of their ends, with running sums so that a query reads only the first ones."""
 
     def __init__(self) -> None:
@@ -89,8 +89,8 @@ class _Held:
         return max(0.0, self._total_s - before_s)
 
 
-class Figures:
-    """The observer; see `runtime.coordinator.run_state.Observer`.
+class RunFigures:
+    """The observer; see `runtime.coordinator.run_state.RunObserver`.
 
     Attributes:
         ends: Outcome and problem by job: `done`, `over_budget`, `failed` or `cancelled`, and a line or "".
@@ -102,8 +102,8 @@ class Figures:
     def __init__(self) -> None:
         self.ends: dict[str, tuple[str, str]] = {}
         self.reported: dict[str, dict[str, float]] = {}
-        self.usage = Usage()
-        self.metrics = Metrics()
+        self.usage = NodeUsage()
+        self.metrics = MetricsRegistry()
         self._run: RunState | None = None
         self._keep_permit: set[str] = set()  # jobs whose next phase uses the permit of their init
         self._late: set[str] = set()
@@ -195,7 +195,7 @@ class Figures:
 
 
 def ends_of(record: RunRecord) -> dict[str, tuple[str, str]]:
-    """Return how jobs of a recorded run have ended, in the form of `Figures.ends`."""
+    """Return how jobs of a recorded run have ended, in the form of `RunFigures.ends`."""
     iterations = {fact.spec.id: fact.spec.iterations for fact in record.submitted if not fact.spec.is_attached}
     ends = {done.job_id: ("done", "") for done in record.iterations if done.number + 1 == iterations.get(done.job_id)}
     ends |= {lease.job_id: ("done", "") for lease in record.leases_ended if lease.done}

@@ -43,7 +43,7 @@ class ServiceOptions:
     listen: Listen | None = None
     beyond_loopback: bool = False
     grace_s: float | None = None
-    max_hold: float | None = None
+    max_hold_worst_cases: float | None = None
 
 
 def past(folder: Path) -> RunRecord | None:
@@ -69,7 +69,7 @@ def service_plan(
     Raises:
         InputError: If nodes are missing, or an option contradicts the journal; one line.
     """
-    rules = LeaseRules(grace_s=wish.grace_s, max_hold=wish.max_hold)
+    rules = LeaseRules(grace_s=wish.grace_s, max_hold_worst_cases=wish.max_hold_worst_cases)
     if before is None:
         nodes = find(nodes_wanted(wish.cluster, ()))
         one_machine = len({node.machine for node in nodes}) == 1

@@ -34,7 +34,7 @@ from runtime.machines.nodes import POOLS
 from runtime.owners.http.holdups import holdup, queue_holdup
 from runtime.owners.http.ledger import Ledger
 from runtime.service.address import continuing
-from runtime.service.figures import Figures, ends_of, held_spans
+from runtime.service.figures import RunFigures, ends_of, held_spans
 from runtime.standstill import gap_warning
 
 STATES = ("waiting", "profiling", "running", "moving", "lost", "stopped", "done", "over_budget", "failed", "cancelled")
@@ -158,7 +158,7 @@ class Reports:
         figures: Observer of the run.
     """
 
-    def __init__(self, ledger: Ledger, figures: Figures) -> None:
+    def __init__(self, ledger: Ledger, figures: RunFigures) -> None:
         self._ledger = ledger
         self._run = ledger.run
         self._figures = figures
@@ -214,7 +214,7 @@ class Reports:
     def state_of(self, handle: JobHandle) -> str:
         """Return the state of a job, one of `STATES`."""
         state = self._run.scheduler.state
-        if handle.gone:
+        if handle.is_gone:
             return self._figures.ends.get(handle.id, ("stopped", ""))[0]
         if handle.id in self._ledger.suspected:
             return "lost"
@@ -235,7 +235,7 @@ class Reports:
         report |= {"phase": handle.permits.phase, "usd": _charged_usd(state, job_id)} | self._pace(job_id, job)
         if position is not None:
             report |= {"position": position, "eta_s": known.eta_s if known is not None else None}
-        if not handle.gone:
+        if not handle.is_gone:
             report["reason"] = self._reason(handle, position, known) if name == "waiting" else holdup(self._ledger, handle)
             report["overdue"] = next((_described_overdue(one) for one in overdue_phases(run, handle)), None)
         if (number := handle.place.group) is not None:
@@ -245,7 +245,7 @@ class Reports:
             group = state.group_of(job_id)
             report["usd_per_hour"] = group.usd_per_hour / len(group.jobs)
             report["profile"] = profile_of(job, state.shape(job_id), group.training_nodes or None)
-        if handle.gone and name in ENDED:
+        if handle.is_gone and name in ENDED:
             self._ended[job_id] = report
         return report
 
@@ -264,19 +264,19 @@ class Reports:
         if position is not None:
             words = known.reason if known is not None else "there is no place for it now"
             return "; ".join(filter(None, (words, queue_holdup(self._ledger))))
-        if handle.place.parks:
+        if handle.place.awaits_owner:
             return "it waits for its owner to attach"
         if handle.spec.arrival_s > self._run.log.now():
             return "it has not arrived yet"
         return "it arrives when those that came with it are profiled too" if handle.job is not None else "it waits to be profiled"
 
     def _problem(self, handle: JobHandle) -> str | None:
-        if handle.gone:
+        if handle.is_gone:
             return self._figures.ends.get(handle.id, ("", ""))[1] or None
-        if handle.saved.full is not None:
-            return f"its checkpoint cannot be written: {handle.saved.full}"
+        if handle.saved.disk_problem is not None:
+            return f"its checkpoint cannot be written: {handle.saved.disk_problem}"
         metrics = self._figures.reported.get(handle.id, {})
-        return handle.residency.exceeds or gap_warning(metrics, handle.spec.top_p)
+        return handle.residency.excess or gap_warning(metrics, handle.spec.top_p)
 
     def pools(self) -> dict[Pool, dict[str, Any]]:
         """Return the number of nodes of each pool in each condition, and its utilization.
@@ -288,7 +288,7 @@ class Reports:
 
     def _pool(self, pool: Pool, now_s: float) -> dict[str, Any]:
         run = self._run
-        nodes, suspects = run.nodes.nodes(pool), self._ledger.suspects().keys()
+        nodes, suspects = run.nodes.nodes(pool), self._ledger.suspect_nodes().keys()
         drained = run.nodes.drained - suspects
         free = sum(node.name not in suspects for node in run.nodes.free(pool))
         holding: list[Span] = []

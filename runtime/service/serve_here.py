@@ -10,10 +10,10 @@ from pathlib import Path
 from rollmux_env.errors import InputError
 from runtime.coordinator.run_plan import RunPlan
 from runtime.machine import Node, Pool
-from runtime.machines.hosts import Hosts, load_hosts, more_nodes, nodes_here, nodes_of_hosts
+from runtime.machines.hosts import HostsFile, load_hosts, more_nodes, nodes_here, nodes_of_hosts
 from runtime.service.address import SERVICE, let_in, listening_of, withdraw
 from runtime.service.plan import ServiceOptions, past, service_plan
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from runtime.signals import allowing, check_signals, hangups
 
 _LOOKS_S = 0.1
@@ -38,7 +38,7 @@ def serve_here(folder: Path, wish: ServiceOptions, file: Path | None, say: Calla
     asyncio.run(_serve(folder, wish, _plan(folder, wish, hosts), file if hosts is not None else None, say))
 
 
-def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
+def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None) -> RunPlan:
     record, before = past(folder), tuple[Node, ...]()
     if record is not None:
         before = tuple(record.nodes.values())
@@ -57,7 +57,7 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: Hosts | None) -> RunPlan:
     return service_plan(folder, wish, record, find)
 
 
-def add_hosts(service: Service, plan: RunPlan, file: Path | None) -> None:
+def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
     """Add the nodes of hosts that were added to the cluster file; an error in the file is logged.
 
     Args:
@@ -76,7 +76,7 @@ def add_hosts(service: Service, plan: RunPlan, file: Path | None) -> None:
 
 
 async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path | None, say: Callable[[str], None]) -> None:
-    service = Service(plan)
+    service = RunService(plan)
     lines_said = 0
     stopping = False
     with allowing(1) as interrupts, hangups() as take_hangups:

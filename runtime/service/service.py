@@ -23,7 +23,7 @@ from runtime.machines.forecast import check_memory, check_space, checkpoint_byte
 from runtime.run.driver import RunDriver
 from runtime.service.address import Listen
 from runtime.service.events import Events
-from runtime.service.figures import Figures
+from runtime.service.figures import RunFigures
 from runtime.service.forecast import QueueForecast
 from runtime.service.operations_log import OperationsLog
 from runtime.service.plan import MOST_JOBS, check_limits
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _COLLECTS = (10_000, 10, 70)  # thresholds of the garbage collector: under load, a full collection every few minutes
 
 
-class Service:
+class RunService:
     """A run without an end: a detached Ray actor with asynchronous methods, or an object in `rollmux serve --no-ray`.
 
     Args:
@@ -55,7 +55,7 @@ class Service:
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
-        self._figures = Figures()
+        self._figures = RunFigures()
         self._http: HttpServer | None = None
 
     async def begin(self) -> None:
@@ -180,13 +180,13 @@ class Service:
     def _present(self, more: int) -> int:
         """Return the number of jobs that have not ended, or of all jobs if even these and `more` new ones are within the limit."""
         handles = self.run.handles
-        return len(handles) if len(handles) + more <= MOST_JOBS else sum(not handle.gone for handle in handles.values())
+        return len(handles) if len(handles) + more <= MOST_JOBS else sum(not handle.is_gone for handle in handles.values())
 
     def _check_room(self, specs: Sequence[JobSpec]) -> list[str]:
         """Check that there is disk space for the jobs' checkpoints and memory for the jobs; return and raise as `_check` does."""
         lines: list[str] = []
         writing = [number for number, spec in enumerate(specs) if checkpoint_bytes(spec)]
-        present = [handle.spec for handle in self.run.handles.values() if not handle.gone] if writing else []
+        present = [handle.spec for handle in self.run.handles.values() if not handle.is_gone] if writing else []
         for number in writing:
             check_space([*present, *specs[: number + 1]], self.folder, f"job {specs[number].id}")
         if expected := forecasts(specs, self._plan.nodes):
@@ -246,7 +246,7 @@ class Service:
         if (problem := self.run.log.problem) is not None:
             raise Unwritable(problem)
         outcome = self._figures.ends.get(job_id, ("", ""))[0]
-        if outcome == "cancelled" and not handle.gone:  # its end is waited for
+        if outcome == "cancelled" and not handle.is_gone:  # its end is waited for
             return
         if outcome:
             raise Conflict(f"job {job_id}: has ended already: {outcome}")
@@ -332,12 +332,12 @@ class Service:
             metrics.write("rollmux_pool_utilization", view["utilization"], pool=pool)
         metrics.write("rollmux_queue_length", len(run.scheduler.state.waiting))
         metrics.write("rollmux_usd_per_hour", run.scheduler.state.usd_per_hour)
-        metrics.write("rollmux_suspect_nodes", len(self.driver.leases.ledger.suspects()))
+        metrics.write("rollmux_suspect_nodes", len(self.driver.leases.ledger.suspect_nodes()))
         metrics.write("rollmux_paused", float(run.log.problem is not None))
         metrics.write("rollmux_stopping", float(run.stopping))
         holding = (handle for handle in run.handles.values() if handle.permits.holds)
         self._figures.overdue({handle.id: [*overdue_phases(run, handle)] for handle in holding})
-        metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.gone})
+        metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.is_gone})
         states = self._reports.states()
         for name in STATES:
             metrics.write("rollmux_jobs", states[name], state=name)

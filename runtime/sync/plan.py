@@ -1,8 +1,8 @@
 """Plan of a weight sync: which bytes go from which training rank to which rollout workers, and in which order.
 
-The bytes are those of a `runtime.residency.layout.Layout`, numbered from 0. There are two topologies. `aware` is the topology-aware
-sync of the RollMux paper: the ranks' disjoint shards cross the slow link once, in parallel streams, and the rollout workers pass
-them on to each other. `flat` is the baseline: rank 0 sends everything to every rollout node.
+The bytes are those of a `runtime.residency.layout.WeightLayout`, numbered from 0. There are two topologies. `aware` is the
+topology-aware sync of the RollMux paper: the ranks' disjoint shards cross the slow link once, in parallel streams, and the rollout
+workers pass them on to each other. `flat` is the baseline: rank 0 sends everything to every rollout node.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 
 Topology = Literal["aware", "flat"]
 Ranges = tuple[tuple[int, int], ...]
@@ -19,7 +19,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Stream:
+class WeightStream:
     """A part of the weights and the workers through which it goes.
 
     Attributes:
@@ -43,7 +43,7 @@ class Stream:
         return length(self.ranges)
 
 
-def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topology, least: int = 1) -> tuple[Stream, ...]:
+def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topology, least: int = 1) -> tuple[WeightStream, ...]:
     """Return the streams of a sync.
 
     With `aware`, there are as many streams as ranks or workers, whichever are more, so that all of them take part. A rank with
@@ -59,7 +59,7 @@ def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topo
     if topology == "flat":
         firsts = [k for k, node in enumerate(nodes) if node not in nodes[:k]]
         ways = [tuple(k for k, node in enumerate(nodes) if node == nodes[first]) for first in firsts]
-        streams = [Stream(number, 0, way, parts[0], 0) for number, way in enumerate(ways)]
+        streams = [WeightStream(number, 0, way, parts[0], 0) for number, way in enumerate(ways)]
     else:
         count = max(len(parts), len(nodes), least)
         streams = []
@@ -68,11 +68,11 @@ def make_plan(parts: Sequence[Ranges], nodes: Sequence[Hashable], topology: Topo
             mine = range(rank, count, len(parts))  # numbers of this rank's streams
             total, place = length(parts[rank]), mine.index(number)
             start, end = total * place // len(mine), total * (place + 1) // len(mine)
-            streams.append(Stream(number, rank, _way(number % len(nodes), nodes), cut(parts[rank], start, end), start))
+            streams.append(WeightStream(number, rank, _way(number % len(nodes), nodes), cut(parts[rank], start, end), start))
     return tuple(stream for stream in streams if stream.ranges)
 
 
-def shard(layout: Layout, rank: int, world: int) -> Ranges:
+def shard(layout: WeightLayout, rank: int, world: int) -> Ranges:
     """Return the bytes that a rank of FSDP2 holds: of each tensor, the rows that `torch.chunk` gives it along the first dimension.
 
     Args:

@@ -26,9 +26,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from rollmux_env.validation_errors import one_line
-from runtime.residency.layout import Memory
+from runtime.residency.layout import WeightMemory
 from runtime.sync import wire
-from runtime.sync.plan import Stream
+from runtime.sync.plan import WeightStream
 from runtime.sync.wire import HEADER_BYTES, Address, Transfer, wire_bytes
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ TIMEOUT_S = 600.0
 """Time limit for a member that hangs, in seconds. A member that has died is noticed at once."""
 
 
-class Connections(contextlib.ExitStack):
+class TransferConnections(contextlib.ExitStack):
     """All connections that a member has open during a sync. If one stream fails, all are ended, and leaving the block raises."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Connections(contextlib.ExitStack):
                 _end(one)
         return one
 
-    def open_offer(self, offer: bytes) -> Memory | None:
+    def open_offer(self, offer: bytes) -> WeightMemory | None:
         """Open the shared memory that a header offers, until the block ends. Returns None if it cannot be reached from here."""
         memory = wire.open_offer(offer)
         if memory is not None:
@@ -98,7 +98,7 @@ def _end(one: socket.socket) -> None:
         one.shutdown(socket.SHUT_RDWR)
 
 
-class Arrivals:
+class IncomingConnections:
     """Headers of the connections to a listening socket, read concurrently.
 
     Args:
@@ -208,9 +208,9 @@ class Inbox:
         expected = {stream.number: stream for stream in transfer.streams if worker in stream.way}
         later = {number: stream.way[stream.way.index(worker) + 1 :] for number, stream in expected.items()}
         with (
-            Connections() as connections,
+            TransferConnections() as connections,
             ThreadPoolExecutor(max(len(expected), 1)) as threads,
-            contextlib.closing(Arrivals(connections.add(self._server), HEADER_BYTES)) as arrivals,
+            contextlib.closing(IncomingConnections(connections.add(self._server), HEADER_BYTES)) as arrivals,
             connections.failing(f"weights of version {transfer.version} broke at rollout worker {worker}"),
         ):
             to = _announce(connections, transfer, {number: way[0] for number, way in later.items() if way}, stage.memory())
@@ -224,7 +224,7 @@ class Inbox:
                     continue
                 connections.add(source)  # so that it is ended with the others, whatever it brings
                 numbers, offer = announced
-                hop = _Hop(transfer, _take_expected(numbers, transfer, expected), source, connections.open_offer(offer))
+                hop = _IncomingStream(transfer, _take_expected(numbers, transfer, expected), source, connections.open_offer(offer))
                 came.append(hop)
                 threads.submit(_receive, connections, hop, to.get(hop.stream.number), worker, stage)
         return sum(wire_bytes(hop.stream, hop.memory is not None) for hop in came if hop.stream.way[0] == worker)
@@ -234,7 +234,7 @@ class Inbox:
         self._server.close()
 
 
-def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor, memory: Memory | None = None) -> int:
+def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor, memory: WeightMemory | None = None) -> int:
     """Send a training rank's streams. Every worker on their ways must receive at the same time.
 
     Args:
@@ -252,7 +252,7 @@ def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor, memo
     """
     mine = [stream for stream in transfer.streams if stream.rank == rank]
     with (
-        Connections() as connections,
+        TransferConnections() as connections,
         ThreadPoolExecutor(max(len(mine), 1)) as threads,
         connections.failing(f"weights of version {transfer.version} broke at training rank {rank}"),
     ):
@@ -265,7 +265,7 @@ def send_streams(rank: int, transfer: Transfer, version: int, data: Tensor, memo
 
 
 @dataclass(frozen=True)
-class _Hop:
+class _IncomingStream:
     """A stream that arrives at a worker.
 
     Attributes:
@@ -276,13 +276,13 @@ class _Hop:
     """
 
     transfer: Transfer
-    stream: Stream
+    stream: WeightStream
     source: socket.socket
-    memory: Memory | None
+    memory: WeightMemory | None
 
 
 def _announce(
-    connections: Connections, transfer: Transfer, workers: dict[int, int], memory: Memory | None
+    connections: TransferConnections, transfer: Transfer, workers: dict[int, int], memory: WeightMemory | None
 ) -> dict[int, socket.socket]:
     """Connect to the next worker of each stream, and offer it the memory that contains the bytes.
 
@@ -317,7 +317,7 @@ def _announce(
     return opened
 
 
-def _send(connections: Connections, to: socket.socket, transfer: Transfer, stream: Stream, data: memoryview) -> int:
+def _send(connections: TransferConnections, to: socket.socket, transfer: Transfer, stream: WeightStream, data: memoryview) -> int:
     """Send a stream, and return the number of bytes that went over its connection."""
     is_shared = False
     with connections.failing(_broken_stream(transfer, stream, f"training rank {stream.rank}")):
@@ -327,15 +327,17 @@ def _send(connections: Connections, to: socket.socket, transfer: Transfer, strea
             part = data[at : at + piece[1] - piece[0]]
             at += len(part)
             if is_shared:
-                to.sendall(wire.there_tag(transfer, stream, piece))
+                to.sendall(wire.shared_piece_tag(transfer, stream, piece))
             else:
                 to.sendall(part)
                 to.sendall(wire.piece_tag(transfer, stream, piece, part))  # computed while the piece is on its way
-        wire.expect(to, wire.thanks(transfer, stream, stream.way[0]), "thanks came")
+        wire.expect(to, wire.acknowledgement(transfer, stream, stream.way[0]), "thanks came")
     return wire_bytes(stream, is_shared)
 
 
-def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, worker: int, stage: WeightStage) -> None:
+def _receive(
+    connections: TransferConnections, hop: _IncomingStream, to: socket.socket | None, worker: int, stage: WeightStage
+) -> None:
     """Receive a stream into the stage, and pass it on to the next worker over the connection `to`, or None for the last worker."""
     transfer, stream, source = hop.transfer, hop.stream, hop.source
 
@@ -345,7 +347,7 @@ def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, work
         if hop.memory is None:
             wire.read(source, memory)
         else:
-            wire.expect(source, wire.there_tag(transfer, stream, piece), what)
+            wire.expect(source, wire.shared_piece_tag(transfer, stream, piece), what)
             wire.copy(hop.memory, start, memory, source)
         if to is not None and not is_shared:
             to.sendall(memory)
@@ -353,7 +355,7 @@ def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, work
         if hop.memory is None:
             wire.expect(source, tag, what)
         if to is not None:
-            to.sendall(wire.there_tag(transfer, stream, piece) if is_shared else tag)
+            to.sendall(wire.shared_piece_tag(transfer, stream, piece) if is_shared else tag)
 
     with connections.failing(_broken_stream(transfer, stream, f"rollout worker {worker}")):
         source.sendall(wire.welcome(transfer, stream, worker, hop.memory is not None))
@@ -362,14 +364,14 @@ def _receive(connections: Connections, hop: _Hop, to: socket.socket | None, work
         is_shared = to is not None and wire.expect_welcome(to, transfer, stream, later[0], TIMEOUT_S)
         at = stream.first  # offset among the sending rank's own bytes
         for piece in wire.pieces(stream):
-            stage.take(transfer.version, *piece, partial(take, piece, at if position == 0 else piece[0]))
+            stage.receive_with(transfer.version, *piece, partial(take, piece, at if position == 0 else piece[0]))
             at += piece[1] - piece[0]
         if to is not None:
-            wire.expect(to, wire.thanks(transfer, stream, later[0]), "thanks came")
-        source.sendall(wire.thanks(transfer, stream, worker))
+            wire.expect(to, wire.acknowledgement(transfer, stream, later[0]), "thanks came")
+        source.sendall(wire.acknowledgement(transfer, stream, worker))
 
 
-def _take_expected(announced: tuple[int, int, int], transfer: Transfer, expected: dict[int, Stream]) -> Stream:
+def _take_expected(announced: tuple[int, int, int], transfer: Transfer, expected: dict[int, WeightStream]) -> WeightStream:
     """Return the stream that a connection announces, and remove it from the expected ones.
 
     Args:
@@ -387,6 +389,6 @@ def _take_expected(announced: tuple[int, int, int], transfer: Transfer, expected
     return stream
 
 
-def _broken_stream(transfer: Transfer, stream: Stream, where: str) -> str:
+def _broken_stream(transfer: Transfer, stream: WeightStream, where: str) -> str:
     """Return the beginning of the message about a stream that broke."""
     return f"weights of version {transfer.version}, stream {stream.number} of {len(transfer.streams)}, broke at {where}"

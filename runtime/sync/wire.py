@@ -31,8 +31,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from runtime.machine import memory_id
-from runtime.residency.layout import Layout, Memory
-from runtime.sync.plan import Stream
+from runtime.residency.layout import WeightLayout, WeightMemory
+from runtime.sync.plan import WeightStream
 
 Address = tuple[str, int]
 _OFFER = struct.Struct("!16sqqqq")
@@ -47,14 +47,14 @@ _TAGGED = struct.Struct("!8sqqqq")
 _PIECE = 1 << 20
 
 
-def offer(memory: Memory | None) -> bytes:
+def offer(memory: WeightMemory | None) -> bytes:
     """Return the offer of shared memory in a header: `NO_OFFER` for None, or if this machine has no identity."""
     if memory is None or not memory_id():
         return NO_OFFER
     return _OFFER.pack(memory_id(), os.getpid(), memory.file, os.fstat(memory.file).st_ino, memory.first)
 
 
-def open_offer(data: bytes) -> Memory | None:
+def open_offer(data: bytes) -> WeightMemory | None:
     """Open the offered memory for reading. The caller closes its file. Returns None if it cannot be reached from here."""
     machine, pid, number, inode, first = _OFFER.unpack(data)
     if data == NO_OFFER or machine != memory_id():
@@ -62,12 +62,12 @@ def open_offer(data: bytes) -> Memory | None:
     with suppress(OSError):
         file = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
         if os.fstat(file).st_ino == inode:
-            return Memory(file, first)
+            return WeightMemory(file, first)
         os.close(file)
     return None
 
 
-def copy(memory: Memory, start: int, to: memoryview, sender: socket.socket) -> None:
+def copy(memory: WeightMemory, start: int, to: memoryview, sender: socket.socket) -> None:
     """Copy bytes from shared memory.
 
     Args:
@@ -99,20 +99,20 @@ class Transfer:
     """
 
     version: int
-    layout: Layout
-    streams: tuple[Stream, ...]
+    layout: WeightLayout
+    streams: tuple[WeightStream, ...]
     addresses: tuple[Address, ...]
     secret: bytes = field(repr=False)
 
 
-def pieces(stream: Stream) -> Iterator[tuple[int, int]]:
+def pieces(stream: WeightStream) -> Iterator[tuple[int, int]]:
     """Yield (first byte, end) of each piece of a stream, in order."""
     for first, end in stream.ranges:
         for start in range(first, end, _PIECE):
             yield start, min(start + _PIECE, end)
 
 
-def wire_bytes(stream: Stream, shared: bool = False) -> int:
+def wire_bytes(stream: WeightStream, shared: bool = False) -> int:
     """Return the number of bytes that a stream sends over one connection.
 
     Args:
@@ -122,7 +122,7 @@ def wire_bytes(stream: Stream, shared: bool = False) -> int:
     return HEADER_BYTES + (0 if shared else stream.nbytes) + TAG_BYTES * sum(1 for _ in pieces(stream))
 
 
-def header(transfer: Transfer, stream: Stream, worker: int, offer: bytes) -> bytes:
+def header(transfer: Transfer, stream: WeightStream, worker: int, offer: bytes) -> bytes:
     """Return the header that begins a connection to the rollout worker of a number, with an offer as `offer` makes it."""
     numbers = transfer.version, stream.number, stream.nbytes
     return _NUMBERS.pack(*numbers) + offer + _tag(transfer, b"header", *numbers, worker, data=offer)
@@ -141,29 +141,29 @@ def read_header(data: bytes, transfer: Transfer, worker: int) -> tuple[tuple[int
     return (numbers, offer) if known else None
 
 
-def welcome(transfer: Transfer, stream: Stream, worker: int, shared: bool) -> bytes:
+def welcome(transfer: Transfer, stream: WeightStream, worker: int, shared: bool) -> bytes:
     """Return a worker's answer to a header, which says whether it reads the pieces from shared memory."""
     purpose = b"shared" if shared else b"welcome"
     return _tag(transfer, purpose, transfer.version, stream.number, stream.nbytes, worker)
 
 
-def expect_welcome(source: socket.socket, transfer: Transfer, stream: Stream, worker: int, within_s: float) -> bool:
+def expect_welcome(source: socket.socket, transfer: Transfer, stream: WeightStream, worker: int, within_s: float) -> bool:
     """Read a welcome, and return whether the pieces are read from shared memory. Raises as `expect`."""
     answers = [welcome(transfer, stream, worker, shared) for shared in (False, True)]
     return bool(_expect_one_of(source, answers, "a welcome came", within_s))
 
 
-def thanks(transfer: Transfer, stream: Stream, worker: int) -> bytes:
+def acknowledgement(transfer: Transfer, stream: WeightStream, worker: int) -> bytes:
     """Return a worker's answer to a complete stream. It is sent after all workers further down the stream have answered too."""
     return _tag(transfer, b"thanks", transfer.version, stream.number, stream.nbytes, worker)
 
 
-def piece_tag(transfer: Transfer, stream: Stream, piece: tuple[int, int], data: memoryview) -> bytes:
+def piece_tag(transfer: Transfer, stream: WeightStream, piece: tuple[int, int], data: memoryview) -> bytes:
     """Return the tag that follows a piece's bytes. It is the same on every connection that carries the piece."""
     return _tag(transfer, b"piece", transfer.version, stream.number, *piece, data=data)
 
 
-def there_tag(transfer: Transfer, stream: Stream, piece: tuple[int, int]) -> bytes:
+def shared_piece_tag(transfer: Transfer, stream: WeightStream, piece: tuple[int, int]) -> bytes:
     """Return the tag that is sent in place of a piece and its tag, once its bytes are ready in the shared memory."""
     return _tag(transfer, b"there", transfer.version, stream.number, *piece)
 

@@ -17,7 +17,7 @@ class TrainingError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrainingBatch:
     """The B responses of one iteration, with at most T tokens including their prompts.
 
     Attributes:
@@ -32,12 +32,12 @@ class Batch:
     logprobs: Tensor
     advantages: Tensor
 
-    def rows(self, chosen: Tensor) -> Batch:
+    def rows(self, chosen: Tensor) -> TrainingBatch:
         """Return some of the responses, cut to the longest of them."""
         lengths = self.lengths()[chosen]
         width = max(int(lengths.max()), 2)
         cut = (self.tokens[chosen, :width], self.mask[chosen, :width], self.logprobs[chosen, :width])
-        return Batch(*cut, self.advantages[chosen])
+        return TrainingBatch(*cut, self.advantages[chosen])
 
     def lengths(self) -> Tensor:
         """Return the number of tokens up to the last one of each response, int64, shape (B,)."""
@@ -45,7 +45,9 @@ class Batch:
         return (self.mask * places).amax(1)
 
 
-def make_batch(prompts: Sequence[Sequence[int]], responses: Sequence[Response], rewards: Sequence[float], group_size: int) -> Batch:
+def make_batch(
+    prompts: Sequence[Sequence[int]], responses: Sequence[Response], rewards: Sequence[float], group_size: int
+) -> TrainingBatch:
     """Combine responses and their rewards to a batch.
 
     Args:
@@ -74,7 +76,7 @@ def make_batch(prompts: Sequence[Sequence[int]], responses: Sequence[Response], 
         tokens[k, :end] = torch.tensor([*prompt, *response.token_ids])
         logprobs[k, first:end] = torch.tensor(response.logprobs)
         mask[k, first:end] = True
-    return Batch(tokens, mask, logprobs, group_advantages(torch.tensor(rewards, dtype=torch.float64), group_size))
+    return TrainingBatch(tokens, mask, logprobs, group_advantages(torch.tensor(rewards, dtype=torch.float64), group_size))
 
 
 def group_advantages(rewards: Tensor, group_size: int) -> Tensor:
@@ -111,10 +113,10 @@ class Minibatch:
     """
 
     tokens: int
-    pieces: tuple[Batch, ...]
+    pieces: tuple[TrainingBatch, ...]
 
 
-def minibatches(batch: Batch, count: int, rank: int, world: int, most_tokens: int) -> list[Minibatch]:
+def minibatches(batch: TrainingBatch, count: int, rank: int, world: int, most_tokens: int) -> list[Minibatch]:
     """Split a batch into one part for each optimizer step, and this rank's share of each part into forward passes.
 
     Every rank has the whole batch, so no communication is needed. Responses are dealt to the ranks by length, the longest first. So
@@ -140,7 +142,7 @@ def minibatches(batch: Batch, count: int, rank: int, world: int, most_tokens: in
         pieces = []
         for part, real in zip(torch.split(own, sizes), torch.split(own_counts, sizes), strict=True):
             piece = batch.rows(part)
-            pieces.append(Batch(piece.tokens, piece.mask & real[:, None], piece.logprobs, piece.advantages))
+            pieces.append(TrainingBatch(piece.tokens, piece.mask & real[:, None], piece.logprobs, piece.advantages))
         batches.append(Minibatch(int(batch.mask[rows].sum()), tuple(pieces)))
     return batches
 

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.grpo_spec import Algorithm
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 from runtime.training import group
-from runtime.training.batch import Batch, Minibatch, TrainingError, minibatches
+from runtime.training.batch import Minibatch, TrainingBatch, TrainingError, minibatches
 from runtime.training.loss import SUMS, LogProbs, grpo_sums, score_tokens
 from runtime.training.memory import LARGE
 
@@ -88,7 +88,7 @@ class Trainer:
         self._rate = rates(rate, settings.lr_scheduler_type, settings.warmup_steps, steps)
         self._offloader = Offloader(self._tensors)
 
-    def update(self, batch: Batch, learn: bool = True) -> dict[str, float]:
+    def update(self, batch: TrainingBatch, learn: bool = True) -> dict[str, float]:
         """Train on an iteration's responses, with one optimizer step for each minibatch.
 
         Args:
@@ -177,9 +177,11 @@ class Trainer:
         self._finish_copies()
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> WeightLayout:
         """Layout of the weights' bytes under their Hugging Face names, the same on every rank."""
-        return Layout.of({name: torch.empty(p.shape, dtype=self._sampling_dtype, device="meta") for name, p in self._names.items()})
+        return WeightLayout.of(
+            {name: torch.empty(p.shape, dtype=self._sampling_dtype, device="meta") for name, p in self._names.items()}
+        )
 
     def write_shard(self, data: Tensor) -> None:
         """Write this rank's bytes of the weights into host memory, in the order of `runtime.sync.plan.shard`.
@@ -315,7 +317,7 @@ class Trainer:
                 return old, []
             return old, [[self._score(self._reference, piece)[0] for piece in part.pieces] for part in work]
 
-    def _score(self, model: nn.Module, piece: Batch) -> tuple[Tensor, slice]:
+    def _score(self, model: nn.Module, piece: TrainingBatch) -> tuple[Tensor, slice]:
         """Return the log-probs of the tokens, and the slice of their columns, from the first response token on."""
         places = piece.mask.any(0).nonzero()
         first = int(places[0]) if len(places) else piece.tokens.shape[1] - 1

@@ -188,7 +188,7 @@ def test_two_jobs_that_attach_at_once_never_have_their_states_on_the_device_toge
         trainers[trainer._job.name] = trainer  # noqa: SLF001
         make_trl(trainer, *arguments, **options)
 
-    def count(trainer: Any, turn: rollmux_client.Phase) -> None:
+    def count(trainer: Any, turn: rollmux_client.PhaseContext) -> None:
         loaded = {name: one._tensors() for name, one in trainers.items() if hasattr(one, "optimizer")}  # noqa: SLF001
         resident.append({name: sum(one.untyped_storage().nbytes() for one in its.values()) for name, its in loaded.items()})
         end(trainer, turn)

@@ -188,7 +188,7 @@ def test_what_a_stopped_process_held_is_granted_when_it_has_woken_and_ended(tmp_
         with subprocess.Popen(words, env=environment | {"ROLLMUX_JOB": "a"}, **start) as process:  # type: ignore[call-overload]
             assert process.stdout.readline() == b"in\n"
             with rollmux_client.Job(service.client, "b") as job:
-                turns: list[rollmux_client.Phase] = []
+                turns: list[rollmux_client.PhaseContext] = []
                 waiting = threading.Thread(target=lambda: turns.append(job.phase("rollout").__enter__()))
                 waiting.start()
                 os.killpg(process.pid, signal.SIGSTOP)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from runtime.jobs.grpo_spec import Algorithm
-from runtime.training.batch import Batch
+from runtime.training.batch import TrainingBatch
 from runtime.training.loss import LogProbs, grpo_sums, token_logprobs
 
 FACTOR = 2.0
@@ -31,7 +31,9 @@ def plain_model(directory: Path, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
-def plain_gradient(directory: Path, batch: Batch, settings: Algorithm, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+def plain_gradient(
+    directory: Path, batch: TrainingBatch, settings: Algorithm, dtype: torch.dtype
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Log-probs of the response tokens, in a row, and the gradient of the loss by each weight, without chunks, shards or passes."""
     model, mask = plain_model(directory, dtype), batch.mask[:, 1:]
     new = token_logprobs(model(batch.tokens).logits[:, :-1], batch.tokens[:, 1:], settings.temperature)

@@ -13,7 +13,7 @@ import torch
 
 from runtime.engines import make_engine, vllm_problem
 from runtime.engines.interface import Engine, Kind, Response, Sampling
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 from runtime.residency.staging import WeightStage, pieces
 from tests.gpu.elsewhere import EngineElsewhere
 from tests.gpu.reference import FACTOR, distance, plain_model, plain_scores
@@ -75,7 +75,7 @@ def test_staged_weights_are_as_good_as_a_model_that_is_loaded_with_them(kind: Ki
         expected = engine.generate(PROMPTS, GREEDY)
     precision = torch.bfloat16 if device == "cuda" else torch.float32  # as a trainer sends them
     weights = {name: tensor.to(precision) for name, tensor in tiny(2).state_dict().items()}
-    stage, layout = WeightStage(pinned=device == "cuda"), Layout.of(weights)
+    stage, layout = WeightStage(pinned=device == "cuda"), WeightLayout.of(weights)
     with engine_of(kind, old) as engine:
         before = engine.generate(PROMPTS, GREEDY)
         assert [response.token_ids for response in before] != [response.token_ids for response in expected]

@@ -13,8 +13,8 @@ import pytest
 import torch
 from rollmux_segment import Footprint
 
-from runtime.gpus import OwnOfCuda
-from runtime.residency.layout import Layout
+from runtime.gpus import CudaOverhead
+from runtime.residency.layout import WeightLayout
 from runtime.residency.staging import OpenedStage, WeightStage, pieces
 
 pytestmark = [
@@ -43,7 +43,7 @@ def read(path: str) -> tuple[bool, float]:
 
 def test_processes_page_lock_one_staged_copy_each_for_itself() -> None:
     weights = {"weights": torch.arange(_LARGE // 4, dtype=torch.float32)}
-    stage, layout = WeightStage(pinned=True), Layout.of(weights)
+    stage, layout = WeightStage(pinned=True), WeightLayout.of(weights)
     stage.begin(layout, 1)
     for offset, piece in pieces(weights, layout):
         stage.receive(1, offset, piece)
@@ -56,7 +56,7 @@ def test_processes_page_lock_one_staged_copy_each_for_itself() -> None:
 
 def of_cuda() -> tuple[int, int]:
     """Bytes that a process has with a tensor on the device and without it, as it would say."""
-    own = OwnOfCuda(1)
+    own = CudaOverhead(1)
     tensor = torch.ones(_LARGE, dtype=torch.uint8, device="cuda")
     awake = own.added(Footprint(device=tensor.nbytes)).device
     return awake, own.added(Footprint()).device

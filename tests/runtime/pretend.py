@@ -28,7 +28,7 @@ from runtime.coordinator.lifecycle import Processes
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.file import parse_jobs
 from runtime.jobs.spec import ClassJob, JobSpec
-from runtime.jobside.messages import Checkpoint, Done, End, Report, Stopped
+from runtime.jobside.messages import Checkpoint, IterationResult, JobEnd, PhaseReport, Stopped
 from runtime.journal.audit import audit
 from runtime.journal.commits import Commits
 from runtime.journal.facts import Fact
@@ -38,13 +38,13 @@ from runtime.machine import Node, Pool
 from runtime.machines import nodes
 from runtime.owners.http import leases
 from runtime.owners.http.leases import Leases
-from runtime.residency.choice import STAY, Level, Waits
+from runtime.residency.choice import STAY, OffloadLevel, OffloadLevels
 from runtime.run.driver import RunDriver
 from runtime.service.address import Listen
 from runtime.service.http.app import make_app
 from runtime.service.http.server import HttpServer, bind
 from runtime.service.operations_log import OperationsLog
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from runtime.service.tokens import Right, Tokens
 
 HERE, ELSEWHERE = os.uname().nodename, "another-host"
@@ -111,7 +111,7 @@ class Waiting(Processes):
     def start(self, handle: JobHandle) -> object:
         return object()
 
-    async def wait(self, handle: JobHandle) -> End:
+    async def wait(self, handle: JobHandle) -> JobEnd:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -140,7 +140,7 @@ class Pretended(Processes):
         self.then, self.done = then or {}, 0
         self.died = False
         self.joining: tuple[Node, ...] = ()
-        self.living: dict[JobHandle, asyncio.Task[End]] = {}
+        self.living: dict[JobHandle, asyncio.Task[JobEnd]] = {}
         self.staying: dict[JobHandle, set[Pool]] = {}
         self.made: dict[str, int] = {}  # how often a job's processes were started
         self.passes: dict[str, int] = {}  # of the profiler, that a job has made
@@ -149,10 +149,10 @@ class Pretended(Processes):
         self.living[handle] = asyncio.ensure_future(self._live(handle))
         return object()
 
-    async def wait(self, handle: JobHandle) -> End:
+    async def wait(self, handle: JobHandle) -> JobEnd:
         task = self.living[handle]
         await asyncio.wait([task])
-        return End("died", "step", "its controller has died") if task.cancelled() else task.result()
+        return JobEnd("died", "step", "its controller has died") if task.cancelled() else task.result()
 
     async def kill(self, handle: JobHandle) -> None:
         self.staying.pop(handle, None)
@@ -165,7 +165,7 @@ class Pretended(Processes):
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
         return await asyncio.to_thread(nodes.dead_machines, machines) if self.died else set()
 
-    async def _live(self, handle: JobHandle) -> End:
+    async def _live(self, handle: JobHandle) -> JobEnd:
         assert self.driver is not None
         calls, run = self.driver.calls, self.driver.run
         self.made[handle.id] = self.made.get(handle.id, 0) + 1
@@ -181,7 +181,7 @@ class Pretended(Processes):
                 if done is not None and done.checkpoint is not None:
                     drop(folder, _spec(handle).checkpoint.keep)
                 if order is None:
-                    return End("done")
+                    return JobEnd("done")
                 folder, done = Path(order.folder), None
                 if state < 0:
                     state = taken = int((Path(order.checkpoint) / "count").read_text()) if order.checkpoint else 0
@@ -196,7 +196,7 @@ class Pretended(Processes):
                 await asyncio.sleep(0)
                 if self.loses == job_id and order.iteration == 2:
                     self.loses, self.died = "", True
-                    return End("died", "step", "its process has died")
+                    return JobEnd("died", "step", "its process has died")
                 for pool in ("rollout", "training"):
                     leaves = await calls.acquire(handle, pool)
                     while leaves:
@@ -204,7 +204,7 @@ class Pretended(Processes):
                         leaves = await calls.permit(handle, pool)
                     beside = any(pool in pools for other, pools in self.staying.items() if other is not handle)
                     if beside and (job_id, pool) == (self.runs_out, "training"):
-                        return End("failed", pool, "CUDA out of memory", out_of_memory=True)
+                        return JobEnd("failed", pool, "CUDA out of memory", out_of_memory=True)
                     begun_s = run.log.now()
                     await asyncio.sleep(_spec(handle).options.get("phase_s", 0.0))
                     stays = not order.profile and await calls.may_stay(handle, pool)
@@ -213,7 +213,7 @@ class Pretended(Processes):
                     self.staying.setdefault(handle, set()).discard(pool)
                     if stays:
                         self.staying[handle].add(pool)
-                    report = Report(pool, False, begun_s, begun_s, run.log.now(), host_gb=host_gb, stays=stays, waits=waits)
+                    report = PhaseReport(pool, False, begun_s, begun_s, run.log.now(), host_gb=host_gb, stays=stays, waits=waits)
                     device_gb = _spec(handle).options.get("device_gb", 0.0)
                     if not order.profile:
                         device_gb = _spec(handle).options.get("later_gb", device_gb)
@@ -224,26 +224,26 @@ class Pretended(Processes):
                 await self._leave(handle, await calls.synced(handle, run.log.now(), run.log.now()))
                 if order.profile:
                     self.passes[job_id] = self.passes.get(job_id, 0) + 1
-                    done = Done({}, movable=_spec(handle).options.get("profiled", keeps), alive=True)
+                    done = IterationResult({}, movable=_spec(handle).options.get("profiled", keeps), is_state_kept=True)
                     continue
                 if handle.is_over:  # it was measured alone
-                    done = Done({})
+                    done = IterationResult({})
                     continue
                 state += 1
                 self._iterated()
                 turns = _spec(handle).options.get("turns", False)  # it could be moved, until it is to be
                 movable = keeps or (turns and not handle.is_moving)
                 is_last = keeps and state == handle.spec.iterations
-                done = Done({"count": float(state)}, movable, keeps, write(folder, state) if is_last else None)
+                done = IterationResult({"count": float(state)}, movable, keeps, write(folder, state) if is_last else None)
                 self.stops_after -= 1
                 if self.stops_after == 0:
                     asyncio.get_running_loop().call_soon(self.driver.stop)
         except Stopped:
             if keeps and state > taken and not writes:
                 await self._keep(handle, folder, state)
-            return End("stopped")
+            return JobEnd("stopped")
 
-    def _timed(self, handle: JobHandle, report: Report, profile: bool) -> Report:
+    def _timed(self, handle: JobHandle, report: PhaseReport, profile: bool) -> PhaseReport:
         """A phase of a job with the options `cold_s`, seconds of its cold start each time that it is made, `runs_s`, and `waits_s`,
         seconds without a core in each of its passes, by phase."""
         options = _spec(handle).options
@@ -279,14 +279,14 @@ def _spec(handle: JobHandle) -> ClassJob:
     return handle.spec
 
 
-def waits_of(handle: JobHandle) -> Waits | None:
+def waits_of(handle: JobHandle) -> OffloadLevels | None:
     """Of a job with the option `stay_gb`: it keeps 1 GB of a node when it is offloaded, and so much when it stays.
 
     With the option `peak_gb` as well it has GPUs of 80 GB, and so much of each while it runs.
     """
     stay_gb, peak_gb = _spec(handle).options.get("stay_gb"), _spec(handle).options.get("peak_gb", 0.0)
-    levels = (Level(STAY, 0.0, stay_gb if peak_gb else 0.0, stay_gb), Level("keep", 1.0, 0.0, 1.0)) if stay_gb else ()
-    return Waits(levels, peak_gb, 80.0 if peak_gb else 0.0) if levels else None
+    levels = (OffloadLevel(STAY, 0.0, stay_gb if peak_gb else 0.0, stay_gb), OffloadLevel("keep", 1.0, 0.0, 1.0)) if stay_gb else ()
+    return OffloadLevels(levels, peak_gb, 80.0 if peak_gb else 0.0) if levels else None
 
 
 def write(folder: Path, state: int) -> Checkpoint:
@@ -397,7 +397,7 @@ class Served:
     def pass_time(self, seconds: float) -> None:
         """It is later, and the coordinator has looked."""
         self.driver.run.log.zero_s -= seconds
-        self.leases.ledger.look()
+        self.leases.ledger.check_leases()
 
     async def settle(self) -> None:
         """Let what has been decided be written and carried out."""
@@ -468,7 +468,7 @@ class Listening:
         self.folder.mkdir(exist_ok=True)
         self.tokens = Tokens(self.folder)
         self.token = self.tokens.make("", Right.OPERATE)
-        self.service = Service(replace(plan, specs=()))
+        self.service = RunService(replace(plan, specs=()))
         self._begun: Future[None] = Future()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._serve(processes, more),))

@@ -17,7 +17,7 @@ from rollmux_env.timing.jobs import replica_of
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import ReplicaTiming, replica_timing
 from runtime.calibration import Grid, Measurer, as_hardware, fit, measure
-from runtime.engines.interface import Progress, Response, Sampling
+from runtime.engines.interface import Response, Sampling, SamplingProgress
 from runtime.jobs.spec import TaskJob
 from runtime.profile import subject
 from tests.conftest import Command
@@ -37,7 +37,7 @@ class ModelledEngine:
         self.now_s = 0.0
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: Sampling, progress: Callable[[Progress], None] | None = None
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, progress: Callable[[SamplingProgress], None] | None = None
     ) -> list[Response]:
         generator = np.random.default_rng(sampling.seed)
         lengths = generator.integers(1, sampling.max_tokens, len(prompts), endpoint=True)
@@ -50,7 +50,7 @@ class ModelledEngine:
                 self.now_s += self.timing.decode_s(len(live), sum(live) - len(live))
             done += len(live)
             if progress is not None:
-                progress(Progress(0, len(prompts), done))
+                progress(SamplingProgress(0, len(prompts), done))
         return [Response(row, (5,) * int(length), (0.0,) * int(length), True, 0) for row, length in enumerate(lengths)]
 
 

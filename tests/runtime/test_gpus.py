@@ -11,7 +11,7 @@ import torch
 from rollmux_segment import Footprint
 
 from runtime import gpus
-from runtime.gpus import OwnOfCuda, device_count, is_out_of_memory, named_devices
+from runtime.gpus import CudaOverhead, device_count, is_out_of_memory, named_devices
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.machine import Node
@@ -50,7 +50,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 def test_what_is_free_no_longer_is_the_process_s_but_for_what_its_allocators_have(device: Device) -> None:
-    own = OwnOfCuda(2)
+    own = CudaOverhead(2)
     device.take(5_000, reserved=4_200)
     awake = own.added(Footprint(device=2 * 4_000 * MIB, host=7, peak=2 * 6_000 * MIB))
     assert awake == Footprint(device=2 * 4_800 * MIB, host=7, peak=2 * 6_800 * MIB)
@@ -61,12 +61,12 @@ def test_what_is_free_no_longer_is_the_process_s_but_for_what_its_allocators_hav
 
 def test_nothing_is_added_where_nothing_can_be_measured(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     some = Footprint(5, 6, 0, 7, 8)
-    assert OwnOfCuda(0).added(some) == some
-    own = OwnOfCuda(1)
+    assert CudaOverhead(0).added(some) == some
+    own = CudaOverhead(1)
     device.take(-1_000)  # somebody has ended meanwhile
     assert own.added(some) == some
     monkeypatch.setenv("PATH", "/nowhere")
-    own = OwnOfCuda(1)
+    own = CudaOverhead(1)
     device.take(5_000)
     assert own.added(some) == some
 

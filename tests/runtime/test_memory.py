@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.memory import Memory, memory
+from runtime.memory import HostMemory, memory
 
 GB = 1_000_000_000
 
@@ -20,7 +20,7 @@ def machine(root: Path, groups: str, **files: object) -> Path:
     return root
 
 
-def rounded(found: Memory) -> tuple[float, float, bool]:
+def rounded(found: HostMemory) -> tuple[float, float, bool]:
     return round(found.total_gb, 3), round(found.free_gb, 3), found.limited
 
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from runtime.metrics import BOUNDARIES_S, DEFINITIONS, Metrics
+from runtime.metrics import BOUNDARIES_S, DEFINITIONS, MetricsRegistry
 from tests.test_monitoring import exported_names
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides" / "monitoring.md"
 
 
-def every_figure() -> Metrics:
+def every_figure() -> MetricsRegistry:
     """Two of each that there are tags for."""
-    metrics = Metrics()
+    metrics = MetricsRegistry()
     for name, definition in DEFINITIONS.items():
         for tags in ({tag: "one" for tag in definition.tags}, {tag: "two" for tag in definition.tags}):
             for value in (0.02, 7.0):
@@ -25,14 +25,14 @@ def every_figure() -> Metrics:
     return metrics
 
 
-def values(metrics: Metrics) -> dict[tuple[str, ...], float]:
+def values(metrics: MetricsRegistry) -> dict[tuple[str, ...], float]:
     """What Prometheus reads: by the name of a series and the values of its labels."""
     families = text_string_to_metric_families(metrics.text())
     return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
 
 
 def test_gauges_are_set_counters_add_up_and_histograms_count() -> None:
-    metrics = Metrics()
+    metrics = MetricsRegistry()
     for value in (1.0, 3.5, 2000.0):
         metrics.write("rollmux_queue_length", value)
         metrics.write("rollmux_permits", value, pool="rollout")
@@ -48,7 +48,7 @@ def test_gauges_are_set_counters_add_up_and_histograms_count() -> None:
 
 
 def test_figures_of_jobs_that_have_ended_go_after_a_while() -> None:
-    metrics = Metrics()
+    metrics = MetricsRegistry()
     for job in ("old", "new"):
         metrics.write("rollmux_iterations", 1.0, job_id=job)
         metrics.write("rollmux_at_risk", 0.0, job_id=job)

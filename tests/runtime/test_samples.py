@@ -8,11 +8,11 @@ import pytest
 
 from rollmux_env.errors import InputError
 from runtime.phases import RuntimeHook
-from runtime.samples import LARGEST, MOST, SAMPLES, Group, make_group, read_samples, write_samples
+from runtime.samples import LARGEST, MOST, SAMPLES, SampleGroup, make_group, read_samples, write_samples
 from tests.conftest import Command
 
 
-def group(text: str = "x") -> Group:
+def group(text: str = "x") -> SampleGroup:
     return make_group("prompt", [text, "y"], [1, 0.5])
 
 
@@ -51,7 +51,7 @@ def test_a_disk_without_room_costs_no_job_anything(tmp_path: Path) -> None:
 def test_a_job_shows_what_it_likes() -> None:
     hook = RuntimeHook()
     hook.sample("p", ["one", "two"], [1, 0])
-    assert hook.reported.samples == [Group("p", ("one", "two"), (1.0, 0.0))]
+    assert hook.reported.samples == [SampleGroup("p", ("one", "two"), (1.0, 0.0))]
     with pytest.raises(ValueError, match="1 responses and 2 rewards: must be equally many"):
         hook.sample("p", ["one"], [1, 0])
     with pytest.raises(TypeError, match="must be text"):

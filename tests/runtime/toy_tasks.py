@@ -8,7 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from runtime.jobs.tasks import Echo, Example, LongTail
+from runtime.jobs.tasks import Echo, LongTail, TaskExample
 
 
 class Waits(Echo):
@@ -18,7 +18,7 @@ class Waits(Echo):
         super().__init__(seed)
         self.position, self.file = position, Path(file)
 
-    def prompts(self, count: int, position: int) -> list[Example]:
+    def prompts(self, count: int, position: int) -> list[TaskExample]:
         while position >= self.position and not self.file.exists():
             time.sleep(0.01)
         return super().prompts(count, position)
@@ -36,7 +36,7 @@ class WaitsForOther(LongTail):
         super().__init__(seed)
         self.folder, self.each = Path(folder), prompts
 
-    def prompts(self, count: int, position: int) -> list[Example]:
+    def prompts(self, count: int, position: int) -> list[TaskExample]:
         number = position // self.each
         (self.folder / f"began-{number}").touch()
         while number and not (self.folder / f"asks-{number}").exists():
@@ -48,10 +48,10 @@ class Poison:
     def __init__(self, seed: int) -> None:
         pass
 
-    def prompts(self, count: int, position: int) -> list[Example]:
-        return [Example("1", "1")] * count
+    def prompts(self, count: int, position: int) -> list[TaskExample]:
+        return [TaskExample("1", "1")] * count
 
-    def reward(self, example: Example, response: str) -> float:
+    def reward(self, example: TaskExample, response: str) -> float:
         raise ValueError("no verifier")
 
 
@@ -62,7 +62,7 @@ class Trap(Poison):
         super().__init__(seed)
         self.folder, self.after = Path(folder), after
 
-    def reward(self, example: Example, response: str) -> float:
+    def reward(self, example: TaskExample, response: str) -> float:
         with (self.folder / "calls").open("a+") as file:
             file.write("x")
         calls = (self.folder / "calls").stat().st_size
@@ -86,7 +86,7 @@ class Slow(Echo):
         super().__init__(seed)
         self.folder, self.after, self.kill_after = Path(folder), after, kill_after
 
-    def reward(self, example: Example, response: str) -> float:
+    def reward(self, example: TaskExample, response: str) -> float:
         with (self.folder / "calls").open("a+") as file:
             file.write("x")
         calls = (self.folder / "calls").stat().st_size

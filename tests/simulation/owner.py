@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollmux_client import Interrupted, Job, Mismatch, Phase, Refused
+from rollmux_client import Interrupted, Job, Mismatch, PhaseContext, Refused
 
 from tests.runtime.pretend import ELSEWHERE, HERE
 from tests.simulation.checks import Turn
@@ -27,7 +27,7 @@ class WatchedJob(Job):
         self._place = answer["nodes"]
         super()._begin(answer, handed_over)
 
-    def acquire(self, phase: Phase) -> None:
+    def acquire(self, phase: PhaseContext) -> None:
         world = self._scene.world
         turn = Turn(self.lease or "", self.name, phase.name, phase.iteration, world.now_s)
         self._scene.turns.append(turn)
@@ -41,7 +41,7 @@ class WatchedJob(Job):
         if self.nodes != self._place:
             self._scene.problems.append(f"{self.name}: its {phase.name} is to be elsewhere than its lease")
 
-    def release(self, phase: Phase) -> None:
+    def release(self, phase: PhaseContext) -> None:
         turn: Turn = phase.turn  # type: ignore[attr-defined]
         turn.gives_s = self._scene.world.now_s
         super().release(phase)
@@ -177,9 +177,9 @@ class Owner:
             self.scene.saved[self.plan.id] = k + 1
 
     def _use_until(self, phase: str) -> None:
-        self._use(Phase(self.job, phase, self.job.iteration, False))
+        self._use(PhaseContext(self.job, phase, self.job.iteration, False))
 
-    def _use(self, phase: Phase) -> None:
+    def _use(self, phase: PhaseContext) -> None:
         """Work on the nodes of a phase."""
         here = Strand.present
         assert here is not None

@@ -30,7 +30,7 @@ from runtime.run import driver
 from runtime.service import events, forecast, serve_here
 from runtime.service.http import app as http_app
 from runtime.service.plan import ServiceOptions
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from runtime.service.tokens import Holder, Right
 from tests.runtime.pretend import ELSEWHERE, PAIRS, attached_plan, job
 from tests.simulation import disk as disks
@@ -76,7 +76,7 @@ class Tokens:
         return Holder("", Right.OPERATE) if token == "operator" else Holder(token, Right.ATTACH)
 
 
-class SimulatedService(Service):
+class SimulatedService(RunService):
     """The service, which listens on the simulated network."""
 
     async def listen(self, where: Any, patience_s: float = 0.0) -> tuple[str, int]:
@@ -463,7 +463,7 @@ def simulated() -> Iterator[None]:
             "_LOG": SimpleNamespace(warning=lambda *_: None),
             "pid_space": lambda: here,
         },
-        run_log: {"monotonic": monotonic, "Journal": DiskJournal, "tell_of": lambda *_: None, "_DYING_S": 0.0},
+        run_log: {"monotonic": monotonic, "Journal": DiskJournal, "append_job_log": lambda *_: None, "_DYING_S": 0.0},
         commits: {"Thread": threads.Thread, "SimpleQueue": threads.SimpleQueue, "ask_for_short_slices": lambda: None},
         driver: {
             "monotonic": monotonic,

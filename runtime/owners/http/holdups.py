@@ -17,7 +17,7 @@ def stuck_jobs(ledger: Ledger) -> frozenset[str]:
 
 def suspects_words(lease: Lease) -> str:
     """Return a message that names the nodes of a lost lease, and the commands that free them."""
-    names = sorted(lease.suspects)
+    names = sorted(lease.suspect_nodes)
     clear = " and ".join(f"`rollmux clear {name}`" for name in names)
     return f"{', '.join(names)} may still be in use by {lease.handle.id}: {clear}"
 
@@ -32,7 +32,7 @@ def holdup(ledger: Ledger, handle: JobHandle) -> str | None:
     own = ledger.suspected.get(handle.id)
     if own is not None:
         return suspects_words(own)
-    if handle.ending.why is not None and not handle.ending.again and handle.permits.holds:
+    if handle.ending.why is not None and not handle.ending.restarts and handle.permits.holds:
         ttl_s = ledger.run.plan.leases.ttl_s
         return f"is being ended: its owner has {ttl_s:g} s to end its {handle.permits.phase}, and then its lease is lost"
     overdue = next(overdue_phases(ledger.run, handle), None)
@@ -50,7 +50,7 @@ def _blockers(ledger: Ledger, handle: JobHandle) -> Iterator[str]:
     run = ledger.run
     blocking = run.scheduler.members.stopped and not run.stopping
     for lease in ledger.suspected.values():
-        if blocking or names & lease.suspects:
+        if blocking or names & lease.suspect_nodes:
             yield suspects_words(lease)
     for other in run.nodes.holders(names):
         if other != handle.id and other in run.handles:

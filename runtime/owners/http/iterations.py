@@ -10,10 +10,10 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.ends import interrupted_slices, left
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiling import Profiling
-from runtime.coordinator.run_state import Follows
+from runtime.coordinator.run_state import Consequences
 from runtime.coordinator.slices import slice_of
 from runtime.jobside.job_log import iteration_line
-from runtime.jobside.messages import Done, End, Report
+from runtime.jobside.messages import IterationResult, JobEnd, PhaseReport
 from runtime.journal.facts import IterationSlice, JobRolledBack, LeaseEnded, MemoryExceeded
 from runtime.machines.nodes import POOLS
 from runtime.owners.boundary import carry_out
@@ -52,9 +52,9 @@ class Iterations:
             return
         turns.ask(turn)
         handle.permits.wait_for(turn.phase)
-        run.follow(asked(handle, turn.phase, turn.iteration, run.log.now(), extra=turn.extra))
+        run.apply(asked(handle, turn.phase, turn.iteration, run.log.now(), extra=turn.extra))
 
-    def keeps(self, lease: Lease, phase: HoldName, device_gb: float) -> None:
+    def check_kept_memory(self, lease: Lease, phase: HoldName, device_gb: float) -> None:
         """Check the GPU memory that a job keeps between its phases. A job that keeps more than it stated runs alone from now on.
 
         Args:
@@ -63,15 +63,15 @@ class Iterations:
             device_gb: Memory that the job keeps of a node's GPUs, in GB.
         """
         handle = lease.handle
-        if phase == "sync" or handle.residency.exceeds:
+        if phase == "sync" or handle.residency.excess:
             return
         shared = handle.place.pool_of("rollout") == "training"  # the state of both phases is on the same devices
         stated = [getattr(handle.spec, pool).device_gb for pool in (POOLS if shared or phase == "init" else (phase,))]
         if None in stated or device_gb <= (stated_gb := sum(stated) if shared else max(stated)):
             return
         note = MemoryExceeded(self._run.log.now(), handle.id, phase, device_gb, stated_gb)
-        handle.residency.exceed(note.why)
-        self._run.follow(Follows((facts.Alone(handle.id),), (note,), (f"{handle.id}: WARNING: {note.why}",)))
+        handle.residency.set_excess(note.why)
+        self._run.apply(Consequences((facts.Alone(handle.id),), (note,), (f"{handle.id}: WARNING: {note.why}",)))
 
     def finish(self, lease: Lease, phase: HoldName) -> None:
         """Record that a phase is over and its nodes are free.
@@ -87,17 +87,17 @@ class Iterations:
         _check_goes_on(phase in handle.permits.holds)
         start_s, cold = handle.permits.holds[phase].start_s, phase not in lease.warm
         if handle.is_guest and not turn.extra:
-            handle.profile.took(phase, now_s - start_s)
+            handle.profile.record_phase(phase, now_s - start_s)
         lease.turns.release(phase)
         lease.warm |= {*POOLS} if phase == "init" else {phase}
         handle.permits.wait_no_more(phase)
         if phase == "init":
-            self._run.follow(released_init(handle, now_s))
+            self._run.apply(released_init(handle, now_s))
         elif phase == "sync":
-            self._run.follow(released_sync(handle, now_s, cold, turn.iteration < lease.turns.begins))
+            self._run.apply(released_sync(handle, now_s, cold, turn.iteration < lease.turns.begins))
         else:
-            report = Report(phase, False, start_s, start_s, now_s, cold=cold)
-            self._run.follow(released(handle, report, slice_of(handle, report, now_s, extra=turn.extra)))
+            report = PhaseReport(phase, False, start_s, start_s, now_s, cold=cold)
+            self._run.apply(released(handle, report, slice_of(handle, report, now_s, extra=turn.extra)))
         if phase == "training" and not handle.spec.reports_sync:
             self.iterated(lease)
 
@@ -115,14 +115,14 @@ class Iterations:
         """
         run, handle, turns = self._run, lease.handle, lease.turns
         turns.check_synced(number)
-        _check_goes_on(run.present(handle) or not run.stopping)
+        _check_goes_on(run.has_seat(handle) or not run.stopping)
         if "sync" in turns.granted:
             self.finish(lease, "sync")
         if turns.synced(number):
             now_s = run.log.now()
             if handle.is_guest:
-                handle.profile.took("sync", seconds)
-            run.follow(synced(handle, number, max(0.0, now_s - seconds), now_s, run.capacity.beside(handle)))
+                handle.profile.record_phase("sync", seconds)
+            run.apply(synced(handle, number, max(0.0, now_s - seconds), now_s, run.capacity.jobs_sharing_rollout_nodes(handle)))
         if turns.trainings > handle.iteration:
             self.iterated(lease)
 
@@ -131,19 +131,19 @@ class Iterations:
         run, handle = self._run, lease.handle
         if _is_over(handle):
             return
-        done = Done(lease.metrics.pop(handle.iteration, {}), movable=handle.spec.movable)
+        done = IterationResult(lease.metrics.pop(handle.iteration, {}), movable=handle.spec.movable)
         asked_for = None if handle.job is None else run.scheduler.state.job(handle.id).iterations
         follows = iterated(handle, done, run.log.now(), asked_for)
-        over = next(note for note in follows.notes if isinstance(note, IterationSlice))
+        over = next(note for note in follows.entries if isinstance(note, IterationSlice))
         line = iteration_line(handle.iteration, handle.spec.iterations, over.end_s - over.start_s, done.metrics)
-        run.log.tell_of(handle.id, line)
-        run.follow(follows)
+        run.log.write_job_log(handle.id, line)
+        run.apply(follows)
         lease.turns.done = handle.iteration
-        handle.changed.ring()
+        handle.changed.notify_all()
         moves = handle.is_moving or run.scheduler.is_to_go(handle.id)
         if handle.job is None:
             moves = self.profiling.iterated(handle)
-        lease.go("move" if moves else "stay")
+        lease.apply_event("move" if moves else "stay")
 
     def take_back(self, lease: Lease, number: int) -> None:
         """Let an owner continue from an earlier iteration. Iterations that were counted beyond it are run again.
@@ -165,7 +165,7 @@ class Iterations:
         line = f"its owner goes back from iteration {counted} to {number}: the iterations after that are done again"
         run.log.write(JobRolledBack(run.log.now(), handle.id, lease.id, number))
         run.log.say(f"{handle.id}: {line}")
-        run.log.tell_of(handle.id, line)
+        run.log.write_job_log(handle.id, line)
 
     def leave(self, lease: Lease, why: str) -> None:
         """End the lease of an owner that detaches. It may attach again, and continues after the last whole iteration.
@@ -179,12 +179,12 @@ class Iterations:
         """
         handle, run = lease.handle, self._run
         what = next_of(handle, False, run.scheduler.is_to_go(handle.id))
-        if what is Next.DONE or (what is Next.MOVE and not (lease.moves and run.present(handle))):
+        if what is Next.DONE or (what is Next.MOVE and not (lease.must_move and run.has_seat(handle))):
             what = Next.GO_ON
-        if what is Next.GO_ON and lease.is_awaited and run.present(handle):
+        if what is Next.GO_ON and lease.is_awaited and run.has_seat(handle):
             self._end_to_go(lease, why)
         elif what is Next.GO_ON or lease.turns.open:  # the owner may have left in the middle of an iteration
-            self.ledger.end(lease, why, End("died", "step", why))
+            self.ledger.end(lease, why, JobEnd("died", "step", why))
         else:
             self._carry_out(lease, what, why)
 
@@ -200,9 +200,9 @@ class Iterations:
         handle, run = lease.handle, self._run
         if _is_over(handle):
             self.ledger.end(lease, "its owner has ended", None)
-            lease.stay.free.set()
+            lease.placement.free.set()
             return
-        _check_goes_on(run.present(handle) or not run.stopping)
+        _check_goes_on(run.has_seat(handle) or not run.stopping)
         if lease.turns.trainings > handle.iteration:
             self.iterated(lease)
         whole = handle.iteration == handle.spec.iterations
@@ -210,8 +210,8 @@ class Iterations:
             if phase in lease.turns.open:
                 self.finish(lease, phase)
         run.log.write(*interrupted_slices(run, handle))  # first, because no phase may follow the end of a job in the journal
-        self.ledger.end(lease, "its owner says that the job is done", End("done"), done=True)
-        run.follow(left(handle))
+        self.ledger.end(lease, "its owner says that the job is done", JobEnd("done"), done=True)
+        run.apply(left(handle))
 
     def done_late(self, lease: Lease) -> None:
         """End the job of an owner that reports it done after its lease was over, unless the job has another owner now.
@@ -224,19 +224,19 @@ class Iterations:
         """
         run = self._run
         handle = run.handles[lease.handle.id]
-        if handle.gone or _is_over(handle) or self.ledger.last_of(handle.id) is not lease:
+        if handle.is_gone or _is_over(handle) or self.ledger.last_of(handle.id) is not lease:
             return
         _check_goes_on(not run.stopping)
         why = "its owner says that the job is done"
         note, is_ending = LeaseEnded(run.log.now(), handle.id, lease.id, True, why), handle.ending.why is not None
         run.log.say(f"{handle.id}: done after {handle.iteration} iterations")
-        handle.begin_end(End("done"))
-        run.follow(Follows(() if is_ending else (facts.Failed(handle.id),), (note,)))
+        handle.begin_end(JobEnd("done"))
+        run.apply(Consequences(() if is_ending else (facts.Failed(handle.id),), (note,)))
 
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
         handle = lease.handle
-        if not lease.turns.is_between or lease.ended or _is_over(handle) or not self._run.present(handle):
+        if not lease.turns.is_between or lease.ended or _is_over(handle) or not self._run.has_seat(handle):
             return
         if self._is_over_budget(handle):
             self._carry_out(lease, Next.OVER_BUDGET, "its budget is spent")
@@ -252,13 +252,13 @@ class Iterations:
         if what is Next.MOVE:
             self._end_to_go(lease, why)
         else:
-            self.ledger.end(lease, why, End("stopped"))
-        carry_out(self._run, lease.handle, what, Follows())
+            self.ledger.end(lease, why, JobEnd("stopped"))
+        carry_out(self._run, lease.handle, what, Consequences())
 
     def _end_to_go(self, lease: Lease, why: str) -> None:
         """End a lease whose job has another placement, and keep that until the owner attaches there."""
         self.ledger.end(lease, why, None)
-        lease.stay.since_s = self._run.log.now()
+        lease.placement.unclaimed_since_s = self._run.log.now()
 
 
 def _check_goes_on(is_here: bool) -> None:
@@ -273,4 +273,4 @@ def _check_goes_on(is_here: bool) -> None:
 
 def _is_over(handle: JobHandle) -> bool:
     """Return whether a job was cancelled or has failed, and only its owner has not ended yet."""
-    return handle.ending.why is not None and not handle.ending.again
+    return handle.ending.why is not None and not handle.ending.restarts

@@ -29,10 +29,10 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiles import job_as_stated
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import CommandJob, JobSpec
-from runtime.jobside.messages import End
+from runtime.jobside.messages import JobEnd
 from runtime.journal.facts import OwnerAttached, PhaseGranted
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.ledger import Lease, Stay, described, known_processes, own_processes, space_of, wake
+from runtime.owners.http.ledger import AttachedPlacement, Lease, described, known_processes, own_processes, shared_pid_space, wake
 from runtime.owners.protocol import turns_of
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:@+%<>()=-]{0,63}")
@@ -91,7 +91,7 @@ class Leases:
         """
         if lease is not None:
             return await self._go_back(job_id, lease, from_iteration)
-        run, boot = self._run, space_of(host, pid_space)
+        run, boot = self._run, shared_pid_space(host, pid_space)
         check_from(_handle_of(run, job_id), from_iteration)
         processes = await asyncio.to_thread(own_processes, pids, boot, job_id)
         handle, stay = await find_place(self._iterations, job_id, wait_s, host, pids if boot else ())
@@ -102,18 +102,18 @@ class Leases:
         now_s, names = run.log.now(), tuple(node.name for node in handle.place.nodes_of("sync"))
         owner = OwnerAttached(now_s, job_id, secrets.token_hex(16), host, boot, processes, names)
         taken = Lease(owner, handle, stay, now_s, turns_of(handle, handle.iteration))
-        handle.actors.come()
+        handle.actors.record_contact()
         self.ledger.add(taken)
         if from_iteration is not None:
             self._iterations.take_back(taken, from_iteration)
-        with self.ledger.sign(taken):
+        with self.ledger.keep_alive(taken):
             await self._run.durable()
         where = one_line(host, 80) or "a host without a name"
         run.log.say(f"{job_id}: its owner has attached, on {where}")
         prints = ""
         if not isinstance(handle.spec, CommandJob):
             prints = f"; its output is there, with process {pids[0]}" if pids else "; its output is there"
-        run.log.tell_of(job_id, f"attached on {' '.join(dict.fromkeys(names))}, from {where}{prints}")
+        run.log.write_job_log(job_id, f"attached on {' '.join(dict.fromkeys(names))}, from {where}{prints}")
         return self._described(taken)
 
     async def _go_back(self, job_id: str, lease_id: str, from_iteration: int | None) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class Leases:
         lease = self.ledger.lease(lease_id)
         if lease.handle.id != job_id:
             raise NotFound(f"job {one_line(job_id, 80)}: this lease is another job's")
-        with self.ledger.sign(lease):
+        with self.ledger.keep_alive(lease):
             await self._run.written()
             self._check_lives(lease)
             check_from(lease.handle, from_iteration)
@@ -160,7 +160,7 @@ class Leases:
         turn = Turn(phase, iteration := _iteration_of(lease, phase, iteration), extra)
         if extra and phase != "rollout":
             raise InputError("extra: only a rollout can be extra")
-        with self.ledger.sign(lease):
+        with self.ledger.keep_alive(lease):
             await self._run.written()
             if lease.turns.open.get(phase) != turn and (refusal := await self._ask(lease, turn, wait_s)) is not None:
                 await self._run.durable()
@@ -187,16 +187,16 @@ class Leases:
     async def _ask(self, lease: Lease, turn: Turn, wait_s: float) -> dict[str, Any] | None:
         """Ask for a phase if it may begin, else return the answer that refuses it for now."""
         self._check_lives(lease)
-        if lease.moves:
+        if lease.must_move:
             elsewhere = lease.is_elsewhere
             if not (elsewhere or lease.handle.is_moving or self._run.scheduler.is_to_go(lease.handle.id)):
-                lease.go("stay")
+                lease.apply_event("stay")
             elif elsewhere or lease.turns.may_leave(turn):
                 return {"granted": False, "move": True}
         if self._run.stopping or not await self._may_begin(lease, turn, wait_s):
             return {"granted": False}
         if lease.is_elsewhere:  # the job was profiled and has got another placement while it waited
-            lease.go("move")
+            lease.apply_event("move")
             return {"granted": False, "move": True}
         self._iterations.ask(lease, turn)
         self._iterations.end_spent(lease)
@@ -230,7 +230,7 @@ class Leases:
         """
         lease = self.ledger.lease(lease_id)
         iteration = _iteration_of(lease, phase, iteration)
-        with self.ledger.sign(lease):
+        with self.ledger.keep_alive(lease):
             await self._run.written()
             if lease.ended and lease.turns.is_open(phase, iteration, extra):
                 self.ledger.release(lease, phase)
@@ -241,10 +241,10 @@ class Leases:
                 return {}
             keep_metrics(lease.metrics.setdefault(iteration, {}), metrics or {})
             if device_gb is not None:
-                self._iterations.keeps(lease, phase, device_gb)
+                self._iterations.check_kept_memory(lease, phase, device_gb)
             self._iterations.finish(lease, phase)
-            if lease.stops_s is not None and not lease.holds:
-                self.ledger.end(lease, "it had to stop", End("stopped"))
+            if lease.stop_requested_s is not None and not lease.holds:
+                self.ledger.end(lease, "it had to stop", JobEnd("stopped"))
             self._iterations.end_spent(lease)
             await self._run.durable()
         return {}
@@ -262,7 +262,7 @@ class Leases:
             Conflict: If the lease is over, or the iteration cannot be synced now; one line.
         """
         lease = self.ledger.lease(lease_id)
-        with self.ledger.sign(lease):
+        with self.ledger.keep_alive(lease):
             await self._run.written()
             if not lease.turns.is_over(Turn("sync", iteration)) or iteration >= lease.turns.done:
                 self._check_lives(lease)
@@ -285,7 +285,7 @@ class Leases:
             Conflict: If the lease is over; one line.
         """
         lease = self.ledger.lease(lease_id)
-        with self.ledger.sign(lease):
+        with self.ledger.keep_alive(lease):
             self._check_lives(lease)
             lease.handle.tail.count(_OWN, done, total, tokens)
         return {}
@@ -307,17 +307,17 @@ class Leases:
             NotFound: If there is no such lease; one line.
         """
         lease = self.ledger.lease(lease_id)
-        with self.ledger.sign(lease):
+        with self.ledger.keep_alive(lease):
             owner, known = lease.owner, {one.pid for one in lease.owner.processes}
             if pids and owner.boot and not lease.ended:
                 if pid_space not in ("", owner.boot):
                     self._note(lease, replace(owner, at_s=self._run.log.now(), boot=""))
                 elif not known.issuperset(pids):
-                    await self._know(lease, pids)
-        answer: dict[str, Any] = {"stop": bool(lease.ended) or lease.stops_s is not None}
+                    await self._update_processes(lease, pids)
+        answer: dict[str, Any] = {"stop": bool(lease.ended) or lease.stop_requested_s is not None}
         return answer | ({"lost": lease.ended} if lease.is_lost else {})
 
-    async def _know(self, lease: Lease, pids: Sequence[int]) -> None:
+    async def _update_processes(self, lease: Lease, pids: Sequence[int]) -> None:
         """Look for the processes that an owner names. Searches of one lease run one after the other, with a pause between."""
         async with lease.naming:
             owner = lease.owner
@@ -346,7 +346,7 @@ class Leases:
         lease = self.ledger.lease(lease_id)
         await self._run.written()
         if lease.ended:
-            self.ledger.free(lease, lease.suspects, "its owner has ended")
+            self.ledger.free(lease, lease.suspect_nodes, "its owner has ended")
             if done:
                 self._iterations.done_late(lease)
         elif done:
@@ -367,17 +367,17 @@ class Leases:
     def touch(self, lease_id: str) -> None:
         """Record that the owner of a lease is alive."""
         lease = self.ledger.lease(lease_id)
-        lease.sign_s = self._run.log.now()
+        lease.last_heartbeat_s = self._run.log.now()
 
     def stop(self) -> None:
         """Refuse all waiting requests because the run stops. The next coordinator continues the leases."""
         self.ledger.stopped.set()
         for handle in [*self._run.handles.values()]:
-            stay = self.ledger.stay(handle)
+            stay = self.ledger.placement_of(handle)
             if stay is not None:
                 wake(handle, "the service is stopping")
-                stay.end(End("stopped"))
-            handle.changed.ring()
+                stay.end(JobEnd("stopped"))
+            handle.changed.notify_all()
 
     async def _may_begin(self, lease: Lease, turn: Turn, wait_s: float) -> bool:
         """Wait until a phase may begin, and return whether it may.
@@ -387,20 +387,20 @@ class Leases:
         clock, run, handle, turns = asyncio.get_running_loop(), self._run, lease.handle, lease.turns
         until_s = clock.time() + wait_s
 
-        while not run.present(handle) or turns.must_wait(turn, handle.job is None, lease.moves):
+        while not run.has_seat(handle) or turns.must_wait(turn, handle.job is None, lease.must_move):
             if clock.time() >= until_s or run.stopping:
                 return False
             await handle.changed.wait(until_s - clock.time())
             await run.written()
             self._check_lives(lease)
-            if lease.moves:
+            if lease.must_move:
                 return False
         return True
 
     def _check_lives(self, lease: Lease) -> None:
         if lease.ended:
             raise Conflict(f"job {lease.handle.id}: this lease is over: {lease.ended}")
-        if lease.stops_s is not None and not lease.holds:
+        if lease.stop_requested_s is not None and not lease.holds:
             raise Conflict(f"job {lease.handle.id}: has to stop")
 
 
@@ -446,7 +446,7 @@ def _iteration_of(lease: Lease, phase: HoldName, iteration: int | None) -> int:
 
 async def find_place(
     iterations: Iterations, job_id: str, wait_s: float, host: str, pids: Collection[int]
-) -> tuple[JobHandle, Stay | None]:
+) -> tuple[JobHandle, AttachedPlacement | None]:
     """Wait until a job has a placement of which its owner can take a lease.
 
     Args:
@@ -469,14 +469,14 @@ async def find_place(
     while True:
         await run.written()
         handle = _handle_of(run, job_id)
-        stay = ledger.stay(handle)
-        if stay is not None and (lease := stay.living) is not None:
-            if not lease.moves or lease.turns.open:
+        stay = ledger.placement_of(handle)
+        if stay is not None and (lease := stay.active_lease) is not None:
+            if not lease.must_move or lease.turns.open:
                 raise Conflict(f"job {job_id}: another lease of it lives")
             iterations.leave(lease, "its owner has attached again")
             continue
         suspected = ledger.suspected.get(job_id)
-        left_s = ledger.speak_for(suspected, pids) if suspected is not None else 0.0
+        left_s = ledger.free_for_attaching(suspected, pids) if suspected is not None else 0.0
         if not left_s and handle.ending.why is None and not run.stopping:
             _bring_to(run, stay, host, handle)
             iterations.profiling.owner_came(handle)
@@ -490,9 +490,9 @@ async def find_place(
         await handle.changed.wait(min(until_s - clock.time(), left_s or inf))
 
 
-def _is_to_have(run: RunState, stay: Stay | None, handle: JobHandle) -> bool:
+def _is_to_have(run: RunState, stay: AttachedPlacement | None, handle: JobHandle) -> bool:
     """Return whether a job has a placement and is not about to leave it."""
-    return stay is not None and not stay.over.done() and handle.lives and run.present(handle)
+    return stay is not None and not stay.over.done() and handle.is_alive and run.has_seat(handle)
 
 
 def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
@@ -527,16 +527,16 @@ def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
     return None if problem is None else f"nodes: {problem}"
 
 
-def _bring_to(run: RunState, stay: Stay | None, host: str, handle: JobHandle) -> None:
+def _bring_to(run: RunState, stay: AttachedPlacement | None, host: str, handle: JobHandle) -> None:
     """Restrict a job to its owner's host. The job gives up a placement elsewhere if no owner has attached to it yet."""
     names = _nodes_of_host(run, handle.spec, host)
     if names is None or (stay is not None and stay.lease is not None):
         return
-    if run.present(handle) and handle.place.names <= names:
+    if run.has_seat(handle) and handle.place.names <= names:
         return
     run.confine(handle, names)
-    if stay is not None and run.present(handle):
-        stay.end(End("died", "step", f"its owner is on {one_line(host, 80)}"))
+    if stay is not None and run.has_seat(handle):
+        stay.end(JobEnd("died", "step", f"its owner is on {one_line(host, 80)}"))
 
 
 def _nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | None:
@@ -566,6 +566,6 @@ def _handle_of(run: RunState, job_id: str) -> JobHandle:
         raise Conflict(f"job {job_id}: is run by the service itself, and no owner can attach to it")
     if handle.ending.halted:
         return handle
-    if handle.gone or (handle.ending.why is not None and not handle.ending.again):
+    if handle.is_gone or (handle.ending.why is not None and not handle.ending.restarts):
         raise Conflict(f"job {job_id}: has ended")
     return handle

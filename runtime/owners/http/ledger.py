@@ -23,7 +23,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import worst_case_s
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import CommandJob
-from runtime.jobside.messages import End, Stopped
+from runtime.jobside.messages import JobEnd, Stopped
 from runtime.journal.facts import LeaseEnded, NodesFreed, NodesSuspected, OwnerAttached, OwnerProcess
 from runtime.machines.job_processes import started, user_of
 from runtime.owners.http.carriers import carriers_of, is_related
@@ -35,7 +35,7 @@ _LATE_S = 1.0  # a check later than this means that this process was suspended a
 
 
 @dataclass(eq=False)
-class Stay:
+class AttachedPlacement:
     """One period of an attached job in one placement.
 
     Attributes:
@@ -45,17 +45,17 @@ class Stay:
         free: Event that is set when no process uses the nodes of the lease any more.
     """
 
-    since_s: float
+    unclaimed_since_s: float
     lease: Lease | None = None
-    over: asyncio.Future[End] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    over: asyncio.Future[JobEnd] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     free: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
-    def living(self) -> Lease | None:
+    def active_lease(self) -> Lease | None:
         """The current lease if it is active, else None."""
         return None if self.lease is None or self.lease.ended else self.lease
 
-    def end(self, end: End) -> None:
+    def end(self, end: JobEnd) -> None:
         """End the stay, unless it has ended."""
         if not self.over.done():
             self.over.set_result(end)
@@ -84,16 +84,16 @@ class Lease:
 
     owner: OwnerAttached
     handle: JobHandle
-    stay: Stay
-    sign_s: float
+    placement: AttachedPlacement
+    last_heartbeat_s: float
     turns: Turns
     requests: int = 0
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     warm: set[str] = field(default_factory=set)
     state: str = ATTACHMENT["away"]["attach"]
     ended: str = ""
-    stops_s: float | None = None
-    suspects: set[str] = field(default_factory=set)
+    stop_requested_s: float | None = None
+    suspect_nodes: set[str] = field(default_factory=set)
     is_lost: bool = False
     naming: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -108,7 +108,7 @@ class Lease:
         return bool(self.turns.granted)
 
     @property
-    def moves(self) -> bool:
+    def must_move(self) -> bool:
         """Whether the owner has to leave this placement for another one."""
         return self.state == "to move"
 
@@ -121,9 +121,9 @@ class Lease:
     def is_awaited(self) -> bool:
         """Whether the owner has to go to the job's current placement and has begun nothing that it would lose."""
         begun = self.turns.open or self.turns.rollouts > self.turns.done
-        return self.moves and self.is_elsewhere and self.handle.lives and not begun
+        return self.must_move and self.is_elsewhere and self.handle.is_alive and not begun
 
-    def go(self, event: str, why: str = "") -> None:
+    def apply_event(self, event: str, why: str = "") -> None:
         """Change the state of the lease.
 
         Args:
@@ -134,7 +134,7 @@ class Lease:
         self.ended = self.ended or why
 
 
-def space_of(host: str, space: str) -> str:
+def shared_pid_space(host: str, space: str) -> str:
     """Return the scope of an owner's process ids if it is that of this process, else an empty string.
 
     Args:
@@ -150,7 +150,7 @@ def own_processes(pids: Iterable[int], boot: str, job_id: str) -> tuple[OwnerPro
 
     Args:
         pids: Process ids that the owner names.
-        boot: Scope of these ids, as returned by `space_of`.
+        boot: Scope of these ids, as returned by `shared_pid_space`.
         job_id: Id of the owner's job.
     """
     own = (pid for pid in dict.fromkeys(pids) if not (boot and _is_others(pid, job_id)))
@@ -251,12 +251,12 @@ class Ledger:
         """Return the last lease of a job, or None if it has had none that is remembered."""
         return next((lease for lease in reversed(self.leases.values()) if lease.handle.id == job_id), None)
 
-    def stay(self, handle: JobHandle) -> Stay | None:
+    def placement_of(self, handle: JobHandle) -> AttachedPlacement | None:
         """Return a job's period in its current placement, or None if it has no placement."""
-        return handle.actors.controller if isinstance(handle.actors.controller, Stay) else None
+        return handle.actors.controller if isinstance(handle.actors.controller, AttachedPlacement) else None
 
     @contextlib.contextmanager
-    def sign(self, lease: Lease) -> Iterator[None]:
+    def keep_alive(self, lease: Lease) -> Iterator[None]:
         """Keep a lease alive for the time of a request, and turn `OutOfOrder` into `Conflict`.
 
         Args:
@@ -265,7 +265,7 @@ class Ledger:
         Raises:
             Conflict: If the owner asks for what cannot be next; one line.
         """
-        lease.sign_s = self.run.log.now()
+        lease.last_heartbeat_s = self.run.log.now()
         lease.requests += 1
         try:
             yield
@@ -273,19 +273,19 @@ class Ledger:
             raise Conflict(f"job {lease.handle.id}: {wrong}") from None
         finally:
             lease.requests -= 1
-            lease.sign_s = self.run.log.now()
+            lease.last_heartbeat_s = self.run.log.now()
 
     def add(self, lease: Lease) -> None:
         """Register a new lease, and forget the oldest ones that are over."""
         self.leases[lease.id] = lease
-        lease.stay.lease = lease
+        lease.placement.lease = lease
         self.run.log.write(lease.owner)
         if len(self.leases) > _REMEMBERED:
-            over = [other for other in self.leases.values() if other.ended and not other.suspects]
+            over = [other for other in self.leases.values() if other.ended and not other.suspect_nodes]
             for other in over[: max(0, len(over) - _REMEMBERED)]:
                 del self.leases[other.id]
 
-    def end(self, lease: Lease, why: str, end: End | None, done: bool = False) -> None:
+    def end(self, lease: Lease, why: str, end: JobEnd | None, done: bool = False) -> None:
         """End a lease whose owner uses nothing any more.
 
         Args:
@@ -297,8 +297,8 @@ class Ledger:
         self._over(lease, "finish" if done else "leave", why)
         self.run.log.write(LeaseEnded(self.run.log.now(), lease.handle.id, lease.id, done, why))
         if end is not None:
-            lease.stay.free.set()
-            lease.stay.end(end)
+            lease.placement.free.set()
+            lease.placement.end(end)
 
     def lose(self, lease: Lease, why: str) -> None:
         """End a lease whose owner may still use its nodes. Nodes of granted phases become suspect.
@@ -311,22 +311,22 @@ class Ledger:
         facts: list[Any] = [LeaseEnded(now_s, job_id, lease.id, False, why)]
         if lease.holds:
             names = tuple(sorted({node.name for phase in lease.turns.granted for node in lease.handle.place.nodes_of(phase)}))
-            lease.suspects = set(names)
+            lease.suspect_nodes = set(names)
             self.suspected[job_id] = lease
             facts.append(NodesSuspected(now_s, job_id, lease.id, names))
             pids = ", ".join(map(str, living(lease.owner)))
             by = f" by process {pids}" if pids else ""
             self.run.log.say(f"{job_id}: {why}; {', '.join(names)} may still be in use{by}, and is granted to no job")
         else:
-            lease.stay.free.set()
+            lease.placement.free.set()
             alive = ", ".join(map(str, living(lease.owner)))
             self.run.log.say(f"{job_id}: {why}" + (f"; process {alive} of it lives" if alive else ""))
         lease.is_lost = True
         self._over(lease, "lose", why)
-        if not lease.suspects:
-            lease.go("free")
+        if not lease.suspect_nodes:
+            lease.apply_event("free")
         self.run.log.write(*facts)
-        lease.stay.end(End("died", "step", why))
+        lease.placement.end(JobEnd("died", "step", why))
 
     def free(self, lease: Lease, nodes: Iterable[str], why: str) -> None:
         """Free suspect nodes of a lost lease.
@@ -336,29 +336,29 @@ class Ledger:
             nodes: Names of nodes that are not used any more.
             why: Reason, for the log and the journal.
         """
-        names = tuple(sorted(lease.suspects & {*nodes}))
+        names = tuple(sorted(lease.suspect_nodes & {*nodes}))
         if not names:
             return
         self.run.log.write(NodesFreed(self.run.log.now(), lease.handle.id, lease.id, names, why))
         self.run.log.say(f"{lease.handle.id}: {', '.join(names)} is free again: {why}")
-        lease.suspects -= {*names}
-        if not lease.suspects:
-            lease.go("free")
+        lease.suspect_nodes -= {*names}
+        if not lease.suspect_nodes:
+            lease.apply_event("free")
             self.suspected.pop(lease.handle.id, None)
-            lease.stay.free.set()
+            lease.placement.free.set()
             self._unblock(lease)
 
     def release(self, lease: Lease, phase: HoldName) -> None:
         """Record that a phase of a lost lease has ended. The last one frees the nodes."""
         lease.turns.granted.discard(phase)
         if not lease.holds:
-            self.free(lease, lease.suspects, "its owner has released it")
+            self.free(lease, lease.suspect_nodes, "its owner has released it")
 
     def block(self, lease: Lease) -> None:
         """Stop all grants until the nodes of a lost lease are free, because the scheduler does not know that it holds them."""
         self._blocks.add(lease.id)
         self.run.scheduler.members.stopped = True
-        names = ", ".join(sorted(lease.suspects))
+        names = ", ".join(sorted(lease.suspect_nodes))
         self.run.log.say(f"{lease.handle.id}: no permit is granted until it is known that the job does not use {names} any more")
 
     def _unblock(self, lease: Lease) -> None:
@@ -366,11 +366,11 @@ class Ledger:
             self._blocks.discard(lease.id)
             if not self._blocks and not self.run.stopping:
                 self.run.scheduler.members.stopped = False
-                self.run.tell()
+                self.run.inform_scheduler()
 
     def _over(self, lease: Lease, event: str, why: str) -> None:
-        lease.go(event, why)
-        self.run.log.tell_of(lease.handle.id, f"detached: {why}")
+        lease.apply_event(event, why)
+        self.run.log.write_job_log(lease.handle.id, f"detached: {why}")
         wake(lease.handle, why)
 
     async def patrol(self) -> None:
@@ -382,10 +382,10 @@ class Ledger:
             now_s = self.run.log.now()
             late_s, last_s = now_s - last_s - _LOOKS_S, now_s
             if late_s > _LATE_S:
-                self.excuse(late_s)
-            self.look()
+                self.extend_leases(late_s)
+            self.check_leases()
 
-    def excuse(self, late_s: float) -> None:
+    def extend_leases(self, late_s: float) -> None:
         """Extend leases and holds by a time in which the coordinator was suspended and answered no request.
 
         Args:
@@ -393,10 +393,10 @@ class Ledger:
         """
         now_s = self.run.log.now()
         for lease in self.leases.values():
-            lease.sign_s = min(now_s, lease.sign_s + late_s)
-            lease.handle.permits.excuse(now_s)  # no request to release a phase was answered
+            lease.last_heartbeat_s = min(now_s, lease.last_heartbeat_s + late_s)
+            lease.handle.permits.restart_clocks(now_s)  # no request to release a phase was answered
 
-    def look(self) -> None:
+    def check_leases(self) -> None:
         """Give up leases that are lost, free nodes that their owners do not use any more, and end unclaimed stays."""
         run = self.run
         if run.stopping:
@@ -405,19 +405,19 @@ class Ledger:
         for lease in [*self.leases.values()]:
             if lease.ended:
                 self._free_unused(lease, now_s)
-            elif not lease.requests and now_s - lease.sign_s > rules.ttl_s:
+            elif not lease.requests and now_s - lease.last_heartbeat_s > rules.ttl_s:
                 self.lose(lease, f"its lease is lost: no sign of life for {rules.ttl_s:g} s")
-            elif lease.stops_s is not None and now_s - lease.stops_s > rules.ttl_s:
+            elif lease.stop_requested_s is not None and now_s - lease.stop_requested_s > rules.ttl_s:
                 self.lose(lease, f"it was asked to stop, and has not done so for {rules.ttl_s:g} s")
-            elif rules.max_hold is not None and (too_long := self._too_long(lease, rules.max_hold, now_s)):
+            elif rules.max_hold_worst_cases is not None and (too_long := self._too_long(lease, rules.max_hold_worst_cases, now_s)):
                 self.lose(lease, f"its lease is lost: {too_long}")
         for handle in [*run.handles.values()]:
-            stay = self.stay(handle)
-            if stay is None or stay.living is not None or not handle.lives or isinstance(handle.spec, CommandJob):
+            stay = self.placement_of(handle)
+            if stay is None or stay.active_lease is not None or not handle.is_alive or isinstance(handle.spec, CommandJob):
                 continue
-            if now_s - stay.since_s > rules.claim_s:  # it asks for a placement again when its owner comes
-                handle.place.park(True)
-                stay.end(End("died", "step", "nobody has attached to it"))
+            if now_s - stay.unclaimed_since_s > rules.claim_s:  # it asks for a placement again when its owner comes
+                handle.place.set_awaits_owner(True)
+                stay.end(JobEnd("died", "step", "nobody has attached to it"))
 
     def _too_long(self, lease: Lease, most: float, now_s: float) -> str:
         """Return a message about a phase of a lease that has exceeded its limit, or an empty string.
@@ -430,12 +430,12 @@ class Ledger:
         handle = lease.handle
         for phase in lease.turns.granted & handle.permits.holds.keys():
             hold, worst_s = handle.permits.holds[phase], worst_case_s(self.run, handle, phase)
-            held_s = now_s - max(hold.start_s, hold.since_s)
+            held_s = now_s - max(hold.start_s, hold.ready_s)
             if worst_s is not None and held_s > most * worst_s:
                 return f"its {phase} has taken {held_s:.0f} s, more than {most:g} times its worst case of {worst_s:.4g} s"
         return ""
 
-    def speak_for(self, lease: Lease, pids: Collection[int]) -> float:
+    def free_for_attaching(self, lease: Lease, pids: Collection[int]) -> float:
         """Free the nodes of a lost lease whose owner attaches again, because an owner that attaches uses nothing.
 
         Args:
@@ -451,12 +451,12 @@ class Ledger:
         """
         alive = [pid for pid in self._using(lease) if pid not in pids]
         if alive:
-            names = ", ".join(sorted(lease.suspects))
+            names = ", ".join(sorted(lease.suspect_nodes))
             raise Conflict(f"job {lease.handle.id}: process {alive[0]} of its last lease lives, and may use {names}; end it first")
-        left_s = lease.sign_s + self.run.plan.leases.fenced_s - self.run.log.now()
+        left_s = lease.last_heartbeat_s + self.run.plan.leases.fenced_s - self.run.log.now()
         if left_s > 0 and not _is_known(lease.owner):
             return left_s
-        self.free(lease, lease.suspects, "its owner has attached again")
+        self.free(lease, lease.suspect_nodes, "its owner has attached again")
         return 0.0
 
     def clear(self, node: str) -> tuple[str, ...]:
@@ -471,16 +471,16 @@ class Ledger:
         Raises:
             NotFound: If no lost lease holds it; one line.
         """
-        suspects = [lease for lease in self.leases.values() if node in lease.suspects]
+        suspects = [lease for lease in self.leases.values() if node in lease.suspect_nodes]
         if not suspects:
             raise NotFound(f"{one_line(node, 80)}: no lost lease holds it")
         for lease in suspects:
             self.free(lease, (node,), "an operator has cleared it")
         return tuple(lease.handle.id for lease in suspects)
 
-    def suspects(self) -> dict[str, str]:
+    def suspect_nodes(self) -> dict[str, str]:
         """Return the id of the job that may still use a node, by name of each suspect node."""
-        return {name: lease.handle.id for lease in self.leases.values() for name in lease.suspects}
+        return {name: lease.handle.id for lease in self.leases.values() for name in lease.suspect_nodes}
 
     def _using(self, lease: Lease) -> list[int]:
         """Return the ids of processes on this machine that may use the nodes of a lost lease.
@@ -503,12 +503,12 @@ class Ledger:
     def _free_unused(self, lease: Lease, now_s: float) -> None:
         """Free the nodes of a lost lease if its grace is over or no process of its owner lives."""
         rules = self.run.plan.leases
-        if not lease.suspects:
+        if not lease.suspect_nodes:
             return
-        if rules.grace_s is not None and now_s - lease.sign_s > max(rules.ttl_s + rules.grace_s, rules.fenced_s):
-            self.free(lease, lease.suspects, f"{rules.grace_s:g} s of grace have passed")
+        if rules.grace_s is not None and now_s - lease.last_heartbeat_s > max(rules.ttl_s + rules.grace_s, rules.fenced_s):
+            self.free(lease, lease.suspect_nodes, f"{rules.grace_s:g} s of grace have passed")
         elif _is_known(lease.owner) and not self._using(lease):
-            self.free(lease, lease.suspects, "its owner's processes have ended")
+            self.free(lease, lease.suspect_nodes, "its owner's processes have ended")
 
 
 def wake(handle: JobHandle, why: str) -> None:
@@ -519,7 +519,7 @@ def wake(handle: JobHandle, why: str) -> None:
         why: Reason, as the requests report it.
     """
     handle.refuse(Stopped(why))
-    handle.changed.ring()
+    handle.changed.notify_all()
     for waits in (*handle.permits.waits.values(), handle.actors.order):
         if waits is not None and waits.done() and not waits.cancelled():
             waits.exception()  # else asyncio logs an error if no request is open to retrieve it

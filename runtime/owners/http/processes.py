@@ -24,13 +24,13 @@ from runtime.coordinator.ends import left
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import Processes
 from runtime.jobs.spec import CommandJob, JobSpec
-from runtime.jobside.messages import End
+from runtime.jobside.messages import JobEnd
 from runtime.journal.facts import LeaseEnded
 from runtime.machine import Node, threads_of
 from runtime.machines.job_processes import end_job_processes, mark_of
 from runtime.output import LOGS, open_log
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.ledger import Lease, Ledger, Stay, described, living, wake
+from runtime.owners.http.ledger import AttachedPlacement, Lease, Ledger, described, living, wake
 
 _LOOKS_S = 0.2
 _ENDS_S = 10.0  # from SIGTERM to SIGKILL
@@ -83,18 +83,18 @@ class AttachedProcesses(Processes):
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
-    def start(self, handle: JobHandle) -> Stay:
+    def start(self, handle: JobHandle) -> AttachedPlacement:
         """Open a placement of a job, and wake its owner's request if it is waiting."""
-        stay = Stay(self.ledger.run.log.now())
+        stay = AttachedPlacement(self.ledger.run.log.now())
         recalled = self.ledger.recalled.pop(handle.id, None)
         if recalled is not None:
-            recalled.handle, recalled.stay, stay.lease = handle, stay, recalled
-        handle.changed.ring()
+            recalled.handle, recalled.placement, stay.lease = handle, stay, recalled
+        handle.changed.notify_all()
         return stay
 
-    async def wait(self, handle: JobHandle) -> End:
+    async def wait(self, handle: JobHandle) -> JobEnd:
         """Wait until the job leaves its placement, and return the reason."""
-        stay = self.ledger.stay(handle)
+        stay = self.ledger.placement_of(handle)
         assert stay is not None
         return await asyncio.shield(stay.over)
 
@@ -104,20 +104,20 @@ class AttachedProcesses(Processes):
         Args:
             handle: The job.
         """
-        stay, run = self.ledger.stay(handle), self.ledger.run
+        stay, run = self.ledger.placement_of(handle), self.ledger.run
         if stay is None:
             return
         lease, why = stay.lease, handle.ending.reason
-        if lease is None or (lease.ended and not lease.suspects):  # for example while its owner moves to another placement
+        if lease is None or (lease.ended and not lease.suspect_nodes):  # for example while its owner moves to another placement
             stay.free.set()
         elif not lease.ended:
             if lease.holds:
-                lease.go("stop")
-                lease.stops_s = run.log.now()
+                lease.apply_event("stop")
+                lease.stop_requested_s = run.log.now()
                 wake(handle, why)
             else:
-                self.ledger.end(lease, why, End("stopped"))
-        stay.end(End("stopped"))
+                self.ledger.end(lease, why, JobEnd("stopped"))
+        stay.end(JobEnd("stopped"))
         stops = asyncio.ensure_future(self.ledger.stopped.wait())
         free = asyncio.ensure_future(stay.free.wait())
         try:
@@ -152,7 +152,7 @@ class CommandProcesses(AttachedProcesses):
         self._access = access
         self._listens.set()
 
-    def start(self, handle: JobHandle) -> Stay:
+    def start(self, handle: JobHandle) -> AttachedPlacement:
         """Open a placement of a job, and start its command there."""
         stay = super().start(handle)
         self._running[handle] = asyncio.ensure_future(self._run(handle, stay))
@@ -160,7 +160,7 @@ class CommandProcesses(AttachedProcesses):
 
     async def kill(self, handle: JobHandle) -> None:
         """End the processes of a job, and free their nodes."""
-        stay = self.ledger.stay(handle)
+        stay = self.ledger.placement_of(handle)
         if (task := self._running.pop(handle, None)) is not None:
             task.cancel()
         await self._end(handle)
@@ -170,7 +170,7 @@ class CommandProcesses(AttachedProcesses):
 
     async def drop(self, handle: JobHandle) -> None:
         """End the command of a job that is gone."""
-        if handle.gone and handle in self._running:
+        if handle.is_gone and handle in self._running:
             self._running.pop(handle).cancel()
             await self._end(handle)
 
@@ -181,10 +181,10 @@ class CommandProcesses(AttachedProcesses):
             task.cancel()
         await asyncio.gather(*(self._end(handle) for handle in running))
 
-    async def _run(self, handle: JobHandle, stay: Stay) -> None:
+    async def _run(self, handle: JobHandle, stay: AttachedPlacement) -> None:
         """Start a command, or take it over from the former coordinator, and wait until it ends."""
         await self._listens.wait()
-        lease, status = stay.living, None
+        lease, status = stay.active_lease, None
         if lease is not None and living(lease.owner):
             while living(lease.owner):
                 await asyncio.sleep(_LOOKS_S)
@@ -196,7 +196,7 @@ class CommandProcesses(AttachedProcesses):
                 return
             await self.ledger.run.written()
             status = await self._child(handle)
-        if handle.gone:
+        if handle.is_gone:
             return
         if status == 0:
             self._running.pop(handle, None)
@@ -251,27 +251,27 @@ class CommandProcesses(AttachedProcesses):
             own |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
         return own | dict(self._access(handle.spec))
 
-    def _done(self, handle: JobHandle, stay: Stay) -> None:
+    def _done(self, handle: JobHandle, stay: AttachedPlacement) -> None:
         """End a job whose command has exited with status 0: the job is done."""
-        if (lease := stay.living) is not None:
+        if (lease := stay.active_lease) is not None:
             self._iterations.done(lease)
         else:
             self.ledger.run.log.write(
                 LeaseEnded(self.ledger.run.log.now(), handle.id, "", True, "its command has ended with status 0")
             )
             stay.free.set()
-            stay.end(End("done"))
-            self.ledger.run.follow(left(handle))
+            stay.end(JobEnd("done"))
+            self.ledger.run.apply(left(handle))
 
-    def _has_ended(self, stay: Stay, why: str) -> None:
+    def _has_ended(self, stay: AttachedPlacement, why: str) -> None:
         """End the stay of a job whose processes have ended, and free its nodes."""
         lease: Lease | None = stay.lease
         if lease is not None and not lease.ended:
-            self.ledger.end(lease, why, End("died", "step", why))
-        elif lease is not None and lease.suspects:
-            self.ledger.free(lease, lease.suspects, "its processes have ended")
+            self.ledger.end(lease, why, JobEnd("died", "step", why))
+        elif lease is not None and lease.suspect_nodes:
+            self.ledger.free(lease, lease.suspect_nodes, "its processes have ended")
         stay.free.set()
-        stay.end(End("died", "step", why))
+        stay.end(JobEnd("died", "step", why))
 
     async def _end(self, handle: JobHandle) -> None:
         """End a command with all processes that it has started, and wait until they have ended."""

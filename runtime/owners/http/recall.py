@@ -11,8 +11,8 @@ from rollmux_client import Turn, Turns
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_records import PROFILE
-from runtime.coordinator.permits import Hold
-from runtime.jobside.messages import End
+from runtime.coordinator.permits import GrantedPermit
+from runtime.jobside.messages import JobEnd
 from runtime.journal.facts import (
     Fact,
     IterationSlice,
@@ -27,7 +27,7 @@ from runtime.journal.facts import (
     SyncSlice,
 )
 from runtime.machines.nodes import POOLS
-from runtime.owners.http.ledger import Lease, Ledger, Stay
+from runtime.owners.http.ledger import AttachedPlacement, Lease, Ledger
 from runtime.owners.protocol import continued
 
 
@@ -140,18 +140,18 @@ def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None
     """
     for job_id, known in recalled.items():
         handle, end = ledger.run.handles[job_id], known.end
-        lease = Lease(known.owner, handle, Stay(0.0), 0.0 if end is None else end.at_s, known.turns)
-        lease.suspects, lease.warm = known.suspects, known.warm
+        lease = Lease(known.owner, handle, AttachedPlacement(0.0), 0.0 if end is None else end.at_s, known.turns)
+        lease.suspect_nodes, lease.warm = known.suspects, known.warm
         if end is not None:
             lease.is_lost = True
-            lease.go("lose", end.why)
-        if end is None or lease.suspects:
+            lease.apply_event("lose", end.why)
+        if end is None or lease.suspect_nodes:
             for phase, grant in known.grants.items():
                 number = PROFILE if phase == "init" else grant.iteration
-                handle.permits.hold(Hold(phase, grant.asked_s, grant.start_s, grant.switched, False, number))
+                handle.permits.add_grant(GrantedPermit(phase, grant.asked_s, grant.start_s, grant.switched, False, number))
             ledger.recalled[job_id] = lease
         else:  # its owner may still report that the job is done
-            lease.go("free")
+            lease.apply_event("free")
             ledger.leases[lease.id] = lease
 
 
@@ -167,13 +167,13 @@ def continue_leases(ledger: Ledger, over: Collection[str]) -> None:
         del ledger.recalled[job_id]
         _displaced(ledger, lease)
     for handle in [*run.handles.values()]:
-        stay = ledger.stay(handle)
+        stay = ledger.placement_of(handle)
         if stay is not None and stay.lease is not None:
-            stay.since_s = run.log.now()
+            stay.unclaimed_since_s = run.log.now()
             _continue(ledger, stay, stay.lease, handle.id in over)
 
 
-def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
+def _continue(ledger: Ledger, stay: AttachedPlacement, lease: Lease, is_over: bool) -> None:
     """Resume a lease whose job has a placement.
 
     Args:
@@ -185,30 +185,33 @@ def _continue(ledger: Ledger, stay: Stay, lease: Lease, is_over: bool) -> None:
     run, handle, turns = ledger.run, lease.handle, lease.turns
     elsewhere = lease.is_elsewhere
     if elsewhere and (turns.open or lease.ended):
-        stay.lease, lease.stay = None, Stay(stay.since_s)  # freeing its nodes must not free those of the next lease
+        stay.lease, lease.placement = (
+            None,
+            AttachedPlacement(stay.unclaimed_since_s),
+        )  # freeing its nodes must not free those of the next lease
         _displaced(ledger, lease)
         if is_over:
-            handle.begin_end(End("cancelled"))
-            run.tell(facts.Failed(handle.id))
+            handle.begin_end(JobEnd("cancelled"))
+            run.inform_scheduler(facts.Failed(handle.id))
         return
     if elsewhere:
-        lease.go("move")  # as the former service did or would have done
+        lease.apply_event("move")  # as the former service did or would have done
     ledger.leases[lease.id] = lease
-    if lease.suspects:
+    if lease.suspect_nodes:
         ledger.suspected[handle.id] = lease
-    lease.sign_s = lease.sign_s if lease.ended else stay.since_s
-    handle.permits.excuse(stay.since_s)  # without a coordinator no phase could be released
-    run.follow(continued(handle, turns.rollouts, turns.trainings, turns.open))
+    lease.last_heartbeat_s = lease.last_heartbeat_s if lease.ended else stay.unclaimed_since_s
+    handle.permits.restart_clocks(stay.unclaimed_since_s)  # without a coordinator no phase could be released
+    run.apply(continued(handle, turns.rollouts, turns.trainings, turns.open))
     if is_over:
         if not lease.ended:
-            lease.go("stop")
-        handle.begin_end(End("cancelled"))
-        lease.stops_s = stay.since_s
-        run.tell(facts.Failed(handle.id))
+            lease.apply_event("stop")
+        handle.begin_end(JobEnd("cancelled"))
+        lease.stop_requested_s = stay.unclaimed_since_s
+        run.inform_scheduler(facts.Failed(handle.id))
     elif lease.ended:
-        stay.end(End("died", "step", lease.ended))
+        stay.end(JobEnd("died", "step", lease.ended))
     else:
-        handle.actors.come()
+        handle.actors.record_contact()
         run.log.say(f"{handle.id}: its lease continues")
 
 
@@ -217,15 +220,15 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
     run, now_s, job_id = ledger.run, ledger.run.log.now(), lease.handle.id
     if not lease.ended:
         lease.is_lost = True
-        lease.go("lose", "its place has gone")
+        lease.apply_event("lose", "its place has gone")
         entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended)]
         if lease.turns.open:
             names = sorted(lease.owner.nodes)
-            lease.suspects = set(names)
+            lease.suspect_nodes = set(names)
             entries.append(NodesSuspected(now_s, job_id, lease.id, tuple(names)))
         run.log.write(*entries)
-    lease.handle.permits.give_up()
-    if lease.suspects:
-        lease.sign_s = now_s
+    lease.handle.permits.clear()
+    if lease.suspect_nodes:
+        lease.last_heartbeat_s = now_s
         ledger.leases[lease.id] = ledger.suspected[job_id] = lease
         ledger.block(lease)

@@ -12,10 +12,10 @@ from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.job_state import JobState
 from runtime.coordinator.lifecycle import JobLifecycle
 from runtime.coordinator.profiling import Profiling
-from runtime.coordinator.run_state import Follows, RunState
+from runtime.coordinator.run_state import Consequences, RunState
 from runtime.coordinator.slices import slice_of
 from runtime.coordinator.solo import SoloIterations
-from runtime.jobside.messages import Checkpoint, Done, End, Order, Report, Stopped
+from runtime.jobside.messages import Checkpoint, IterationOrder, IterationResult, JobEnd, PhaseReport, Stopped
 from runtime.journal.facts import CheckpointDelayed, StateOffloaded
 from runtime.journal.write import Unwritable
 from runtime.machine import Node, Pool, boot_id
@@ -75,7 +75,7 @@ class JobCalls:
         """
         handle.actors.note_process(machine, pid, start)
 
-    async def order(self, handle: JobHandle, done: Done | None) -> Order | None:
+    async def order(self, handle: JobHandle, done: IterationResult | None) -> IterationOrder | None:
         """Record that a job has carried out its last order, and wait for the next one.
 
         Args:
@@ -88,10 +88,10 @@ class JobCalls:
         Raises:
             Stopped: If the run stops, or the job has to wait for nodes.
         """
-        handle.permits.work(None)
-        handle.actors.come()
+        handle.permits.set_busy_since(None)
+        handle.actors.record_contact()
         await self._run.written()
-        if done is not None and self._run.present(handle):
+        if done is not None and self._run.has_seat(handle):
             self._completed(handle, done)
         if self._run.stopping or handle.state is JobState.RESTING:
             raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
@@ -121,19 +121,19 @@ class JobCalls:
             Paused: If the job's rollouts are paused.
         """
         run = self._run
-        handle.permits.work(None)
+        handle.permits.set_busy_since(None)
         await run.written()
         if run.stopping:
             raise Stopped("stops with the run")
-        if pool == "rollout" and handle.permits.pauses:
+        if pool == "rollout" and handle.permits.are_rollouts_paused:
             raise Paused
         number = handle.iteration if iteration is None else iteration
-        asked_before = pool in handle.permits.asks or pool in handle.permits.holds  # before its rollouts were paused
+        asked_before = pool in handle.permits.requests or pool in handle.permits.holds  # before its rollouts were paused
         handle.permits.wait_for(pool)
         if not asked_before:
             follows = protocol.asked(handle, pool, number, run.log.now(), parts)
-            if run.present(handle):
-                run.follow(follows)
+            if run.has_seat(handle):
+                run.apply(follows)
         elif pool in handle.permits.holds:
             run.decisions.admit(handle, pool)
         return await self.permit(handle, pool)
@@ -152,9 +152,9 @@ class JobCalls:
             pauses: Whether to pause them.
         """
         if pauses:
-            handle.permits.pause(Paused())
+            handle.permits.pause_rollouts(Paused())
         else:
-            handle.permits.unpause()
+            handle.permits.resume_rollouts()
 
     async def continued(self, handle: JobHandle, sampled: int) -> None:
         """Report how many rollouts a job is ahead of its trainings, after it was created again or its request was dropped.
@@ -165,14 +165,14 @@ class JobCalls:
         """
         run = self._run
         await run.written()
-        if not run.present(handle) or run.stopping:
+        if not run.has_seat(handle) or run.stopping:
             return
-        run.follow(protocol.continued(handle, handle.iteration + sampled, handle.iteration))
+        run.apply(protocol.continued(handle, handle.iteration + sampled, handle.iteration))
 
     async def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Return whether the state of a finished phase may stay on the devices of a pool's nodes."""
         run = self._run
-        return not run.stopping and run.present(handle) and run.decisions.residents.may_stay(handle, pool)
+        return not run.stopping and run.has_seat(handle) and run.decisions.residents.may_stay(handle, pool)
 
     async def offloaded(
         self, handle: JobHandle, pool: Pool, seconds: float, host_gb: float, device_gb: float, taken_gb: float = 0.0
@@ -191,10 +191,10 @@ class JobCalls:
         await run.written()
         nodes = tuple(node.name for node in handle.place.nodes[pool])
         run.log.write(StateOffloaded(run.log.now(), handle.id, pool, nodes, seconds, host_gb, device_gb))
-        run.decisions.residents.saw(handle, pool, device_gb, taken_gb)
-        run.decisions.went(handle, pool)
+        run.decisions.residents.record_gpu_memory(handle, pool, device_gb, taken_gb)
+        run.decisions.on_state_left(handle, pool)
 
-    async def release(self, handle: JobHandle, report: Report) -> tuple[Pool, ...]:
+    async def release(self, handle: JobHandle, report: PhaseReport) -> tuple[Pool, ...]:
         """Record that a phase is over.
 
         Args:
@@ -210,22 +210,22 @@ class JobCalls:
         if phase not in handle.permits.holds:
             return ()  # the job has failed in the meantime
         now_s = run.log.now()
-        handle.permits.work(now_s)
-        if report.keeps:
+        handle.permits.set_busy_since(now_s)
+        if report.keeps_permit:
             run.log.write(slice_of(handle, report, now_s))
-            handle.permits.repeat(phase, now_s)
+            handle.permits.begin_next_part(phase, now_s)
             return ()
         if handle.iteration == PROFILE:
             self._profiling.add_measurement(handle, report)
         spans = run.scheduler.members.spans(handle.id, now_s) if report.phase == "rollout" else ()
         done = slice_of(handle, report, now_s, spans, extra=report.phase == "init")
         follows = protocol.released(handle, report, done, self._profiling.cold_start(handle, done))
-        run.decisions.residents.saw(handle, phase, report.device_gb, report.taken_gb)
+        run.decisions.residents.record_gpu_memory(handle, phase, report.device_gb, report.taken_gb)
         if report.stays:
-            run.decisions.residents.stays(handle, phase, report.host_gb, report.device_gb)
+            run.decisions.residents.add_state(handle, phase, report.host_gb, report.device_gb)
         else:
-            run.decisions.went(handle, phase)
-        run.follow(follows)
+            run.decisions.on_state_left(handle, phase)
+        run.apply(follows)
         return run.decisions.residents.leaving(handle)
 
     async def synced(self, handle: JobHandle, start_s: float, end_s: float) -> tuple[Pool, ...]:
@@ -240,8 +240,8 @@ class JobCalls:
         await run.written()
         if handle.iteration == PROFILE and handle.job is None:
             handle.profile.synced(end_s - start_s)
-        follows = protocol.synced(handle, handle.iteration, start_s, end_s, run.capacity.beside(handle))
-        run.tell(*(follows.news if run.present(handle) else ()), notes=follows.notes)
+        follows = protocol.synced(handle, handle.iteration, start_s, end_s, run.capacity.jobs_sharing_rollout_nodes(handle))
+        run.inform_scheduler(*(follows.reports if run.has_seat(handle) else ()), entries=follows.entries)
         return run.decisions.residents.leaving(handle)
 
     async def progress(self, handle: JobHandle, done: int, total: int, tokens: int, who: str) -> None:
@@ -257,15 +257,15 @@ class JobCalls:
         run = self._run
         responses, total = handle.tail.count(who, done, total, tokens)
         if handle.tail.is_woken:
-            handle.changed.ring()
+            handle.changed.notify_all()
         migration = run.scheduler.members.migration
         if run.log.problem is not None:
             return  # nothing can be recorded now, and another report will follow
-        if migration is None or "rollout" not in handle.permits.holds or handle.tail.past_threshold or not run.present(handle):
+        if migration is None or "rollout" not in handle.permits.holds or handle.tail.past_threshold or not run.has_seat(handle):
             return
         if migration.at * total <= responses < total:
             handle.tail.pass_threshold()
-            run.tell(facts.Threshold(handle.id))
+            run.inform_scheduler(facts.Threshold(handle.id))
 
     async def warned(self, handle: JobHandle, text: str) -> None:
         """Show a warning of a job's process to the user, unless the same text was shown before."""
@@ -281,7 +281,7 @@ class JobCalls:
         while "rollout" in handle.permits.holds:
             if self._run.scheduler.members.migration is None and handle.tail.wake is None:
                 return False
-            if handle.tail.uses != handle.tail.knows or handle.tail.is_woken:
+            if handle.tail.used_parts != handle.tail.reported_parts or handle.tail.is_woken:
                 return True
             await handle.changed.wait()
         return False
@@ -294,17 +294,17 @@ class JobCalls:
             responses: Number of responses, or None to let it run to its end.
         """
         handle.tail.wake_at(responses)
-        handle.changed.ring()
+        handle.changed.notify_all()
 
     async def parts(self, handle: JobHandle) -> tuple[int, ...]:
         """Return the numbers of the parts that a job's rollout may use from now on."""
-        return handle.tail.learn()
+        return handle.tail.report_parts()
 
     async def left(self, handle: JobHandle) -> None:
         """Report that a job's rollout has left the parts of its nodes that it may not use any more."""
         await self._run.written()
         if "rollout" in handle.permits.holds:
-            self._run.tell(facts.Shrunk(handle.id))
+            self._run.inform_scheduler(facts.Shrunk(handle.id))
 
     async def checkpointed(self, handle: JobHandle, checkpoint: Checkpoint) -> bool:
         """Record a checkpoint of a job. A job that was waiting for it leaves its placement.
@@ -318,11 +318,11 @@ class JobCalls:
         """
         run = self._run
         await run.written()
-        if handle.gone or checkpoint.iterations > handle.iteration:
+        if handle.is_gone or checkpoint.iterations > handle.iteration:
             return False  # it is from former processes of the job
         follows = protocol.checkpointed(handle, checkpoint, run.log.now())
         if checkpoint.iterations != handle.iteration or not self._leave(handle, follows):
-            run.follow(follows)
+            run.apply(follows)
         with contextlib.suppress(Unwritable):
             await run.durable()
             return True
@@ -332,7 +332,7 @@ class JobCalls:
         """Let a job without checkpoints leave its placement, because none of its phases is in progress."""
         await self._run.written()
         if handle.ending.over_budget:
-            self._leave(handle, Follows())
+            self._leave(handle, Consequences())
 
     async def full(self, handle: JobHandle, problem: str) -> None:
         """Wait until a job's checkpoint may be tried again, because the disk is full. Meanwhile the job does not hold up others.
@@ -346,18 +346,18 @@ class JobCalls:
         """
         run, folder = self._run, self._run.checkpoints(handle.id).parent.parent
         free = free_bytes(folder)  # before the message, to which a user may react by making room at once
-        handle.permits.work(None)
+        handle.permits.set_busy_since(None)
         await run.written()
-        if handle.saved.full is None and run.present(handle) and not run.stopping:
+        if handle.saved.disk_problem is None and run.has_seat(handle) and not run.stopping:
             run.log.say(f"{handle.id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
-            handle.permits.give_up()
-            run.tell(facts.Absent(handle.id), notes=(CheckpointDelayed(run.log.now(), handle.id, problem),))
-        handle.saved.fail(problem)
-        handle.permits.hold_up()
+            handle.permits.clear()
+            run.inform_scheduler(facts.Absent(handle.id), entries=(CheckpointDelayed(run.log.now(), handle.id, problem),))
+        handle.saved.record_full_disk(problem)
+        handle.permits.record_disk_wait()
         await wait_for_room(folder, free, lambda: run.stopping or handle.ending.why is not None)
         if run.stopping:
             raise Stopped("stops with the run")
-        handle.permits.work(run.log.now())
+        handle.permits.set_busy_since(run.log.now())
 
     async def memory_limit(self, handle: JobHandle, pool: str) -> float | None:
         """Return the host memory that a node has for jobs, in GB, or None if the cluster file does not state it.
@@ -381,9 +381,9 @@ class JobCalls:
         """
         problem = f"{node} has {gb:.2f} GB of host memory; a node has {limit_gb:.2f} GB for jobs"
         where = handle.permits.phase or "step"
-        await self._lifecycle.fail(handle, End("failed", where, problem), again=False)
+        await self._lifecycle.fail(handle, JobEnd("failed", where, problem), again=False)
 
-    def _completed(self, handle: JobHandle, done: Done) -> None:
+    def _completed(self, handle: JobHandle, done: IterationResult) -> None:
         """Record that a job has carried out its order."""
         if handle.iteration == PROFILE:
             if self._profiling.passed(handle, done):
@@ -393,35 +393,35 @@ class JobCalls:
         else:
             self._iterated(handle, done)
 
-    def _iterated(self, handle: JobHandle, done: Done) -> None:
+    def _iterated(self, handle: JobHandle, done: IterationResult) -> None:
         run, now_s = self._run, self._run.log.now()
         follows = protocol.iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
-        spent = handle.ending.spend(run.scheduler.state.charges.is_spent(run.scheduler.state.row(handle.id), now_s))
+        spent = handle.ending.set_over_budget(run.scheduler.state.charges.is_spent(run.scheduler.state.row(handle.id), now_s))
         what = protocol.next_of(handle, spent, False)
-        settles = done.keeps or (handle.spec.is_asynchronous if spent else not done.movable)
+        settles = done.has_checkpoints or (handle.spec.is_asynchronous if spent else not done.movable)
         if what is Next.DONE or (what is not Next.GO_ON and not settles):
             self._carry_out(handle, what, follows)
             return
-        run.follow(follows)  # a job that leaves first ends its phases and writes a checkpoint
+        run.apply(follows)  # a job that leaves first ends its phases and writes a checkpoint
         moves = what is Next.MOVE and handle.is_moving
-        goes = done.keeps and run.scheduler.is_to_go(handle.id)
-        handle.place.leave_after(checkpoint=what is Next.OVER_BUDGET or (done.movable and (moves or goes)))
+        goes = done.has_checkpoints and run.scheduler.is_to_go(handle.id)
+        handle.place.set_leaving(checkpoint=what is Next.OVER_BUDGET or (done.movable and (moves or goes)))
         if handle.ending.why is None:
             run.decisions.order(handle)
 
-    def _leave(self, handle: JobHandle, follows: Follows) -> bool:
+    def _leave(self, handle: JobHandle, follows: Consequences) -> bool:
         """Let a job leave its placement if it was waiting for this report to do so, and return whether it was."""
-        if not (handle.place.leaving and handle.lives and self._run.present(handle)):
+        if not (handle.place.leaving and handle.is_alive and self._run.has_seat(handle)):
             return False
-        handle.place.leave_after(checkpoint=False)
+        handle.place.set_leaving(checkpoint=False)
         what = protocol.next_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
         if what is Next.MOVE:
-            handle.permits.give_up()
+            handle.permits.clear()
         self._carry_out(handle, what, follows)
         return True
 
-    def _carry_out(self, handle: JobHandle, what: Next, follows: Follows) -> None:
+    def _carry_out(self, handle: JobHandle, what: Next, follows: Consequences) -> None:
         carry_out(self._run, handle, what, follows)
-        if what is Next.OVER_BUDGET or (what is Next.DONE and not self._solo.keeps(handle)):
+        if what is Next.OVER_BUDGET or (what is Next.DONE and not self._solo.enlist(handle)):
             handle.close()
-            handle.tell(None, self._run.log.now())
+            handle.send_order(None, self._run.log.now())

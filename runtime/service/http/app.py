@@ -13,7 +13,7 @@ from runtime.service.http.endpoint import HOLDER, JSON, Endpoint, Endpoints, ans
 from runtime.service.http.openapi import describe_api
 from runtime.service.http.operations import OPERATIONS
 from runtime.service.operations_log import OperationsLog
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from runtime.service.tokens import Tokens
 
 MOST_OPEN = 10_000  # requests
@@ -30,7 +30,7 @@ _PAGE = {  # the page runs its own script, and connects only to the service
 }
 
 
-def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: int = MOST_OPEN) -> ASGIApp:
+def make_app(service: RunService, tokens: Tokens, log: OperationsLog, most_open: int = MOST_OPEN) -> ASGIApp:
     """Make the ASGI application of a service.
 
     Args:
@@ -39,7 +39,7 @@ def make_app(service: Service, tokens: Tokens, log: OperationsLog, most_open: in
         log: Log of operations.
         most_open: Largest number of open requests.
     """
-    endpoints, paths = Endpoints(service, log), Paths()
+    endpoints, paths = Endpoints(service, log), Router()
     for at in OPERATIONS:
         paths.add(at.method, at.path, endpoints.make(at))
 
@@ -74,7 +74,7 @@ def _described() -> bytes:
     return bytes(answer(describe_api(OPERATIONS)).body)
 
 
-class Paths:
+class Router:
     """Router from a path and a method to an endpoint. The third part of a path is a name, as in `/v1/jobs/{job}/attach`."""
 
     def __init__(self) -> None:

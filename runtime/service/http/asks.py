@@ -15,7 +15,7 @@ MOST_OF_A_USER = 1000
 TOGETHER = 16  # requests in one turn of the loop: some milliseconds
 
 
-class Asks:
+class RequestQueue:
     """Round-robin queue: it lets `TOGETHER` requests pass in each turn of the event loop, one user after the other.
 
     Args:

@@ -25,9 +25,9 @@ from starlette.types import Receive, Scope
 
 from rollmux_env.errors import Conflict, InputError, NotAllowed, TooMany
 from rollmux_env.validation_errors import format_error, one_line, problems
-from runtime.service.http.asks import Asks
+from runtime.service.http.asks import RequestQueue
 from runtime.service.operations_log import OperationsLog
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from runtime.service.tokens import Holder, Right
 
 JSON = "application/json"
@@ -45,23 +45,23 @@ _STRICT = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _LOOKS_S = 0.1  # time after which the client of a request is watched for disconnection
 
 
-class Sent(BaseModel):
+class RequestInput(BaseModel):
     """The input of a request."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-class Query(Sent):
+class Query(RequestInput):
     """The query parameters of a URL."""
 
 
-class Body(Sent):
+class Body(RequestInput):
     """The JSON object in a request's body."""
 
     model_config = ConfigDict(strict=True)
 
 
-class Call(NamedTuple):
+class ApiCall(NamedTuple):
     """A request whose input has been validated.
 
     Attributes:
@@ -72,7 +72,7 @@ class Call(NamedTuple):
         body: Body as the operation's model, or None if it has none.
     """
 
-    service: Service
+    service: RunService
     holder: Holder
     path: Mapping[str, str]
     query: Any = None
@@ -105,14 +105,14 @@ class Operation:
     method: str
     path: str
     right: Right
-    work: Callable[[Call], Awaitable[Any]]
+    work: Callable[[ApiCall], Awaitable[Any]]
     summary: str
-    query: type[Sent] | None = None
+    query: type[RequestInput] | None = None
     body: type[BaseModel] | None = None
     status: int = 200
     media: str = JSON
     refuses: tuple[int, ...] = ()
-    check: Callable[[Call], None] | None = None
+    check: Callable[[ApiCall], None] | None = None
     logged: bool = False
     at_once: bool = False
     always: bool = False
@@ -130,18 +130,18 @@ class Endpoints:
         log: Log of operations.
     """
 
-    def __init__(self, service: Service, log: OperationsLog) -> None:
+    def __init__(self, service: RunService, log: OperationsLog) -> None:
         self._service = service
         self._log = log
         self._open_of: Counter[str | None] = Counter()  # open requests by lease
-        self._asks = Asks()
+        self._asks = RequestQueue()
         self._large = asyncio.Semaphore(1)  # bodies that are parsed in a thread
 
     def make(self, operation: Operation) -> Endpoint:
         """Return the function that answers the requests of an operation."""
 
         async def endpoint(scope: Scope, receive: Receive, path: Mapping[str, str]) -> Response:
-            call = Call(self._service, scope[HOLDER], path)
+            call = ApiCall(self._service, scope[HOLDER], path)
             try:
                 _allow(call.holder, operation.right)
                 if operation.check is not None:
@@ -178,7 +178,7 @@ class Endpoints:
         async with self._large:
             return await asyncio.to_thread(_from_json, data, _in_python())
 
-    async def _work(self, operation: Operation, call: Call) -> Any:
+    async def _work(self, operation: Operation, call: ApiCall) -> Any:
         if not operation.at_once:
             await self._asks.turn(call.holder.user)
         return await operation.work(call)
@@ -209,7 +209,7 @@ def _allow(holder: Holder, right: Right) -> None:
         raise NotAllowed(f"this token has the right to {holder.right.name.lower()}, not to {right.name.lower()}")
 
 
-def _subject(call: Call) -> str:
+def _subject(call: ApiCall) -> str:
     """Return the subject of a request: the job, node or lease of its path, else the jobs of its body."""
     entries = call.body if isinstance(call.body, list) else [call.body]
     return next(iter(call.path.values()), "") or ", ".join(str(entry.get("id", "")) for entry in entries if isinstance(entry, dict))

@@ -26,7 +26,7 @@ from runtime.output import LOGS, SERVICE_LOG, log_files, read_log
 from runtime.owners.http.leases import Leases
 from runtime.run.driver import RunDriver
 from runtime.service.forecast import MOST_PREVIEWED
-from runtime.service.http.endpoint import JSON, Body, Call, Operation, Query, Sent, answer, answer_in_steps
+from runtime.service.http.endpoint import JSON, ApiCall, Body, Operation, Query, RequestInput, answer, answer_in_steps
 from runtime.service.tokens import Holder, Right
 
 _LONGEST_WAIT_S = 30.0
@@ -44,14 +44,14 @@ _Pids = Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=
 _PidSpace = Annotated[str, Field(max_length=100)]
 
 
-class Dry(Query):
+class PreviewQuery(Query):
     """Options of a submission."""
 
     dry_run: bool = False
     """Whether only a preview is returned and nothing changes."""
 
 
-class Log(Query):
+class LogQuery(Query):
     """The part of a log to return."""
 
     process: Annotated[str | None, Field(min_length=1, max_length=200)] = None
@@ -60,7 +60,7 @@ class Log(Query):
     """Number of bytes that the client has already."""
 
 
-class After(Query):
+class EventsQuery(Query):
     """The entries of the journal to return."""
 
     after: _Count = 0
@@ -69,11 +69,11 @@ class After(Query):
     """Longest wait for an entry, in seconds."""
 
 
-class Entry(RootModel[JobSpec]):
+class JobEntry(RootModel[JobSpec]):
     """An entry of a job file."""
 
 
-class Attach(Body):
+class AttachRequest(Body):
     """A request of a job's owner for its place."""
 
     wait_s: _WaitS = _LONGEST_WAIT_S
@@ -90,7 +90,7 @@ class Attach(Body):
     """Namespace of `pids`: content of `/proc/sys/kernel/random/boot_id`, a space, target of `/proc/self/ns/pid`."""
 
 
-class Acquire(Body):
+class AcquireRequest(Body):
     """A request for the nodes of a phase."""
 
     phase: _Phase
@@ -102,7 +102,7 @@ class Acquire(Body):
     """Whether the rollout belongs to no iteration."""
 
 
-class Release(Body):
+class ReleaseRequest(Body):
     """A report that a phase is over."""
 
     phase: _Phase
@@ -115,14 +115,14 @@ class Release(Body):
     """Whether the rollout belongs to no iteration."""
 
 
-class Synced(Body):
+class SyncedRequest(Body):
     """A report that a sync is over that held no nodes exclusively."""
 
     iteration: _Number
     seconds: NonNegative
 
 
-class Progress(Body):
+class ProgressRequest(Body):
     """A report of the progress of a phase."""
 
     done: _Count
@@ -130,14 +130,14 @@ class Progress(Body):
     tokens: _Count = 0
 
 
-class Heartbeat(Body):
+class HeartbeatRequest(Body):
     """A report that the job is alive."""
 
     pids: _Pids = Field(default=[])
     pid_space: _PidSpace = ""
 
 
-class End(Query):
+class EndQuery(Query):
     """Options of the end of a lease."""
 
     done: bool = False
@@ -159,7 +159,7 @@ def _check_own(holder: Holder, user: str, job_id: str) -> None:
         raise NotAllowed(f"job {job_id}: is another user's")
 
 
-async def _submit(call: Call) -> Any:
+async def _submit(call: ApiCall) -> Any:
     entries = call.body if isinstance(call.body, list) else [call.body]
     if not entries:
         raise InputError("there is no job in the list")
@@ -200,7 +200,7 @@ def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
     return spec
 
 
-async def _job(call: Call) -> Any:
+async def _job(call: ApiCall) -> Any:
     job = await call.service.job(call.path["job"])
     return job | {"entry": entry_of(call.service.handle_of(job["id"]).spec)}
 
@@ -208,7 +208,7 @@ async def _job(call: Call) -> Any:
 _endings: set[asyncio.Task[None]] = set()  # cancellations that take longer than their answers wait
 
 
-async def _cancel(call: Call) -> Any:
+async def _cancel(call: ApiCall) -> Any:
     job_id = call.path["job"]
     _check_own(call.holder, call.service.handle_of(job_id).spec.user, job_id)
     ending = asyncio.ensure_future(call.service.cancel(job_id))
@@ -221,7 +221,7 @@ async def _cancel(call: Call) -> Any:
     return await call.service.job(job_id)
 
 
-async def _log(call: Call) -> Any:
+async def _log(call: ApiCall) -> Any:
     job_id, wanted = call.service.handle_of(call.path["job"]).id, call.query.process
     home = call.service.folder / LOGS / job_id
     if wanted is None:
@@ -234,11 +234,11 @@ async def _log(call: Call) -> Any:
     return Response(data, headers={"X-Next-Offset": str(offset), "X-Processes": json.dumps(names)}, media_type="text/plain")
 
 
-async def _status(call: Call) -> Any:
+async def _status(call: ApiCall) -> Any:
     return await answer_in_steps(await call.service.report(), "jobs")
 
 
-async def _events(call: Call) -> Any:
+async def _events(call: ApiCall) -> Any:
     entries = await call.service.events.after(call.query.after, call.query.wait_s)
     hides = _OF_LEASES if call.holder.right < Right.OPERATE else ()
     parts = (
@@ -248,7 +248,7 @@ async def _events(call: Call) -> Any:
     return Response(f'{{"events":[{",".join(parts)}]}}', media_type=JSON)
 
 
-def _shown(call: Call, body: str) -> str:
+def _shown(call: ApiCall, body: str) -> str:
     """Return a fact of a lease as JSON, without the lease's id if it is another user's: the id authorises its owner."""
     fact = json.loads(body)
     handle = call.service.run.handles.get(fact["job_id"])
@@ -262,14 +262,14 @@ def _checked(body: str) -> str:
     return bytes(answer(json.loads(body)).body).decode() if "NaN" in body or "Infinity" in body else body
 
 
-async def _metrics(call: Call) -> Any:
+async def _metrics(call: ApiCall) -> Any:
     return Response(await call.service.metrics(), headers={"Content-Type": CONTENT_TYPE})
 
 
 _JOB, _LEASE = "/v1/jobs/{job}", "/v1/leases/{lease}"
 
 
-def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "", waits: bool = False) -> Operation:
+def _owners(ask: Callable[..., Any], summary: str, sent: type[RequestInput], at: str = "", waits: bool = False) -> Operation:
     """Return an operation of an attached job's owner, which calls a method of the leases with the fields of its input.
 
     Args:
@@ -280,11 +280,11 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "
         waits: Whether it asks for nodes, and so waits in the queue of requests.
     """
 
-    def check(call: Call) -> None:
+    def check(call: ApiCall) -> None:
         job_id = call.path.get("job") or call.service.driver.leases.job_of(call.path["lease"])
         _check_own(call.holder, call.service.handle_of(job_id).spec.user, job_id)
 
-    async def work(call: Call) -> Any:
+    async def work(call: ApiCall) -> Any:
         leases, lease = call.service.driver.leases, call.path.get("lease")
         if lease is not None:
             leases.touch(lease)
@@ -314,7 +314,7 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[Sent], at: str = "
 def _nodes(name: str, ask: Callable[[RunDriver, str], dict[str, Any]], summary: str) -> Operation:
     """Return an operation on a node."""
 
-    async def work(call: Call) -> Any:
+    async def work(call: ApiCall) -> Any:
         answered = ask(call.service.driver, call.path["node"])
         await call.service.run.durable()
         return answered
@@ -332,23 +332,33 @@ _LOGS = "Get the output of a process of a job from an offset; X-Next-Offset has 
 _EVENTS = "Get entries of the journal after a number, oldest first, 1,000 at most."
 
 OPERATIONS = (  # in the order of frequency
-    _owners(Leases.acquire, "Wait for the nodes of a phase.", Acquire, waits=True),
-    _owners(Leases.release, "Report that a phase is over.", Release),
-    _owners(Leases.heartbeat, "Report that the job is alive.", Heartbeat),
-    _owners(Leases.progress, "Report the progress of a phase.", Progress),
-    _owners(Leases.synced, "Report that the sync of an iteration is over.", Synced),
-    _owners(Leases.end, "Give up the lease.", End, f"DELETE {_LEASE}"),
-    _owners(Leases.attach, "Wait for the job's place, and take a lease.", Attach, f"POST {_JOB}/attach", waits=True),
+    _owners(Leases.acquire, "Wait for the nodes of a phase.", AcquireRequest, waits=True),
+    _owners(Leases.release, "Report that a phase is over.", ReleaseRequest),
+    _owners(Leases.heartbeat, "Report that the job is alive.", HeartbeatRequest),
+    _owners(Leases.progress, "Report the progress of a phase.", ProgressRequest),
+    _owners(Leases.synced, "Report that the sync of an iteration is over.", SyncedRequest),
+    _owners(Leases.end, "Give up the lease.", EndQuery, f"DELETE {_LEASE}"),
+    _owners(Leases.attach, "Wait for the job's place, and take a lease.", AttachRequest, f"POST {_JOB}/attach", waits=True),
     Operation("job", "GET", _JOB, Right.LOOK, _job, "Get a job.", refuses=(404,)),
     Operation(
-        "submit", "POST", "/v1/jobs", Right.ATTACH, _submit, _SUBMIT, Dry, Entry, 201, refuses=(200, 409, 422, 429), logged=True
+        "submit",
+        "POST",
+        "/v1/jobs",
+        Right.ATTACH,
+        _submit,
+        _SUBMIT,
+        PreviewQuery,
+        JobEntry,
+        201,
+        refuses=(200, 409, 422, 429),
+        logged=True,
     ),
     Operation(
         "cancel", "DELETE", _JOB, Right.ATTACH, _cancel, "End a job now, for good.", status=202, refuses=(404, 409), logged=True
     ),
-    Operation("log", "GET", f"{_JOB}/logs", Right.LOOK, _log, _LOGS, Log, media="text/plain", refuses=(404,)),
+    Operation("log", "GET", f"{_JOB}/logs", Right.LOOK, _log, _LOGS, LogQuery, media="text/plain", refuses=(404,)),
     Operation("status", "GET", "/v1/status", Right.LOOK, _status, "Get all jobs, groups and pools."),
-    Operation("events", "GET", "/v1/events", Right.LOOK, _events, _EVENTS, After),
+    Operation("events", "GET", "/v1/events", Right.LOOK, _events, _EVENTS, EventsQuery),
     Operation("metrics", "GET", "/metrics", Right.LOOK, _metrics, "Get metrics in Prometheus's text format.", media="text/plain"),
     _nodes(
         "drain",

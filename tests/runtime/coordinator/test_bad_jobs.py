@@ -105,7 +105,7 @@ def test_a_process_that_has_too_much_tells_it_and_ends_itself(monkeypatch: pytes
     monkeypatch.setattr(worker, "tree_gb", lambda pid: next(sizes))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr("os.kill", lambda pid, signal: told.append((pid,)))
-    worker.Voice(SimpleNamespace(ask=SimpleNamespace(remote=remote)), "a", "")._watch_memory("its process", "rollout")
+    worker.CoordinatorLink(SimpleNamespace(ask=SimpleNamespace(remote=remote)), "a", "")._watch_memory("its process", "rollout")
     pid = os.getpid()
     more = [("exceeded", "a", "its process", 2.5, 2.0), (pid,)]
     assert told == [("memory_limit", "a", "rollout"), *(more if limit_gb is not None else [])]

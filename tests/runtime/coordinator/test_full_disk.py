@@ -21,7 +21,7 @@ from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.machines import forecast
 from runtime.owners.ray import calls
 from runtime.run.driver import RunDriver
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from tests.runtime.pretend import NODES, Pretended, plan_of
 
 PAIR = (NODES[0], NODES[2])
@@ -98,7 +98,7 @@ def test_while_the_journal_cannot_be_written_nothing_is_granted_and_then_all_goe
             await asyncio.sleep(0.01)
         assert read_facts(tmp_path / JOURNAL) == known and len(watched.commands) == commands and not outcome.done()
         for handle in driver.run.handles.values():
-            handle.permits.work(-1e9)  # as if this had taken long
+            handle.permits.set_busy_since(-1e9)  # as if this had taken long
         processes.limit(1 << 20)
         return await outcome, driver.run.log.lines(0)
 
@@ -143,7 +143,7 @@ def test_a_service_whose_journal_cannot_be_written_says_so_and_takes_nothing(tmp
 
     async def main() -> None:
         plan = plan_of(tmp_path, JOBS)
-        service = Service(plan)
+        service = RunService(plan)
         await service.serve(processes)
         assert service.driver is not None
         driver = processes.driver = service.driver
@@ -158,7 +158,7 @@ def test_a_service_whose_journal_cannot_be_written_says_so_and_takes_nothing(tmp
         await come(driver, lambda: driver.run.log.problem is None)
         assert (await service.report())["paused"] is None
         await service.submit([plan.specs[0].model_copy(update={"id": "late"})])
-        await come(driver, lambda: all(handle.gone for handle in driver.run.handles.values()))
+        await come(driver, lambda: all(handle.is_gone for handle in driver.run.handles.values()))
         await service.stop()
         await service.ended()
 
@@ -191,7 +191,7 @@ def test_nobody_waits_for_a_job_whose_checkpoint_finds_no_room(
         driver = processes.driver = RunDriver(plan_of(tmp_path, JOBS, PAIR), processes)
 
         def free(folder: Path) -> int:  # the other job is done by then
-            processes.has_room = driver.run.handles["b"].gone
+            processes.has_room = driver.run.handles["b"].is_gone
             if processes.has_room and stops:
                 driver.stop()
             return int(processes.has_room and not stops)

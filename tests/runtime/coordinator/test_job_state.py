@@ -18,8 +18,14 @@ from runtime.coordinator.job_state import TRANSITIONS, JobLife, JobState
 
 RUNTIME = Path(__file__).parents[3] / "runtime"
 RECORDS = {field.name for field in fields(JobHandle) if field.name not in ("spec", "changed")}
-CLASSES = [job_records.Actors, job_records.Counts, job_records.Ending, job_records.Place, job_records.ProfilePass]
-CLASSES += [job_records.Residency, job_records.Saved, job_records.Tail, permits.Permits]
+CLASSES = [
+    job_records.JobProcesses,
+    job_records.IterationCounts,
+    job_records.JobEnding,
+    job_records.JobPlacement,
+    job_records.ProfilePass,
+]
+CLASSES += [job_records.ResidentState, job_records.JobCheckpoints, job_records.RolloutProgress, permits.Permits]
 MUTATING = {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem", "remove", "set", "set_result", "setdefault"}
 HANDLES = {"handle", "other", "one", "successor"}
 

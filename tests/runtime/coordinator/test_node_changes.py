@@ -77,7 +77,7 @@ def test_jobs_move_to_other_nodes_at_the_end_of_their_iteration(tmp_path: Path) 
     record = check_end(tmp_path)
     assert answers["rollout-0"] == {"node": "rollout-0", "drained": False, "moves": ["a", "b"], "queues": [], "waits_for": []}
     assert [event.job_id for event in record.log if isinstance(event, Moved)] == ["a", "b"] and not record.restarted
-    ((drained_s, _),) = record.news(Drained)
+    ((drained_s, _),) = record.reports_of(Drained)
     left_s = max(event.at_s for event in record.assigned if isinstance(event, Returned) and event.node == "rollout-0")
     assert drained_s < left_s and ran_on(record, "rollout-0", left_s) == []
     assert record.drained_nodes == {"rollout-0"}
@@ -122,7 +122,7 @@ def test_killed_while_nodes_are_drained_it_goes_on_with_the_drain(tmp_path: Path
     record = check_end(tmp_path)
     assert record.drained_nodes == known.drained_nodes
     if known.drained_nodes == {"training-1", "rollout-0"}:
-        (first_s, _), (second_s, _), *_ = record.news(Drained)
+        (first_s, _), (second_s, _), *_ = record.reports_of(Drained)
         assert ran_on(record, "training-1", first_s) == []
         assert set(ran_on(record, "rollout-1", second_s)) <= {"a", "b"}
 
@@ -140,7 +140,7 @@ def test_a_node_that_joins_takes_jobs_that_wait_also_after_a_restart(tmp_path: P
     assert carry_out(plan, stops_after=4, then={2: join}) == "stopped"
     assert carry_out(replace(plan, resume=True, nodes=(*PAIR, *new))) == "done"
     record = check_end(tmp_path)
-    assert [fact.nodes for _, fact in record.news(Joined)] == [new] and record.nodes["rollout-7"].machine == "n"
+    assert [fact.nodes for _, fact in record.reports_of(Joined)] == [new] and record.nodes["rollout-7"].machine == "n"
     assert record.cluster.pools["rollout"].max_nodes == 2 and record.started.cluster.pools["rollout"].max_nodes == 1
     assert {part.job_id for part in record.phases if "rollout-7" in part.nodes} == {"b"}
 
@@ -154,7 +154,7 @@ def test_a_node_unlike_the_others_is_not_used(tmp_path: Path) -> None:
         lines.extend(driver.run.log.lines(0))
 
     assert carry_out(plan_of(tmp_path, JOBS), then={2: join}) == "done"
-    assert not [*check_end(tmp_path).news(Joined)]
+    assert not [*check_end(tmp_path).reports_of(Joined)]
     assert any(
         "rollout-8 has joined, and is not used: it has 1 GPU H100, and the others of its pool 1 core" in line for line in lines
     )
@@ -194,4 +194,4 @@ def test_facts_of_nodes_are_read_back_as_they_were_written(tmp_path: Path) -> No
         plan_of(tmp_path, JOBS),
         then={2: lambda driver: driver.run.log.write(SchedulerInformed(driver.run.log.now(), (Joined((node,)),)))},
     ) == ("done")
-    assert [fact.nodes for _, fact in record_of(read_facts(tmp_path / JOURNAL)).news(Joined)] == [(node,)]
+    assert [fact.nodes for _, fact in record_of(read_facts(tmp_path / JOURNAL)).reports_of(Joined)] == [(node,)]

@@ -14,8 +14,8 @@ from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.coordinator.profiles import Measured, Profile, load_profile, profile_key, save_profile
-from runtime.coordinator.profiling import OverlapProbe, Timings
+from runtime.coordinator.profiles import PhaseProfile, Profile, load_profile, profile_key, save_profile
+from runtime.coordinator.profiling import OverlapProbe, PhaseTimings
 from runtime.jobs.file import parse_jobs
 from runtime.journal.audit import check_run
 from runtime.journal.facts import Assigned, PhaseSlice, Returned
@@ -165,7 +165,7 @@ def test_the_probe_runs_phases_alone_then_in_pairs() -> None:
 
 
 def test_a_bound_is_what_two_phases_take_one_after_the_other_over_the_longer_of_the_pair() -> None:
-    timings = Timings()
+    timings = PhaseTimings()
     for job_id in "ab":
         timings.add("alone", job_id, "rollout", 1.0)
         timings.add("alone", job_id, "training", 2.0)
@@ -211,7 +211,7 @@ def test_a_profile_is_cached_by_what_determines_it(monkeypatch: pytest.MonkeyPat
     assert key(tuple(replace(node, device="8 GPU") for node in NODES[1:3])) != same
     (tmp_path / "mine.py").write_text("class Mine: slower = True\n")
     assert key() != same
-    part = Measured(seconds=1.0, warm_s=0.1, cold_s=2.0, host_gb=0.5)
+    part = PhaseProfile(seconds=1.0, warm_s=0.1, cold_s=2.0, host_gb=0.5)
     profile = Profile(rollout=part, training=part, sync_s=0.1, movable=True)
     assert load_profile(same) is None
     save_profile(same, profile)

@@ -15,7 +15,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiles import has_loaded, job_as_stated, load_profile, note_loaded, profile_key
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.spec import job_of
-from runtime.jobside.messages import Report
+from runtime.jobside.messages import PhaseReport
 from runtime.journal.facts import LEASE, JobProfiled, PhaseSlice
 from runtime.journal.record import ColdStarts, RunRecord, cold_starts_of
 from runtime.journal.replay import replay_journal
@@ -150,7 +150,7 @@ def test_a_guest_of_a_group_that_is_measured_once_more_is_so_again(tmp_path: Pat
 def test_a_run_that_stops_while_jobs_wait_to_be_measured_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timed = Pretended._timed
 
-    def stops(self: Pretended, handle: JobHandle, report: Report, profile: bool) -> Report:
+    def stops(self: Pretended, handle: JobHandle, report: PhaseReport, profile: bool) -> PhaseReport:
         assert self.driver is not None
         self.driver.stop()
         return timed(self, handle, report, profile)

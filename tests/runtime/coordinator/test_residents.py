@@ -12,14 +12,14 @@ import pytest
 from rollmux_env.cluster.events import Resumed
 from rollmux_env.scheduler.commands import Seating
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.permits import Hold
+from runtime.coordinator.permits import GrantedPermit
 from runtime.coordinator.residents import Residents
 from runtime.journal.audit import check_run
 from runtime.journal.facts import PhaseSlice, StateOffloaded
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from runtime.machines.nodes import POOLS
-from runtime.residency.choice import Level, Waits
+from runtime.residency.choice import OffloadLevel, OffloadLevels
 from tests.runtime.coordinator.test_alone import moving
 from tests.runtime.coordinator.test_kills import check_end
 from tests.runtime.pretend import NODES, carry_out, plan_of, waits_of
@@ -107,22 +107,22 @@ def test_a_permit_is_held_back_until_whoever_has_no_right_to_stay_has_left() -> 
             handle.take_place(Seating(0, (0,), (0,), ONE_OF_EACH[:1], ONE_OF_EACH[1:], False))
             waits = waits_of(handle)
             assert waits is not None
-            handle.residency.learn({"rollout": waits, "training": waits})
+            handle.residency.set_levels({"rollout": waits, "training": waits})
             handle.permits.wait_for("rollout")
         assert not residents.may_stay(a, "rollout")  # beside b; it has stayed before b came
-        residents.stays(a, "rollout", 7.5, 0.0)
+        residents.add_state(a, "rollout", 7.5, 0.0)
         b.permits.wait_for("training")
-        b.permits.hold(Hold("training", 0.0, 0.0, False, False))
+        b.permits.add_grant(GrantedPermit("training", 0.0, 0.0, False, False))
         assert residents.admit(b, "training") and b.permits.waits["training"].result() == ()  # nobody is there
-        b.permits.hold(Hold("rollout", 0.0, 0.0, False, False))
+        b.permits.add_grant(GrantedPermit("rollout", 0.0, 0.0, False, False))
         waiting = a.permits.waits["rollout"]
         assert not residents.admit(b, "rollout") and residents.held_back() == [(b, "rollout")]
         assert waiting.result() == residents.leaving(a) == ("rollout",)
         assert not a.permits.waits["rollout"].done()  # it waits on when it has left
-        residents.went(a, ("rollout",))
+        residents.remove_state(a, ("rollout",))
         assert residents.admit(b, "rollout") and not residents.held_back() and not residents.leaving(a)
-        residents.stays(b, "training", 9.0, 0.0)  # more than was known
-        assert b.residency.waits["training"].levels[0].host_gb == 9.0
+        residents.add_state(b, "training", 9.0, 0.0)  # more than was known
+        assert b.residency.levels["training"].levels[0].host_gb == 9.0
 
     asyncio.run(held_back())
 
@@ -135,32 +135,32 @@ def _on_gpus() -> tuple[Residents, JobHandle, JobHandle]:
     for handle in (a, b):
         handle.arrive()
         handle.take_place(Seating(0, (0,), (0,), GPUS[:1], GPUS[1:], False))
-        levels = Level("stay", 0.0, 20.0, 1.0), Level("keep", 1.0, 2.0, 1.0)
-        handle.residency.learn({pool: Waits(levels, 30.0, 80.0) for pool in POOLS})
+        levels = OffloadLevel("stay", 0.0, 20.0, 1.0), OffloadLevel("keep", 1.0, 2.0, 1.0)
+        handle.residency.set_levels({pool: OffloadLevels(levels, 30.0, 80.0) for pool in POOLS})
     return Residents({"a": a, "b": b}, plan.cluster), a, b
 
 
 def test_staying_is_decided_with_what_strangers_leave_of_a_gpu() -> None:
     residents, a, b = _on_gpus()
     assert residents.may_stay(a, "training") and residents.may_stay(a, "rollout")
-    residents.saw(b, "training", 2.0, 2.5)  # half a GB is a stranger's, or the driver's
-    residents.saw(a, "training", 20.0, 22.5)
+    residents.record_gpu_memory(b, "training", 2.0, 2.5)  # half a GB is a stranger's, or the driver's
+    residents.record_gpu_memory(a, "training", 20.0, 22.5)
     assert residents.may_stay(a, "training")
-    residents.saw(b, "training", 2.0, 53.0)  # one with 31 GB has come: 20 + 30 of 80 GB are no longer free
+    residents.record_gpu_memory(b, "training", 2.0, 53.0)  # one with 31 GB has come: 20 + 30 of 80 GB are no longer free
     assert not residents.may_stay(a, "training") and residents.may_stay(a, "rollout")
-    residents.ended(a)  # whose 20 GB were known
-    residents.saw(b, "training", 2.0, 33.0)
+    residents.forget(a)  # whose 20 GB were known
+    residents.record_gpu_memory(b, "training", 2.0, 33.0)
     assert not residents.may_stay(b, "training")
-    residents.saw(b, "training", 2.0, 2.5)  # the stranger has gone
+    residents.record_gpu_memory(b, "training", 2.0, 2.5)  # the stranger has gone
     assert residents.may_stay(b, "training")
 
 
 def test_memory_that_runs_out_makes_neighbours_leave_and_nobody_stays_beside_the_job() -> None:
     residents, a, b = _on_gpus()
-    assert residents.ran_out(a, "rollout") == ()  # nobody is there
+    assert residents.record_out_of_memory(a, "rollout") == ()  # nobody is there
     residents, a, b = _on_gpus()
-    residents.stays(b, "training", 1.0, 20.0)
-    assert residents.ran_out(a, "training") == ("b",)
+    residents.add_state(b, "training", 1.0, 20.0)
+    assert residents.record_out_of_memory(a, "training") == ("b",)
     assert not residents.may_stay(b, "training")
 
 

@@ -13,7 +13,7 @@ from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
 from runtime.run.driver import RunDriver
 from runtime.service.report import past_report
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from tests.fixtures import copied
 from tests.runtime.pretend import Pretended, continued_plan
 
@@ -42,11 +42,11 @@ def test_its_jobs_go_on_after_their_checkpoints_and_its_nodes_can_be_drained(fol
         changes.undrain("rollout-0")
 
     async def serve() -> None:
-        service, processes = Service(continued_plan(folder)), Pretended(then={3: operate})
+        service, processes = RunService(continued_plan(folder)), Pretended(then={3: operate})
         await service.serve(processes)
         assert service.driver is not None
         processes.driver = service.driver
-        while not all(handle.gone for handle in service.driver.run.handles.values()):
+        while not all(handle.is_gone for handle in service.driver.run.handles.values()):
             await asyncio.sleep(0.01)
         await service.stop()
         await service.ended()
@@ -60,4 +60,8 @@ def test_its_jobs_go_on_after_their_checkpoints_and_its_nodes_can_be_drained(fol
     for name, total in TOTALS.items():
         assert [done.metrics["count"] for done in record.iterations if done.job_id == name] == [*range(1, total + 1)]
     assert {fact.job_id: fact.iteration for fact in record.restarted} == {"a": 8, "b": 6, "short": 0, "queued": 0}
-    assert [fact.names for _, fact in record.news(Drained)] == [fact.names for _, fact in record.news(Undrained)] == [{"rollout-0"}]
+    assert (
+        [fact.names for _, fact in record.reports_of(Drained)]
+        == [fact.names for _, fact in record.reports_of(Undrained)]
+        == [{"rollout-0"}]
+    )

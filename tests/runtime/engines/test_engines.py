@@ -17,10 +17,10 @@ from torch._dynamo.utils import counters
 
 from rollmux_env.errors import InputError
 from runtime.engines import make_engine, vllm_problem
-from runtime.engines.interface import Engine, Progress, Response, Sampling
+from runtime.engines.interface import Engine, Response, Sampling, SamplingProgress
 from runtime.engines.torch_engine import TorchEngine
 from runtime.engines.vllm_engine import VllmEngine
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 from runtime.residency.staging import WeightStage, pieces
 from tests.runtime.engines.models import END, greedy, saved, scores, tiny
 from tests.runtime.sockets import LOOPBACK, listening
@@ -89,8 +89,8 @@ def test_greedy_after_every_kind_of_weight_update(engine: Engine) -> None:
 
     stage, new = WeightStage(), tiny(2).state_dict()  # staged while away
     engine.offload()
-    stage.begin(Layout.of(new), 2)
-    for offset, piece in pieces(new, Layout.of(new), most=1000):
+    stage.begin(WeightLayout.of(new), 2)
+    for offset, piece in pieces(new, WeightLayout.of(new), most=1000):
         stage.receive(2, offset, piece)
     engine.restore(stage.weights(), stage.version)
     stage.close()
@@ -136,8 +136,8 @@ def test_workers_of_their_own_read_staged_weights_where_they_wait(engine: Engine
     stage = WeightStage()
     for version in (1, 2):
         new = tiny(version).state_dict()
-        stage.begin(Layout.of(new), version)
-        for offset, piece in pieces(new, Layout.of(new)):
+        stage.begin(WeightLayout.of(new), version)
+        for offset, piece in pieces(new, WeightLayout.of(new)):
             stage.receive(version, offset, piece)
         engine.update_weights(stage.weights(), version)
         _agrees(engine, tiny(version))
@@ -208,9 +208,9 @@ def test_worst_case_runs_to_the_last_token(engine: Engine) -> None:
 
 
 def test_progress_counts_up_to_everything(engine: Engine) -> None:
-    seen: list[Progress] = []
+    seen: list[SamplingProgress] = []
     responses = engine.generate(PROMPTS, RANDOM, progress=seen.append)
-    assert seen[-1] == Progress(len(PROMPTS), len(PROMPTS), sum(len(response.token_ids) for response in responses))
+    assert seen[-1] == SamplingProgress(len(PROMPTS), len(PROMPTS), sum(len(response.token_ids) for response in responses))
     assert len(seen) >= max(len(response.token_ids) for response in responses)
     for before, after in pairwise(seen):
         assert before.finished <= after.finished
@@ -219,7 +219,7 @@ def test_progress_counts_up_to_everything(engine: Engine) -> None:
 
 def test_stopped_responses_go_on_where_they_were(engine: Engine) -> None:
     whole = engine.generate(PROMPTS, GREEDY)
-    steps: list[Progress] = []
+    steps: list[SamplingProgress] = []
     part = engine.generate(PROMPTS, GREEDY, progress=steps.append, stop=lambda: len(steps) == 7)
     left = [response for response in part if not response.finished]
     assert left
@@ -232,7 +232,7 @@ def test_stopped_responses_go_on_where_they_were(engine: Engine) -> None:
 
 def test_stopped_responses_go_on_with_new_weights_that_read_all_of_them_anew(engine: Engine) -> None:
     """What stands behind is what the new model says of the whole text: nothing that the old one has computed of it is used."""
-    steps: list[Progress] = []
+    steps: list[SamplingProgress] = []
     part = engine.generate(PROMPTS, GREEDY, progress=steps.append, stop=lambda: len(steps) == 7)
     left = [response for response in part if not response.finished]
     engine.update_weights(tiny(1).state_dict(), 5)
@@ -258,7 +258,7 @@ def test_dropped_responses_come_back_unfinished_and_the_others_as_they_are(engin
         told.extend(response.prompt for response in responses)
         return last
 
-    steps: list[Progress] = []
+    steps: list[SamplingProgress] = []
     responses = engine.generate(prompts, sampling, progress=steps.append, ended=ended)
     assert sorted([*told, *last]) == [*range(len(prompts))]
     for row, (response, expected) in enumerate(zip(responses, whole, strict=True)):
@@ -277,7 +277,7 @@ def test_a_response_depends_on_its_stream_and_not_on_its_place(engine: Engine) -
 
 
 def test_a_callback_that_raises_leaves_the_engine_usable(engine: Engine) -> None:
-    def fail(_: Progress) -> None:
+    def fail(_: SamplingProgress) -> None:
         raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):

@@ -16,8 +16,8 @@ import pytest
 
 from policies.placement.policy_file import PolicyConfig, write_policy
 from rollmux_env.envs.rollout.observation import JOB_FEATURES, ROW_FEATURES, STATE_FEATURES
+from runtime.grpo.engine_slots import engine_slots_of
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.grpo.seats import seats_of
 from runtime.jobs.named import load_named
 from runtime.jobs.spec import TaskJob
 from runtime.machine import Node, Pool
@@ -74,7 +74,7 @@ def _engines(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROLLMUX_CACHE", str(cache))
         spec = task_job(job | {"rollout": {"engine": "torch", **rollout}})
-        seats = seats_of(nodes, spec.rollout)
+        seats = engine_slots_of(nodes, spec.rollout)
         together = Counter(seat.size for seat in seats)
         made = [RolloutWorker(spec, k, len(seats), seat.node, (), together[seat.size]) for k, seat in enumerate(seats)]
         for worker in made:

@@ -102,5 +102,5 @@ def test_a_run_that_was_killed_goes_on_with_the_samples_of_the_last_checkpoint(t
     check_versions(record, "a", 1, 30)
     after = [part for part in _phases(record, "a", "rollout") if part.start_s >= record.relaunched[0].at_s]
     begins = next(fact.iteration for fact in record.restarted)
-    kept = sum(fact.sampled or 0 for _, fact in record.news(Continued))
+    kept = sum(fact.sampled or 0 for _, fact in record.reports_of(Continued))
     assert [part.iteration for part in after] == [*range(begins + kept, 30)]

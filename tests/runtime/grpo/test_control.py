@@ -28,7 +28,7 @@ from rollmux_env.timing.replica import ReplicaTiming
 from runtime.engines.interface import Response
 from runtime.grpo.control import RunControl, setting_of_run
 from runtime.grpo.job import Grpo
-from runtime.grpo.messages import Sampled
+from runtime.grpo.messages import ShareSamples
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.jobs.spec import TaskJob
 from runtime.phases import set_session
@@ -205,7 +205,7 @@ def run(made: tuple[TaskJob, list[RolloutWorker]], control: RunControl | None) -
     for _ in range(ROLLOUTS):
         job.rollout()
         rolled = vars(job)["_rolled"]
-        parts: list[Sampled] = [part for own in rolled.samples for part in own.result(60)]
+        parts: list[ShareSamples] = [part for own in rolled.samples for part in own.result(60)]
         found.append([response for part in sorted(parts, key=lambda part: part.place) for response in part.responses])
         vars(job)["_rounds"].done(rolled.complete)
     for handle in handles:

@@ -14,13 +14,13 @@ import pytest
 from policies.rollout.rounds import Rounds
 from runtime.checkpoints import MANIFEST
 from runtime.grpo.job import Grpo
-from runtime.grpo.messages import Sampled
+from runtime.grpo.messages import ShareSamples
 from runtime.grpo.reward_process import RewardProcess
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.grpo.shares import Share
+from runtime.grpo.shares import EngineShare
 from runtime.jobs.spec import TaskJob
-from runtime.jobs.tasks import Example
+from runtime.jobs.tasks import TaskExample
 from runtime.journal.audit import check_run
 from runtime.machine import Node
 from runtime.phases import runtime_hook, set_session
@@ -45,14 +45,14 @@ def spec_of(given: dict[str, Any]) -> TaskJob:
     return task_job(given)
 
 
-def sampled(spec: TaskJob, engines: int, reward_workers: list[Worker]) -> list[Sampled]:
+def sampled(spec: TaskJob, engines: int, reward_workers: list[Worker]) -> list[ShareSamples]:
     """A round on so many engines."""
     node = Node("rollout-0", "rollout", "m", (0,), (), 4.0, "1 core")
-    parts: list[Sampled] = []
+    parts: list[ShareSamples] = []
     for place, share in enumerate(Rounds(2, 2, 1.0).next().shares(engines)):
         worker = RolloutWorker(spec, place, engines, node, reward_workers)
         worker.open(None)
-        worker.begin(0, False, 4, (Share(place, share),), {})
+        worker.begin(0, False, 4, (EngineShare(place, share),), {})
         assert worker.sample() == ()
         worker.results()
         parts += worker.take()
@@ -81,7 +81,7 @@ class _Held:
         self.has, self.goes_on = list[str](), Event()
         self.begun = Event()
 
-    def score(self, example: Example, response: str, limit_s: float | None) -> tuple[float, float]:
+    def score(self, example: TaskExample, response: str, limit_s: float | None) -> tuple[float, float]:
         self.has.append(response)
         self.begun.set()
         assert self.goes_on.wait(PATIENCE_S)
@@ -94,7 +94,7 @@ def test_a_reward_begins_when_a_worker_is_free_and_behind_no_slow_one(tmp_path: 
     workers = [Worker(one) for one in held]
     rewards = Rewards(spec_of(slow(tmp_path, {"workers": 2})), workers)
     try:
-        found = [rewards.submit(Example("p"), lambda k=k: str(k)) for k in range(6)]  # type: ignore[misc]
+        found = [rewards.submit(TaskExample("p"), lambda k=k: str(k)) for k in range(6)]  # type: ignore[misc]
         assert all(one.begun.wait(PATIENCE_S) for one in held)
         assert sorted(response for one in held for response in one.has) == ["0", "1"]
         free, stuck = held

@@ -17,15 +17,15 @@ from policies.rollout.rounds import Rounds
 from runtime.grpo.reward_process import RewardProcess
 from runtime.grpo.rewards import FAILED, Rewards, merged, name_of
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.grpo.shares import Prompts, Share
+from runtime.grpo.shares import EngineShare, Prompts
 from runtime.jobs.grpo_spec import RewardsSpec, TaskSpec
 from runtime.jobs.spec import TaskJob
-from runtime.jobs.tasks import Example
+from runtime.jobs.tasks import TaskExample
 from runtime.machine import Node
 from tests.runtime.jobs.task_job import task_job
 
 PATIENCE_S = 120.0  # for what is bound to happen
-ONE, OTHER = Example("1", "1"), Example("2", "2")
+ONE, OTHER = TaskExample("1", "1"), TaskExample("2", "2")
 
 
 def job(folder: Path, **options: Any) -> TaskJob:
@@ -42,12 +42,12 @@ class Scripted:
     def __init__(self) -> None:
         self.limits: list[float | None] = []
 
-    def score(self, example: Example, response: str, limit_s: float | None) -> tuple[float, float] | None:
+    def score(self, example: TaskExample, response: str, limit_s: float | None) -> tuple[float, float] | None:
         self.limits.append(limit_s)
         seconds, _, wrong = response.partition(" ")
         return None if limit_s is not None and float(seconds) > limit_s else (0.0 if wrong else 1.0, float(seconds))
 
-    def prompts(self, count: int, position: int) -> list[Example]:
+    def prompts(self, count: int, position: int) -> list[TaskExample]:
         return [ONE] * count
 
     def wait_until_ready(self) -> None: ...
@@ -74,13 +74,13 @@ def test_what_a_profile_runs_is_not_learned_from_and_what_others_saw_is(tmp_path
     rewards.learn({name_of(ONE): 4.0})
     rewards.learning = False
     rewards.submit(ONE, lambda: "5.5").result()
-    assert rewards.news() == ({}, 0)
+    assert rewards.grown_anchors() == ({}, 0)
     rewards.learning = True
     rewards.learn({name_of(ONE): 6.0})
     rewards.submit(ONE, lambda: "7").result()
     rewards.submit(ONE, lambda: "11").result()
     assert place.limits == pytest.approx([6, 9, 10.5])
-    assert rewards.news() == ({name_of(ONE): 7.0}, 1) and rewards.news() == ({}, 0)
+    assert rewards.grown_anchors() == ({name_of(ONE): 7.0}, 1) and rewards.grown_anchors() == ({}, 0)
     rewards.close()
     assert merged({"a": 1.0, "b": 3.0}, [{"a": 2.0}, {"b": 1.0, "c": 1.0}]) == {"a": 2.0, "b": 3.0, "c": 1.0}
 
@@ -91,7 +91,7 @@ def test_a_fixed_limit_is_the_same_for_all_and_what_is_stopped_is_in_the_log(
 ) -> None:
     rewards, place = scripted(tmp_path, timeout)
     assert [rewards.submit(ONE, lambda text=text: text).result() for text in ("7", "8")] == expected  # type: ignore[misc]
-    assert place.limits == [limit_s] * 2 and rewards.news() == ({}, expected.count(FAILED))
+    assert place.limits == [limit_s] * 2 and rewards.grown_anchors() == ({}, expected.count(FAILED))
     rewards.close()
     line = "WARNING: the reward of '8' to the prompt '1' was stopped after 7.5 s and counts as 0\n"
     assert capsys.readouterr().out == line * expected.count(FAILED)
@@ -142,7 +142,7 @@ def test_a_rollout_goes_on_when_one_of_its_rewards_hangs(tmp_path: Path, monkeyp
     worker.open(None)
     try:
         due = Rounds(2, 4, 1.0).next()
-        worker.begin(0, False, 8, (Share(0, due),), {})
+        worker.begin(0, False, 8, (EngineShare(0, due),), {})
         assert worker.sample() == ()
         found = worker.results()
         (part,) = worker.take()

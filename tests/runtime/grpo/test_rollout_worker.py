@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.grpo.shares import Share, rounds_of
+from runtime.grpo.shares import EngineShare, rounds_of
 from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import model_directory
 from runtime.machine import Node
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 from runtime.sync.plan import make_plan
 from runtime.sync.streams import send_streams
 from runtime.sync.wire import Transfer
@@ -41,7 +41,7 @@ def test_a_stage_is_counted_before_it_is_filled_and_once_for_all_engines_of_a_ma
         before = worker.offload()[0].host
         own = other.offload()[0].host  # its engine's weights
         weights = {name: tensor.detach().float() for name, tensor in model.named_parameters()}
-        layout = Layout.of(weights)
+        layout = WeightLayout.of(weights)
         held = ((0, layout.nbytes),)
         transfer = Transfer(1, layout, make_plan([held], ["m"], "aware"), (worker.open_inbox(),), bytes(16))
         with ThreadPoolExecutor() as threads:
@@ -52,7 +52,7 @@ def test_a_stage_is_counted_before_it_is_filled_and_once_for_all_engines_of_a_ma
             one.know(worker.landed())
         counted = worker.offload()[0].host
         assert VOCABULARY * 4 * 128 < before <= counted <= before + _HEADER
-        share = Share(0, rounds_of(spec).next())
+        share = EngineShare(0, rounds_of(spec).next())
         worker.restore()
         worker.begin(0, False, 1, (share,), {})
         once = worker.offload()[0].host  # what is staged is not kept by the engine too

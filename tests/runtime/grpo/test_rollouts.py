@@ -14,12 +14,12 @@ import pytest
 from policies.rollout.rounds import Rounds
 from rollmux_env.rollout.policy import Round
 from runtime.grpo.job import Grpo
-from runtime.grpo.messages import Sampled
+from runtime.grpo.messages import ShareSamples
 from runtime.grpo.rollout_worker import RolloutWorker
-from runtime.grpo.shares import Share, rounds_of
-from runtime.grpo.state import Data, read_data, write_data
+from runtime.grpo.shares import EngineShare, rounds_of
+from runtime.grpo.state import DataPosition, read_data, write_data
 from runtime.jobs.spec import TaskJob
-from runtime.jobs.tasks import Example, LongTail
+from runtime.jobs.tasks import LongTail, TaskExample
 from runtime.machine import Node, Pool
 from runtime.phases import set_session
 from tests.runtime.grpo.here import NODES, Here, two_engines
@@ -60,7 +60,7 @@ def _out_of_the_run() -> Iterator[None]:
 
 def begin(workers: list[RolloutWorker], due: Round) -> None:
     for k, (worker, share) in enumerate(zip(workers, due.shares(2), strict=True)):
-        worker.begin(0, False, len(due.prompts) * due.responses, (Share(k, share),), {})
+        worker.begin(0, False, len(due.prompts) * due.responses, (EngineShare(k, share),), {})
 
 
 def tried(worker: RolloutWorker, place: int, of: int, worst_case: bool) -> tuple[float, int]:
@@ -68,7 +68,7 @@ def tried(worker: RolloutWorker, place: int, of: int, worst_case: bool) -> tuple
     return worker.evaluation()
 
 
-def sampled(workers: list[RolloutWorker]) -> list[Sampled]:
+def sampled(workers: list[RolloutWorker]) -> list[ShareSamples]:
     for worker in workers:
         worker.results()
     return sorted((part for worker in workers for part in worker.take()), key=lambda part: part.place)
@@ -109,7 +109,7 @@ def test_a_short_round_samples_what_it_needs_and_the_long_one_what_was_put_off(w
     for number in range(6):
         due = rounds.next()
         for k, (worker, share) in enumerate(zip(workers, due.shares(2), strict=True)):
-            worker.begin(number, False, len(due.prompts) * due.responses, (Share(k, share),), {})
+            worker.begin(number, False, len(due.prompts) * due.responses, (EngineShare(k, share),), {})
         assert [worker.sample() for worker in workers] == [(), ()]
         found = [worker.results() for worker in workers]
         complete = [*dict.fromkeys(line.prompt for part in found for line in part.lines)]
@@ -132,7 +132,7 @@ def test_a_checkpoint_has_the_prompts_that_were_put_off(tmp_path: Path) -> None:
     spec = task_job(given | {"rollout": rollout})
     rounds = rounds_of(spec)
     rounds.done([1, 3, 4, 6, 7, 8])
-    wanted = Data(9, [0, 2, 5], {"test": 3.5})
+    wanted = DataPosition(9, [0, 2, 5], {"test": 3.5})
     assert (rounds.position, rounds.queue) == (wanted.position, wanted.queue)
     (first := tmp_path / "first").mkdir()
     (second := tmp_path / "second").mkdir()
@@ -181,7 +181,7 @@ def test_every_response_comes_with_its_prompt_and_reward(workers: list[RolloutWo
 
 
 def test_a_task_that_gives_too_few_examples_is_named(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LongTail, "prompts", lambda self, count, position: [Example("1", "1")])
+    monkeypatch.setattr(LongTail, "prompts", lambda self, count, position: [TaskExample("1", "1")])
     due = Rounds(6, 3, 1.0).next()
     with pytest.raises(RuntimeError, match=r"long-tail: prompts\(\d+, 0\) gives 1 of \d+ examples"):
         begin(workers, due)
@@ -190,7 +190,7 @@ def test_a_task_that_gives_too_few_examples_is_named(workers: list[RolloutWorker
 def test_nothing_waits_for_a_slow_reward_but_training(workers: list[RolloutWorker], monkeypatch: pytest.MonkeyPatch) -> None:
     slow, called = Event(), list[str]()
 
-    def reward(self: LongTail, example: Example, response: str) -> float:
+    def reward(self: LongTail, example: TaskExample, response: str) -> float:
         called.append(response)
         assert slow.wait(60)
         return 0.5

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from rollmux_env.errors import InputError
 from runtime.engines.interface import Response
 from runtime.grpo.asynchronous import SampleBuffer
-from runtime.grpo.messages import Rolled, Rollout, Sampled
+from runtime.grpo.messages import RolloutSamples, SampledRollout, ShareSamples
 from runtime.grpo.state import read_rollouts, write_rollouts
 from runtime.grpo.training_worker import check_versions
 
 
 def put(buffer: SampleBuffer, number: int | None) -> None:
     assert number is not None
-    buffer.put(Rollout(number, Rolled()))
+    buffer.put(SampledRollout(number, RolloutSamples()))
 
 
 @pytest.mark.parametrize("staleness", [1, 2, 5])
@@ -71,7 +71,7 @@ def test_a_pause_lets_nothing_begin_and_what_was_dropped_begins_anew() -> None:
 
 
 def test_a_buffer_that_cannot_be_is_refused() -> None:
-    late = [Rollout(number, Rolled()) for number in (3, 4, 5)]
+    late = [SampledRollout(number, RolloutSamples()) for number in (3, 4, 5)]
     assert SampleBuffer(2, 9, 3, late).version == 3
     for staleness, version in ((1, 3), (2, 2)):
         with pytest.raises(ValueError, match="do not follow"):
@@ -93,9 +93,9 @@ def test_samples_are_read_as_they_were_written_with_the_version_of_every_token(t
     first = Response(0, (5, 6, 7), (-0.1, -1 / 3, -2.5), True, 4, (3, 3))
     second = Response(1, (9,), (-1e-7,), True, 3)
     assert first.versions == (3, 3, 4)
-    share = Sampled(1, ((1, 2), (1, 2)), (first, second), (1.0, 0.25))
-    empty = Sampled(0, (), (), ())
-    waiting = Rollout(4, Rolled(("a call",), [8, 11]))
+    share = ShareSamples(1, ((1, 2), (1, 2)), (first, second), (1.0, 0.25))
+    empty = ShareSamples(0, (), (), ())
+    waiting = SampledRollout(4, RolloutSamples(("a call",), [8, 11]))
     waiting.reported.metrics["reward"] = 0.625
     write_rollouts(tmp_path, 4, [waiting], lambda calls: [[share, empty] for _ in calls])
     version, (again,) = read_rollouts(tmp_path)

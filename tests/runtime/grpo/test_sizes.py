@@ -15,9 +15,9 @@ from policies.rollout.rounds import Rounds
 from rollmux_env.errors import InputError
 from rollmux_env.timing.replica import ReplicaTiming
 from runtime.grpo.control import ControlledRollout, control_of
+from runtime.grpo.engine_slots import engine_slots_of, footprint_of
 from runtime.grpo.job import Grpo
-from runtime.grpo.messages import Status
-from runtime.grpo.seats import footprint_of, seats_of
+from runtime.grpo.messages import ResponseStatus
 from runtime.jobs.file import parse_jobs
 from runtime.jobs.spec import TaskJob
 from runtime.machine import Node
@@ -75,15 +75,17 @@ def test_jobs_whose_engines_are_their_own_have_no_sizes(kind: dict[str, Any]) ->
 
 def test_a_node_has_engines_of_every_size_on_the_same_devices() -> None:
     eight = Node("rollout-0", "rollout", "m", tuple(range(16)), tuple(range(8)), 4.0, "")
-    seats = seats_of([eight], spec_of({**ADAPTIVE, "tensor_parallel": 2, "sizes": [8, 1]}).rollout)
+    seats = engine_slots_of([eight], spec_of({**ADAPTIVE, "tensor_parallel": 2, "sizes": [8, 1]}).rollout)
     assert [seat.size for seat in seats] == [2] * 4 + [8] + [1] * 8
     for size in (1, 2, 8):
         own = [seat.node for seat in seats if seat.size == size]
         assert {len(node.gpus) for node in own} == {size}
         assert [gpu for node in own for gpu in node.gpus] == [*range(8)] and [c for n in own for c in n.cores] == [*range(16)]
-    cores = [seat.node.cores for seat in seats_of([TWO_CORES], spec_of(ADAPTIVE).rollout)]
+    cores = [seat.node.cores for seat in engine_slots_of([TWO_CORES], spec_of(ADAPTIVE).rollout)]
     assert cores == [(0,), (1,), (0, 1)]
-    assert [seat.node for seat in seats_of([TWO_CORES], spec_of({}).rollout)] == [TWO_CORES]  # one engine on all of its cores
+    assert [seat.node for seat in engine_slots_of([TWO_CORES], spec_of({}).rollout)] == [
+        TWO_CORES
+    ]  # one engine on all of its cores
 
 
 def test_a_size_that_does_not_divide_a_node_is_refused_before_anything_starts() -> None:
@@ -110,7 +112,7 @@ def test_the_planner_halves_after_four_calm_rollouts_and_doubles_after_preemptio
         led.begin()
         sizes.append(led.size)
         assert sorted(set(led.where)) == [*range(2 // led.size)]
-        led.end([Status(place, 5, 1.0) for place in range(16)], 2.0, preemptions)
+        led.end([ResponseStatus(place, 5, 1.0) for place in range(16)], 2.0, preemptions)
     assert sizes == [2, 2, 2, 2, 1, 2, 2]
 
 

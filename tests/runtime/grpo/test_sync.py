@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from runtime.grpo.job import Grpo
-from runtime.grpo.messages import Kept
+from runtime.grpo.messages import StagedShard
 from runtime.phases import WorkerError, runtime_hook, set_session
-from runtime.residency.layout import Layout
-from runtime.residency.staging import Landed, StageReader, WeightStage
+from runtime.residency.layout import WeightLayout
+from runtime.residency.staging import StagedVersion, StageReader, WeightStage
 from runtime.sync.streams import Inbox, send_streams
 from runtime.sync.wire import HEADER_BYTES, TAG_BYTES, Address, Transfer
 from tests.runtime.grpo.here import Here, Worker
 from tests.runtime.jobs.task_job import task_job
 
 DATA = torch.arange(4096, dtype=torch.float32)
-LAYOUT = Layout.of({"weights": DATA})
+LAYOUT = WeightLayout.of({"weights": DATA})
 
 
 class Engine:
@@ -28,7 +28,7 @@ class Engine:
     def __init__(self, place: int, dies: bool) -> None:
         self.place, self.dies, self.dead = place, dies, False
         self.staged = WeightStage()
-        self.known: Landed | None = None
+        self.known: StagedVersion | None = None
 
     def open_inbox(self) -> Address:
         self.inbox = Inbox("127.0.0.1")
@@ -43,10 +43,10 @@ class Engine:
         finally:
             self.inbox.close()
 
-    def landed(self) -> Landed | None:
-        return self.staged.landed()
+    def landed(self) -> StagedVersion | None:
+        return self.staged.staged_version()
 
-    def know(self, landed: Landed | None) -> None:
+    def know(self, landed: StagedVersion | None) -> None:
         self.dead = self.dies
         self.ready()
         self.known = landed
@@ -87,7 +87,7 @@ def job(topology: str, dies: int | None = None) -> tuple[Grpo, list[Engine], lis
     engines = [Engine(k, k == dies) for k in range(3)]
     ranks = [Rank(0, DATA[: cut // 4]), Rank(1, DATA[cut // 4 :])]
     held = ((0, cut),), ((cut, LAYOUT.nbytes),) if cut < LAYOUT.nbytes else ()
-    kept = [Kept(5, LAYOUT, ranges) for ranges in held]
+    kept = [StagedShard(5, LAYOUT, ranges) for ranges in held]
     handles = [Worker(engine) for engine in engines]  # would be processes
     vars(made._engines).update(_workers=handles, _machines=["x", "x", "y"], _stagers=[0, 0, 2])  # noqa: SLF001
     vars(made._ranks).update(_workers=[Worker(rank) for rank in ranks])  # noqa: SLF001

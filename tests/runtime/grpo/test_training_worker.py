@@ -16,7 +16,7 @@ from rollmux_segment import Footprint
 
 from runtime.engines.interface import Response
 from runtime.grpo import training_worker
-from runtime.grpo.messages import Sampled
+from runtime.grpo.messages import ShareSamples
 from runtime.grpo.state import read_state, write_shards
 from runtime.grpo.training_worker import TrainingWorker
 from runtime.jobs.grpo_spec import ModelSpec
@@ -68,7 +68,7 @@ def test_a_profile_measures_the_host_memory_that_later_phases_have_and_learns_no
     trainer = worker._trainer  # noqa: SLF001 (its weights are compared)
     tokens = tuple(range(8))
     response = Response(0, tokens, (-1.0,) * 8, True, 0)
-    sampled = [Sampled(0, (tokens,) * 8, (response,) * 8, (1.0, 0.0) * 4)]
+    sampled = [ShareSamples(0, (tokens,) * 8, (response,) * 8, (1.0, 0.0) * 4)]
 
     def digests() -> object:
         tensors, counts = state_of(trainer)

@@ -14,7 +14,7 @@ from runtime.jobs.grpo_spec import TaskSpec
 from runtime.jobs.jsonl import read_examples
 from runtime.jobs.making import make_task
 from runtime.jobs.models import has_chat_template, prompt_tokens
-from runtime.jobs.tasks import Example, score
+from runtime.jobs.tasks import TaskExample, score
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}> {{ m.content }} <end> {% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -29,13 +29,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", chat_template=TEMPLATE)  # type: ignore[no-untyped-call]
 
 
-def examples(folder: Path, *lines: object, **keys: object) -> list[Example]:
+def examples(folder: Path, *lines: object, **keys: object) -> list[TaskExample]:
     (folder / "data.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     keys = {"reward": "own:function"} | keys  # which may do without an answer
     return read_examples(TaskSpec.model_validate({"name": "jsonl", "file": "data.jsonl", **keys}), str(folder))
 
 
-def words(tokenizer: PreTrainedTokenizerFast, example: Example) -> str:
+def words(tokenizer: PreTrainedTokenizerFast, example: TaskExample) -> str:
     return " ".join(WORDS[token] for token in prompt_tokens(tokenizer, example))
 
 

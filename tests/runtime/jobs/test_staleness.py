@@ -9,14 +9,14 @@ import pytest
 
 from rollmux_env.errors import InputError
 from runtime.coordinator.profiles import job_as_stated
-from runtime.jobs.file import Jobs, parse_jobs
+from runtime.jobs.file import JobFile, parse_jobs
 
 STATED = {"worst_case_s": 2.0}
 OWN: dict[str, Any] = {"id": "a", "iterations": 3, "slo": 2.0, "task": "echo"}
 ATTACHED: dict[str, Any] = {"id": "b", "iterations": 3, "slo": 2.0, "attach": True, "rollout": STATED, "training": STATED}
 
 
-def parse(*jobs: dict[str, Any], **more: Any) -> Jobs:
+def parse(*jobs: dict[str, Any], **more: Any) -> JobFile:
     return parse_jobs({"version": 1, "jobs": [*jobs], **more}, "x", Path("/"))
 
 

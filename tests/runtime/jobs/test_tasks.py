@@ -11,7 +11,7 @@ import pytest
 from rollmux_env.errors import InputError
 from runtime.jobs.grpo_spec import TaskSpec
 from runtime.jobs.making import make_task
-from runtime.jobs.tasks import BUILT_IN, Example, Task, score
+from runtime.jobs.tasks import BUILT_IN, GrpoTask, TaskExample, score
 
 OWN = """
 from runtime.jobs.tasks import Example
@@ -48,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", [*BUILT_IN, "jsonl"])
 def test_examples_are_numbered_so_that_a_resumed_job_sees_what_it_would_have_seen(name: str, folder: Path) -> None:
-    def make(seed: int) -> Task:
+    def make(seed: int) -> GrpoTask:
         return make_task(TaskSpec(name=name, file="data.jsonl" if name == "jsonl" else None), seed, str(folder))
 
     whole = make(3).prompts(40, 0)
@@ -61,8 +61,8 @@ def test_a_jsonl_file_is_gone_through_once_before_anything_comes_again(folder: P
     found = [example.prompt for example in task.prompts(15, 0)]
     assert all(sorted(found[k : k + 5]) == [f"word {n}" for n in range(5)] for k in (0, 5, 10))
     assert len({tuple(found[k : k + 5]) for k in (0, 5, 10)}) > 1
-    assert score(task, Example("", "2"), " 2\n") == 1.0
-    assert score(task, Example("", "2"), "22") == 0.0
+    assert score(task, TaskExample("", "2"), " 2\n") == 1.0
+    assert score(task, TaskExample("", "2"), "22") == 0.0
 
 
 def test_a_line_of_a_jsonl_file_ends_where_json_says_so(folder: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_line_of_a_jsonl_file_ends_where_json_says_so(folder: Path) -> None:
     ],
 )
 def test_built_in_rewards(name: str, prompt: str, response: str, reward: float) -> None:
-    assert score(BUILT_IN[name](0), Example(prompt, "f"), response) == reward
+    assert score(BUILT_IN[name](0), TaskExample(prompt, "f"), response) == reward
 
 
 @pytest.mark.parametrize("name", ["echo", "count"])
@@ -98,7 +98,7 @@ def test_the_answer_of_an_example_earns_everything(name: str) -> None:
 
 def test_a_task_of_ones_own_gets_seed_and_options(folder: Path) -> None:
     task = make_task(TaskSpec(name="own_task:Own", options={"word": "yes"}), 0, str(folder))
-    assert score(task, Example("?"), "oh yes") == 1.0
+    assert score(task, TaskExample("?"), "oh yes") == 1.0
 
 
 def test_a_reward_function_of_ones_own_gets_the_line(folder: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_task_that_cannot_be_made_is_refused_in_one_line(folder: Path, name: s
 
 def test_a_broken_reward_is_an_error_that_names_the_response(folder: Path) -> None:
     task = make_task(TaskSpec(name="jsonl", file="data.jsonl", reward="own_task:broken"), 0, str(folder))
-    example = Example("hi", "", {})
+    example = TaskExample("hi", "", {})
     with pytest.raises(RuntimeError, match="the reward of 'x' to the prompt 'hi' is nan, no finite number"):
         score(task, example, "x")
     with pytest.raises(RuntimeError, match="the reward of '' to the prompt 'hi' failed: ZeroDivisionError: division by zero"):

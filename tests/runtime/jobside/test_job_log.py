@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runtime.jobside.job_log import iteration_line, start_line, without_details
-from runtime.jobside.messages import Order
+from runtime.jobside.messages import IterationOrder
 from runtime.machine import Node, Pool
 from runtime.machines.nodes import POOLS
 
@@ -28,10 +28,10 @@ def test_of_an_iteration_seconds_reward_length_and_loss_are_shown() -> None:
 
 def test_a_start_says_from_where_and_on_which_nodes() -> None:
     on = "on rollout-0 training-0"
-    assert start_line(Order(0, False, NODES, "x")) == f"starts {on}"
-    assert start_line(Order(-1, True, NODES, "x")) == f"starts, to be profiled, {on}"
-    assert start_line(Order(4, False, NODES, "x", "x/4")) == f"continues from its checkpoint after iteration 4 {on}"
-    assert start_line(Order(4, False, NODES, "x")) == f"starts without a checkpoint at iteration 5 {on}"
+    assert start_line(IterationOrder(0, False, NODES, "x")) == f"starts {on}"
+    assert start_line(IterationOrder(-1, True, NODES, "x")) == f"starts, to be profiled, {on}"
+    assert start_line(IterationOrder(4, False, NODES, "x", "x/4")) == f"continues from its checkpoint after iteration 4 {on}"
+    assert start_line(IterationOrder(4, False, NODES, "x")) == f"starts without a checkpoint at iteration 5 {on}"
 
 
 def test_a_name_of_a_metric_writes_no_line_of_its_own() -> None:

@@ -20,7 +20,7 @@ from runtime.jobs.file import parse_jobs
 from runtime.jobs.grpo_spec import Algorithm
 from runtime.jobs.spec import TaskJob
 from runtime.machine import Node, Pool
-from runtime.machines.forecast import Forecast, check_memory, forecasts, limits
+from runtime.machines.forecast import MemoryForecast, check_memory, forecasts, limits
 from runtime.machines.pools import cluster_of, device_room
 from runtime.training.memory import training_peak
 from tests.runtime.jobs.task_job import task_job
@@ -39,7 +39,7 @@ def _nodes(memory_gb: float, gpus: int = 0) -> list[Node]:
     return [Node(f"{pool}-0", pool, "here", (0,), tuple(range(gpus)), memory_gb, "") for pool in pools]
 
 
-def _of(size: ModelSize, nodes: list[Node], **training: object) -> Forecast:
+def _of(size: ModelSize, nodes: list[Node], **training: object) -> MemoryForecast:
     """The forecast of a job with a model of these sizes."""
     spec = _spec(**training)
     (one,) = forecasts([spec], nodes)
@@ -47,7 +47,7 @@ def _of(size: ModelSize, nodes: list[Node], **training: object) -> Forecast:
     return one._replace(size=size, training=training_peak(size, settings, one.ranks, one.on_gpu["training"], offload))
 
 
-def _said(one: Forecast, nodes: list[Node], gpu_gb: float | None = None) -> list[str]:
+def _said(one: MemoryForecast, nodes: list[Node], gpu_gb: float | None = None) -> list[str]:
     lines: list[str] = []
     check_memory([one], limits(nodes, gpu_gb), lines.append)
     return lines

@@ -103,10 +103,10 @@ def test_a_lease_that_is_lost_suspects_what_either_side_held(tmp_path: Path) -> 
         assert (await run.leases.acquire(a, "rollout", 1, 5.0))["granted"]
         run.pass_time(31.0)
         await run.settle()
-        assert run.leases.ledger.suspects() == {"rollout-0": "a", "training-0": "a"}
+        assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a", "training-0": "a"}
         assert run.leases.ledger.clear("rollout-0") == run.leases.ledger.clear("training-0") == ("a",)
         await run.settle()
-        assert not run.leases.ledger.suspects() and not run.driver.run.handles["a"].permits.holds
+        assert not run.leases.ledger.suspect_nodes() and not run.driver.run.handles["a"].permits.holds
         await run.stop(permits=False)
 
     served(work, attached_plan(tmp_path, job("a", staleness=1)))

@@ -17,7 +17,7 @@ from runtime.journal.write import JOURNAL, read_facts
 from runtime.machines.job_processes import started
 from runtime.output import LOGS, lines
 from runtime.service.address import Listen
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from runtime.service.tokens import Right, Tokens
 from tests.runtime.pretend import Served, attached_plan, job, served, specs_of
 
@@ -51,7 +51,7 @@ def test_a_command_is_started_pinned_to_its_nodes_and_again_after_a_death(tmp_pa
     once.touch()
 
     async def main() -> None:
-        service = Service(attached_plan(tmp_path))
+        service = RunService(attached_plan(tmp_path))
         await service.serve(None)
         await service.listen(Listen())
         await service.give_access(Tokens(tmp_path).make("", Right.OPERATE))
@@ -76,7 +76,7 @@ def test_a_command_that_ends_well_is_done_and_one_that_keeps_failing_is_given_up
     async def work(run: Served) -> None:
         run.driver.commands.give_access(lambda _: {})
         handles = run.driver.run.handles
-        while not all(handle.gone for handle in handles.values()):
+        while not all(handle.is_gone for handle in handles.values()):
             await asyncio.sleep(0.05)
         await run.stop()
 
@@ -96,7 +96,7 @@ def test_a_command_gets_named_variables_of_the_environment_of_its_service(tmp_pa
 
     async def work(run: Served) -> None:
         run.driver.commands.give_access(lambda _: {"ROLLMUX_URL": "http://127.0.0.1:1"})
-        while not all(handle.gone for handle in run.driver.run.handles.values()):
+        while not all(handle.is_gone for handle in run.driver.run.handles.values()):
             await asyncio.sleep(0.02)
         await run.stop()
 

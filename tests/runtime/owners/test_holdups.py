@@ -10,8 +10,8 @@ import pytest
 
 from rollmux_env.errors import Conflict
 from runtime.coordinator.run_plan import LeaseRules
-from runtime.service.client import Client
-from runtime.service.figures import Figures
+from runtime.service.client import ServiceClient
+from runtime.service.figures import RunFigures
 from runtime.service.forecast import QueueForecast
 from runtime.service.report import Reports
 from tests.runtime.pretend import ELSEWHERE, Served, attached_plan, job, served
@@ -22,7 +22,7 @@ CLEAR = "rollout-0 may still be in use by far: `rollmux clear rollout-0`"
 
 
 async def report_of(run: Served) -> dict[str, Any]:
-    ledger, figures = run.leases.ledger, Figures()
+    ledger, figures = run.leases.ledger, RunFigures()
     figures.begin(run.driver.run, None)
     report = await Reports(ledger, figures).all(await QueueForecast(ledger).waiting())
     return report | {"jobs": {one["id"]: one for one in report["jobs"]}}
@@ -69,7 +69,7 @@ def test_a_member_waits_for_a_lost_lease_and_says_so(tmp_path: Path) -> None:
         assert not (await run.leases.acquire(near, "rollout", 0, 0.0))["granted"]
         run.driver.run.log.zero_s -= 31.0
         await run.leases.heartbeat(near)
-        run.leases.ledger.look()
+        run.leases.ledger.check_leases()
         assert (await report_of(run))["jobs"]["near"]["reason"] == CLEAR
         run.leases.ledger.clear("rollout-0")
         await run.stop()
@@ -118,7 +118,7 @@ def test_a_phase_of_more_than_so_many_worst_cases_loses_its_lease(tmp_path: Path
                 await run.leases.acquire(lease, "training", 0, 0.0)
         await run.stop()
 
-    served(work, attached_plan(tmp_path, job("a", rollout=SHARED), leases=LeaseRules(max_hold=10.0)))
+    served(work, attached_plan(tmp_path, job("a", rollout=SHARED), leases=LeaseRules(max_hold_worst_cases=10.0)))
 
 
 def test_the_coordinators_own_pause_is_no_phase_of_an_owner(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_coordinators_own_pause_is_no_phase_of_an_owner(tmp_path: Path) -> N
         assert await other.leases.heartbeat(lease) == {"stop": False}
         await other.stop()
 
-    served(work, attached_plan(tmp_path, job("a", rollout=SHARED), leases=LeaseRules(max_hold=10.0)))
+    served(work, attached_plan(tmp_path, job("a", rollout=SHARED), leases=LeaseRules(max_hold_worst_cases=10.0)))
 
 
 def test_an_owner_that_was_heard_meanwhile_is_excused_until_now_at_most(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_an_owner_that_was_heard_meanwhile_is_excused_until_now_at_most(tmp_path
         lease = await run.place("far", ELSEWHERE)
         run.driver.run.log.zero_s -= 250.0
         assert await run.leases.heartbeat(lease) == {"stop": False}
-        run.leases.ledger.excuse(250.0)
+        run.leases.ledger.extend_leases(250.0)
         run.pass_time(31.0)
         assert "lost" in await run.leases.heartbeat(lease)
         await run.stop()
@@ -151,7 +151,7 @@ def test_an_owner_that_was_heard_meanwhile_is_excused_until_now_at_most(tmp_path
     served(work, attached_plan(tmp_path, job("far")))
 
 
-class _Says(Client):
+class _Says(ServiceClient):
     """A client whose requests are answered from a list; the last one stays."""
 
     def __init__(self, *answers: dict[str, Any]) -> None:
@@ -186,7 +186,7 @@ def test_a_cancelled_job_says_until_when_its_owner_has_to_end_and_may_be_cancell
         assert (far["state"], far["reason"]) == ("lost", CLEAR)
         run.leases.ledger.clear("rollout-0")
         await run.settle()
-        assert handle.gone
+        assert handle.is_gone
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("far")))

@@ -159,13 +159,13 @@ def test_what_a_lost_lease_held_is_granted_to_nobody_until_its_processes_are_see
             await asyncio.sleep(0)
             run.pass_time(31.0)
             await run.settle()
-            assert run.leases.ledger.suspects() == {"rollout-0": "a"} and not waits.done()
+            assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"} and not waits.done()
             assert (await run.leases.heartbeat(a, ()))["stop"] is True
             with pytest.raises(Conflict, match=f"process {owner.pid} of its last lease lives, and may use rollout-0"):
                 await run.leases.attach("a", 0.0, run.driver.run.plan.nodes[0].host, (1,))
             owner.kill()
-        run.leases.ledger.look()
-        assert (await waits)["granted"] and run.leases.ledger.suspects() == {}
+        run.leases.ledger.check_leases()
+        assert (await waits)["granted"] and run.leases.ledger.suspect_nodes() == {}
         await run.leases.release(b, "rollout", 0, {}, None)
         facts = await run.stop()
         assert (
@@ -182,9 +182,9 @@ def test_nodes_of_an_owner_elsewhere_are_free_when_it_attaches_again_or_somebody
             lease = await run.place("a", ELSEWHERE, (7,))
             assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
             run.pass_time(34.0)
-            run.leases.ledger.look()
+            run.leases.ledger.check_leases()
             await run.settle()
-            assert run.leases.ledger.suspects() == {"rollout-0": "a"}
+            assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
             if how == "cleared":
                 assert run.leases.ledger.clear("rollout-0") == ("a",)
             elif how == "released":
@@ -208,10 +208,10 @@ def test_who_attaches_beside_an_owner_elsewhere_waits_for_a_slow_clock_to_end_it
         await run.settle()
         answer = await run.leases.attach("a", 0.1, ELSEWHERE, (8,))
         assert not answer["placed"] and answer["reason"].startswith("what its last lease held may be in use")
-        assert run.leases.ledger.suspects() == {"rollout-0": "a"}
+        assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
         run.driver.run.log.zero_s -= 2.0
         assert (await run.leases.attach("a", 5.0, ELSEWHERE, (8,)))["lease"]  # the wait ends when the time is over
-        assert run.leases.ledger.suspects() == {}
+        assert run.leases.ledger.suspect_nodes() == {}
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))
@@ -222,7 +222,7 @@ def test_a_process_that_has_lost_its_lease_gets_it_again_at_once_where_it_is_see
         assert (await run.leases.acquire(await run.place("a"), "rollout", 0, 5.0))["granted"]
         run.pass_time(31.0)
         await run.settle()
-        assert await run.place("a") and run.leases.ledger.suspects() == {}
+        assert await run.place("a") and run.leases.ledger.suspect_nodes() == {}
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))
@@ -254,16 +254,16 @@ def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_
         run.leases.touch(a)
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(a)
-        run.leases.ledger.look()
+        run.leases.ledger.check_leases()
         await run.leases.release(a, "rollout", 0, {}, None)
         assert (await waits)["granted"]  # its owner had been waiting all the time
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(b)
-        run.leases.ledger.look()
+        run.leases.ledger.check_leases()
         await run.settle()
         with pytest.raises(Conflict, match="this lease is over: its lease is lost: no sign of life for 30 s"):
             await run.leases.acquire(a, "training", 0, 0.0)
-        assert run.leases.ledger.suspects() == {}
+        assert run.leases.ledger.suspect_nodes() == {}
         await run.leases.release(b, "rollout", 0, {}, None)
         await run.stop()
 
@@ -360,7 +360,7 @@ def test_a_job_that_is_cancelled_when_it_gets_its_place_has_never_been_there(tmp
         waits = asyncio.ensure_future(run.leases.attach("b", 5.0, HERE, ()))
         await run.settle()
         run.leases._iterations.done(run.leases.ledger.lease(lease))
-        assert driver.run.present(handle) and handle.actors.controller is None  # its place has just been found
+        assert driver.run.has_seat(handle) and handle.actors.controller is None  # its place has just been found
         await driver.lifecycle.cancel(handle)
         with pytest.raises(Conflict, match="has ended"):
             await waits
@@ -452,7 +452,7 @@ def test_a_job_has_not_ended_when_its_service_stops(tmp_path: Path) -> None:
         await run.leases.end(await run.place("a"))
         run.driver.stop()
         await run.settle()
-        assert run.driver.run.handles["a"].gone
+        assert run.driver.run.handles["a"].is_gone
         answer = await run.leases.attach("a", 5.0, HERE, (7,))
         assert (answer["placed"], answer["reason"]) == (False, "the service is stopping")
         other = await run.replaced()
@@ -468,14 +468,14 @@ def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
         assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(b)
-        run.leases.ledger.look()
+        run.leases.ledger.check_leases()
         await run.settle()
         other = await run.replaced()
-        assert other.leases.ledger.suspects() == {"rollout-0": "a"}
+        assert other.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
         assert await other.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
         await other.driver.lifecycle.cancel(other.driver.run.handles["a"])
         third = await other.replaced()
-        assert third.leases.ledger.suspects() == {"rollout-0": "a"}
+        assert third.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
         assert await third.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
         third.leases.ledger.clear("rollout-0")
         assert (await third.leases.acquire(b, "rollout", 0, 5.0))["granted"]
@@ -496,12 +496,12 @@ def test_a_job_that_has_done_all_is_not_over_when_its_lease_is_lost(tmp_path: Pa
         lease = await run.place("a", ELSEWHERE, (7,))
         await run.iterate(lease, 0)
         run.pass_time(34.0)
-        run.leases.ledger.look()
+        run.leases.ledger.check_leases()
         await run.settle()
-        assert not run.driver.run.handles["a"].gone
+        assert not run.driver.run.handles["a"].is_gone
         lease = await run.place("a", ELSEWHERE, (8,))
         await run.leases.end(lease, done=True)
-        assert run.driver.run.handles["a"].gone
+        assert run.driver.run.handles["a"].is_gone
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", iterations=1)))
@@ -522,7 +522,7 @@ def test_what_a_lost_lease_held_is_free_when_its_last_phase_has_ended(tmp_path: 
         for (phase, number), left in zip((turns[0], *turns), (held, held, {}), strict=True):
             with pytest.raises(Conflict, match="this lease is over"):
                 await run.leases.release(lease, phase, number, {}, None)
-            assert run.leases.ledger.suspects() == left
+            assert run.leases.ledger.suspect_nodes() == left
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", staleness=1)))

@@ -64,7 +64,7 @@ def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobod
         lease = await run.place("a")
         assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
         other = await run.replaced()
-        assert other.leases.ledger.suspects() == {"rollout-0": "a", "training-0": "a"}
+        assert other.leases.ledger.suspect_nodes() == {"rollout-0": "a", "training-0": "a"}
         assert await other.leases.acquire(host, "rollout", 1, 0.0) == {"granted": False}
         for ask in (other.leases.acquire(lease, "training", 0, 0.0), other.leases.release(lease, "rollout", 0, {}, None)):
             with pytest.raises(Conflict, match="this lease is over: its place has gone"):
@@ -145,8 +145,8 @@ def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(
         assert (await run.leases.acquire(lease, "training", 0, 5.0))["granted"]
         run.driver.run.log.zero_s -= 34.0
         run.leases.touch(host)
-        run.leases.ledger.look()
-        assert run.leases.ledger.suspects() == {"training-0": "a"}
+        run.leases.ledger.check_leases()
+        assert run.leases.ledger.suspect_nodes() == {"training-0": "a"}
         await run.phase(host, "rollout", 1)
         again = await run.place("a", ELSEWHERE)
         for number in range(4):
@@ -166,13 +166,13 @@ def test_a_permit_that_waits_for_a_place_is_told_of_it_and_does_not_look_again_a
         lease = await run.place("a")
         for number in range(2):
             await run.iterate(lease, number)
-        present = run.driver.run.present
+        present = run.driver.run.has_seat
 
         def counted(handle: JobHandle) -> bool:
             looks.append(handle.id)
             return present(handle)
 
-        run.driver.run.present = counted  # type: ignore[method-assign]
+        run.driver.run.has_seat = counted  # type: ignore[method-assign]
         waits = asyncio.ensure_future(run.leases.acquire(lease, "rollout", 2, 30.0))
         await asyncio.sleep(0.2)
         assert looks.count("a") == 1 and not waits.done()  # it is known now, and too large to share the host's nodes

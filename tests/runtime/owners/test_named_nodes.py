@@ -11,7 +11,7 @@ from rollmux_env.errors import Unprocessable
 from rollmux_env.scheduler.facts import Confined
 from runtime.journal.facts import Assigned
 from runtime.journal.write import record_of
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from tests.runtime.pretend import PAIRS, Served, attached_plan, job, node, served, specs_of
 
 LARGE = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
@@ -33,7 +33,7 @@ def test_a_job_is_placed_where_its_entry_says_that_it_is(tmp_path: Path) -> None
             await run.iterate(answer["lease"], 0)
         other = await run.replaced()
         facts = await other.stop()
-        assert [fact.names for _, fact in record_of(facts).news(Confined)][:1] == [{"rollout-1", "training-1"}]
+        assert [fact.names for _, fact in record_of(facts).reports_of(Confined)][:1] == [{"rollout-1", "training-1"}]
         assert [fact.node for fact in facts if isinstance(fact, Assigned)][:2] == ["rollout-1", "training-1"]
 
     served(work, attached_plan(tmp_path, at(1, "a"), at(1, "b"), at(0, "c"), nodes=PAIRS))
@@ -54,7 +54,7 @@ def test_a_job_is_placed_where_its_entry_says_that_it_is(tmp_path: Path) -> None
 )
 def test_nodes_that_cannot_be_are_refused_with_the_reason(entry: dict[str, Any], problem: str, tmp_path: Path) -> None:
     async def main() -> None:
-        service = Service(attached_plan(tmp_path, at(0, "a"), nodes=PAIRS))
+        service = RunService(attached_plan(tmp_path, at(0, "a"), nodes=PAIRS))
         await service.serve(None)
         assert service.driver is not None
         await service.driver.leases.attach("a", 5.0, "", ())

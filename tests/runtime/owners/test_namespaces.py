@@ -33,7 +33,7 @@ async def lost(run: Served) -> None:
     """The lease of the only job is lost in its rollout."""
     run.pass_time(34.0)
     await run.settle()
-    assert run.leases.ledger.suspects() == {"rollout-0": "a"}
+    assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -48,10 +48,10 @@ def test_a_number_of_another_namespace_is_no_process_of_the_owner(
         if ends:
             stranger.kill()
             stranger.wait()
-            run.leases.ledger.look()
-            assert run.leases.ledger.suspects() == {"rollout-0": "a"}  # the owner may live
+            run.leases.ledger.check_leases()
+            assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}  # the owner may live
         await run.place("a")  # a stranger that lives is none of it
-        assert run.leases.ledger.suspects() == {}
+        assert run.leases.ledger.suspect_nodes() == {}
         facts = await run.stop()
         first = next(fact for fact in facts if isinstance(fact, OwnerAttached))
         assert (first.boot, [one.started for one in first.processes]) == ("", [0])
@@ -69,8 +69,8 @@ def test_processes_of_a_client_that_says_no_namespace_are_those_of_its_host(
         await lost(run)
         stranger.kill()
         stranger.wait()
-        run.leases.ledger.look()
-        assert run.leases.ledger.suspects() == {}
+        run.leases.ledger.check_leases()
+        assert run.leases.ledger.suspect_nodes() == {}
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))
@@ -86,8 +86,8 @@ def test_an_owner_that_says_so_in_a_container_is_not_taken_to_be_gone(tmp_path: 
         await lost(run)
         stranger.kill()
         stranger.wait()
-        run.leases.ledger.look()
-        assert run.leases.ledger.suspects() == {"rollout-0": "a"}
+        run.leases.ledger.check_leases()
+        assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))
@@ -107,8 +107,8 @@ def test_a_node_comes_free_when_a_late_heartbeat_names_only_the_dead(tmp_path: P
         await run.leases.heartbeat(lease, (owner.pid, *(child.pid for child in dead)))
         run.pass_time(34.0)
         await run.settle()
-        run.leases.ledger.look()
-        assert run.leases.ledger.suspects() == {}
+        run.leases.ledger.check_leases()
+        assert run.leases.ledger.suspect_nodes() == {}
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))
@@ -122,13 +122,13 @@ def test_a_process_that_carries_the_lease_and_was_never_named_keeps_a_node(tmp_p
             owner.kill()
         with subprocess.Popen(["sleep", "60"], env={"ROLLMUX_LEASE": lease}, start_new_session=True) as rank:
             await lost(run)
-            run.leases.ledger.look()
-            assert run.leases.ledger.suspects() == {"rollout-0": "a"}
+            run.leases.ledger.check_leases()
+            assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
             with pytest.raises(Conflict, match=f"process {rank.pid} of its last lease lives"):
                 await run.place("a")
             rank.kill()
-        run.leases.ledger.look()
-        assert run.leases.ledger.suspects() == {}
+        run.leases.ledger.check_leases()
+        assert run.leases.ledger.suspect_nodes() == {}
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))
@@ -165,8 +165,8 @@ def test_a_process_of_another_job_is_not_taken_as_the_owners(tmp_path: Path) -> 
             owner.wait()
             run.pass_time(34.0)
             await run.settle()
-            run.leases.ledger.look()
-            assert run.leases.ledger.suspects() == {}
+            run.leases.ledger.check_leases()
+            assert run.leases.ledger.suspect_nodes() == {}
             other.kill()
         await run.stop()
 
@@ -191,8 +191,8 @@ def test_nodes_are_free_when_their_machine_was_started_again(
         await lost(run)
         monkeypatch.setattr(ledger, "pid_space", lambda: here)
         run = await run.replaced()
-        run.leases.ledger.look()
-        assert (run.leases.ledger.suspects() == {}) is frees
+        run.leases.ledger.check_leases()
+        assert (run.leases.ledger.suspect_nodes() == {}) is frees
         await run.stop(permits=False)
 
     served(work, attached_plan(tmp_path, job("a")))
@@ -264,12 +264,12 @@ def test_an_owner_in_a_container_with_the_number_of_a_stranger(tmp_path: Path, s
                 leases = service.service.driver.leases.ledger
                 (lease,) = leases.leases.values()
                 service.in_loop(lambda: leases.lose(lease, "no sign of life"))
-                service.in_loop(leases.look)
-                assert leases.suspects() == {"rollout-0": "mine"} and stranger.poll() is None
+                service.in_loop(leases.check_leases)
+                assert leases.suspect_nodes() == {"rollout-0": "mine"} and stranger.poll() is None
                 stranger.kill()
                 stranger.wait()
-                service.in_loop(leases.look)
-                assert leases.suspects() == {"rollout-0": "mine"}
+                service.in_loop(leases.check_leases)
+                assert leases.suspect_nodes() == {"rollout-0": "mine"}
             finally:
                 os.kill(child_of(owner.pid), signal.SIGKILL)
     finally:

@@ -15,7 +15,7 @@ from rollmux_client import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
 
 from rollmux_env.errors import Conflict
 from rollmux_env.scheduler import facts
-from runtime.jobside.messages import Done, Report
+from runtime.jobside.messages import IterationResult, PhaseReport
 from runtime.run.driver import RunDriver
 from tests.runtime.pretend import Served, Waiting, attached_plan, job, plan_of
 
@@ -97,14 +97,14 @@ def test_turns_are_as_a_plain_model_says(data: st.DataObject, staleness: int) ->
 def listen(driver: RunDriver) -> list[Word]:
     """The words that the scheduler is told from now on, of what owners do."""
     words: list[Word] = []
-    tell = driver.run.tell
+    inform = driver.run.inform_scheduler
 
-    def listening(*news: facts.Fact, notes: Any = ()) -> None:
+    def listening(*reported: facts.Fact, entries: Any = ()) -> None:
         kinds = facts.Ready | facts.Finished | facts.Synced | facts.Iterated | facts.Sampled | facts.Left
-        words.extend((type(one).__name__, getattr(one, "phase", "")) for one in news if isinstance(one, kinds))
-        tell(*news, notes=notes)
+        words.extend((type(one).__name__, getattr(one, "phase", "")) for one in reported if isinstance(one, kinds))
+        inform(*reported, entries=entries)
 
-    driver.run.tell = listening  # type: ignore[method-assign]
+    driver.run.inform_scheduler = listening  # type: ignore[method-assign]
     return words
 
 
@@ -130,10 +130,10 @@ async def by_ray(folder: Path, script: Sequence[bool]) -> list[Word]:
         for pool in ("rollout", "training"):
             await calls.acquire(handle, pool)
             now_s = driver.run.log.now()
-            await calls.release(handle, Report(pool, False, now_s, now_s, driver.run.log.now()))
+            await calls.release(handle, PhaseReport(pool, False, now_s, now_s, driver.run.log.now()))
         if order.profile or script[order.iteration]:
             await calls.synced(handle, driver.run.log.now(), driver.run.log.now())
-        done = Done({})
+        done = IterationResult({})
     driver.stop()
     outcome.cancel()
     await asyncio.gather(outcome, return_exceptions=True)

@@ -173,11 +173,11 @@ class World:
             for lease in awake:
                 assert lease is not None
                 self.run.leases.touch(lease)
-            self.run.leases.ledger.look()
+            self.run.leases.ledger.check_leases()
         if draw.random() < 0.03:
             self.run = await self.run.replaced()
-        if draw.random() < 0.02 and self.run.leases.ledger.suspects():
-            name, _ = draw.choice(sorted(self.run.leases.ledger.suspects().items()))
+        if draw.random() < 0.02 and self.run.leases.ledger.suspect_nodes():
+            name, _ = draw.choice(sorted(self.run.leases.ledger.suspect_nodes().items()))
             user = self.witness.users.get(name)
             if user is None:
                 self.run.leases.ledger.clear(name)

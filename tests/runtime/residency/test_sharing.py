@@ -17,18 +17,18 @@ from rollmux_segment import Footprint
 from torch import Tensor
 
 from runtime.memory import resident_gb
-from runtime.residency.layout import Layout
-from runtime.residency.staging import Landed, OpenedStage, StageReader, WeightStage
+from runtime.residency.layout import WeightLayout
+from runtime.residency.staging import OpenedStage, StagedVersion, StageReader, WeightStage
 
 _MEGABYTE = 1 << 20
 _FORK = get_context("fork")
 
 
-def layout_of(megabytes: int) -> Layout:
-    return Layout.of({"weights": torch.empty(megabytes * _MEGABYTE, dtype=torch.uint8)})
+def layout_of(megabytes: int) -> WeightLayout:
+    return WeightLayout.of({"weights": torch.empty(megabytes * _MEGABYTE, dtype=torch.uint8)})
 
 
-def stage_version(stage: WeightStage, layout: Layout, version: int, share: float = 1.0) -> None:
+def stage_version(stage: WeightStage, layout: WeightLayout, version: int, share: float = 1.0) -> None:
     """Stage weights whose bytes are all equal to their version, or the first of them."""
     stage.begin(layout, version)
     for offset in range(0, int(layout.nbytes * share), _MEGABYTE // 4):
@@ -54,7 +54,7 @@ def process(work: Callable[[Connection], None]) -> Iterator[tuple[ForkProcess, C
         one.join()
 
 
-def told(landed: Landed) -> StageReader:
+def told(landed: StagedVersion) -> StageReader:
     reader = StageReader(pinned=False)
     reader.landed = landed
     return reader
@@ -70,7 +70,7 @@ def test_a_reader_sees_whole_versions_alone_while_another_process_writes_one_aft
     def write(pipe: Connection) -> None:
         stage = WeightStage()
         stage_version(stage, layout, 1)
-        pipe.send(stage.landed())
+        pipe.send(stage.staged_version())
         for version in range(2, last + 1):
             pipe.send(version)
             pipe.recv()
@@ -93,7 +93,7 @@ def test_a_writer_that_is_killed_in_the_middle_leaves_an_error_and_no_mixture() 
     def write(pipe: Connection) -> None:
         stage = WeightStage()
         stage_version(stage, layout, 1)
-        pipe.send(stage.landed())
+        pipe.send(stage.staged_version())
         pipe.recv()
         stage_version(stage, layout, 2, share=0.5)
         pipe.send("half")
@@ -122,12 +122,12 @@ def test_a_writer_that_is_killed_in_the_middle_leaves_an_error_and_no_mixture() 
 def test_a_sync_that_has_failed_leaves_an_error_and_the_next_one_weights() -> None:
     stage, layout = WeightStage(), layout_of(1)
     stage_version(stage, layout, 1)
-    landed = stage.landed()
+    landed = stage.staged_version()
     assert landed is not None
     reader = told(landed)
     stage_version(stage, layout, 2, share=0.5)
     stage.end()
-    assert stage.landed() is None
+    assert stage.staged_version() is None
     with pytest.raises(RuntimeError, match="not complete"), reader.reading():
         pass
     stage_version(stage, layout, 3)
@@ -165,7 +165,7 @@ def test_engines_of_a_machine_hold_one_copy_together(readers: int) -> None:
         pipes = [stack.enter_context(process(read))[1] for _ in range(readers)]
         for number in (1, 2):
             for pipe in pipes:
-                pipe.send(stage.landed())
+                pipe.send(stage.staged_version())
             told_back = [pipe.recv() for pipe in pipes]
             assert [version for version, *_ in told_back] == [number] * readers
             ((_, nbytes),) = {one for _, own, _ in told_back for one in own.items() if one[0] not in others}
@@ -229,14 +229,14 @@ def test_each_process_page_locks_its_own_mapping_of_the_one_copy_once(monkeypatc
         for number in (1, 2):
             stage_version(stage, layout, number)
             for pipe in pipes:
-                pipe.send(stage.landed())
+                pipe.send(stage.staged_version())
             ((address, *how),), mapped = cuda.calls, mapped_at(cuda.calls[0][0])  # the writer has locked it once, as it was made
             for pipe in pipes:
                 ((_, *its),), theirs, footprint = pipe.recv()
                 assert (its, theirs) == (how, mapped) and address in cuda.locked
                 assert footprint.host == 0 and layout.nbytes <= footprint.mapped  # the memory counts where it was made
             own = StageReader(pinned=True, own=stage)
-            own.landed = stage.landed()
+            own.landed = stage.staged_version()
             with own.reading() as (_, version):
                 assert version == number and len(cuda.calls) == 1
             assert own.footprint() == Footprint()

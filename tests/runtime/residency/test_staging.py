@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 from runtime.residency.staging import OpenedStage, WeightStage, pieces
 
 WEIGHTS = {
@@ -21,7 +21,7 @@ WEIGHTS = {
 
 
 def test_pieces_in_any_order_make_the_weights() -> None:
-    layout = Layout.of(WEIGHTS)
+    layout = WeightLayout.of(WEIGHTS)
     cut = list(pieces(WEIGHTS, layout, most=16))
     random.Random(0).shuffle(cut)
     stage = WeightStage()
@@ -44,7 +44,7 @@ def test_half_a_version_is_none() -> None:
     stage = WeightStage()
     with pytest.raises(RuntimeError, match="not complete"):
         stage.weights()
-    layout = Layout.of(WEIGHTS)
+    layout = WeightLayout.of(WEIGHTS)
     stage.begin(layout, 1)
     for offset, data in pieces(WEIGHTS, layout):
         stage.receive(1, offset, data)
@@ -55,7 +55,7 @@ def test_half_a_version_is_none() -> None:
 
 
 def test_a_piece_that_is_wrong_is_refused() -> None:
-    stage, layout = WeightStage(), Layout.of(WEIGHTS)
+    stage, layout = WeightStage(), WeightLayout.of(WEIGHTS)
     stage.begin(layout, 1)
     stage.receive(1, 10, torch.zeros(10, dtype=torch.uint8))
     for version, offset, size in ((2, 30, 4), (1, 8, 4), (1, 19, 4), (1, 12, 2), (1, layout.nbytes - 2, 4), (1, -4, 4)):
@@ -67,11 +67,11 @@ def test_a_piece_that_is_wrong_is_refused() -> None:
 
 def test_the_layout_depends_on_names_and_shapes_alone() -> None:
     backwards = {name: torch.zeros_like(WEIGHTS[name]) for name in reversed(WEIGHTS)}
-    assert Layout.of(backwards) == Layout.of(WEIGHTS)
+    assert WeightLayout.of(backwards) == WeightLayout.of(WEIGHTS)
 
 
 def test_another_process_opens_what_is_staged_once_and_sees_each_version_without_a_copy() -> None:
-    stage, layout = WeightStage(), Layout.of(WEIGHTS)
+    stage, layout = WeightStage(), WeightLayout.of(WEIGHTS)
     stage.begin(layout, 1)
     for offset, data in pieces(WEIGHTS, layout):
         stage.receive(1, offset, data)
@@ -84,7 +84,7 @@ def test_another_process_opens_what_is_staged_once_and_sees_each_version_without
         stage.receive(2, offset, data)
     assert opened.is_at(stage.weights().path) and torch.equal(opened.weights["b"], newer["b"])
     other = {"b": torch.zeros(1000)}  # another layout: other memory, whose descriptor may have the same number
-    stage.begin(Layout.of(other), 3)
+    stage.begin(WeightLayout.of(other), 3)
     assert stage.path is not None and not opened.is_at(stage.path)
     assert torch.equal(opened.weights["b"], newer["b"])
     opened.close()

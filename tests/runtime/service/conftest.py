@@ -18,7 +18,7 @@ from runtime.jobs.file import parse_jobs
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from runtime.machine import Node
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from tests.runtime.coordinator.conftest import nodes as nodes  # the fixture
 
 TOYS = Path(__file__).parents[1]
@@ -32,7 +32,7 @@ class Served:
     def __init__(self, plan: RunPlan) -> None:
         self.folder = Path(plan.folder)
         self.reports: list[dict[str, Any]] = []
-        self._actor: Any = ray.remote(Service).options(num_cpus=0, max_concurrency=1000).remote(plan)
+        self._actor: Any = ray.remote(RunService).options(num_cpus=0, max_concurrency=1000).remote(plan)
         self.ask("begin")
 
     def ask(self, method: str, *arguments: Any) -> Any:

@@ -36,7 +36,7 @@ from runtime.service.http import server
 from runtime.service.http.server import bind
 from runtime.service.plan import ServiceOptions
 from runtime.service.serve_here import serve_here
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from runtime.service.tokens import Holder, Right, Tokens
 from tests.runtime.other_user import CANNOT, listening
 from tests.runtime.pretend import attached_plan
@@ -181,7 +181,7 @@ def test_a_resumed_service_says_at_once_that_its_port_is_in_use(tmp_path: Path, 
 
 async def _began(plan: RunPlan) -> str:
     """Begin a service and stop it."""
-    service = Service(plan)
+    service = RunService(plan)
     await service.serve(None)
     await service.stop()
     return await service.ended()

@@ -14,31 +14,31 @@ from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.scheduler.facts import Joined
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
-from runtime.machines.hosts import Hosts, more_nodes, nodes_of_hosts
+from runtime.machines.hosts import HostsFile, more_nodes, nodes_of_hosts
 from runtime.service.plan import ServiceOptions
 from runtime.service.serve_here import _plan, add_hosts
-from runtime.service.service import Service
+from runtime.service.service import RunService
 
 POOL = Pool(gpus_per_node=8, usd_per_gpu_hour=1.0)
 CLUSTER = Cluster(rollout=POOL, training=POOL, migration_s=0.0)
-HOSTS = Hosts(rollout=("r1",), training=("t1",))
+HOSTS = HostsFile(rollout=("r1",), training=("t1",))
 MORE = "cluster: {}\nhosts: {rollout: [r1, r2], training: [t1, t2]}\n"
 
 
 def test_entries_at_the_end_are_more_nodes() -> None:
     known = nodes_of_hosts(HOSTS, CLUSTER)
-    more = more_nodes(Hosts(rollout=("r1", "r2", "r2"), training=("t1",)), CLUSTER, known)
+    more = more_nodes(HostsFile(rollout=("r1", "r2", "r2"), training=("t1",)), CLUSTER, known)
     assert [(node.name, node.host, node.gpus) for node in more] == [
         ("rollout-1", "r2", tuple(range(8))),
         ("rollout-2", "r2", tuple(range(8, 16))),
     ]
-    assert more_nodes(Hosts(training=("t1",)), CLUSTER, known) == ()  # who is to go is drained
+    assert more_nodes(HostsFile(training=("t1",)), CLUSTER, known) == ()  # who is to go is drained
 
 
 def test_nodes_of_this_machine_keep_the_names_of_their_devices_however_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-aa")
     here = f"{os.uname().nodename.upper()}.cluster.internal"
-    nodes = nodes_of_hosts(Hosts(rollout=(here, "far"), training=(os.uname().nodename, "FAR.cluster.internal")), CLUSTER)
+    nodes = nodes_of_hosts(HostsFile(rollout=(here, "far"), training=(os.uname().nodename, "FAR.cluster.internal")), CLUSTER)
     assert [node.gpus for node in nodes] == [("4",), tuple(range(8)), ("GPU-aa",), tuple(range(8, 16))]
     assert [node.host for node in nodes[:2]] == [here, "far"]
 
@@ -46,11 +46,11 @@ def test_nodes_of_this_machine_keep_the_names_of_their_devices_however_it_is_cal
 @pytest.mark.parametrize(
     ("hosts", "problem"),
     [
-        (Hosts(rollout=("r2", "r1"), training=("t1",)), "hosts.rollout: rollout-0 is r1, not r2; new entries come at the end"),
-        (Hosts(rollout=("r1", "t1"), training=("t1",)), "hosts.rollout: t1 has nodes already; new entries are of other hosts"),
+        (HostsFile(rollout=("r2", "r1"), training=("t1",)), "hosts.rollout: rollout-0 is r1, not r2; new entries come at the end"),
+        (HostsFile(rollout=("r1", "t1"), training=("t1",)), "hosts.rollout: t1 has nodes already; new entries are of other hosts"),
     ],
 )
-def test_what_is_in_use_is_not_handed_out_anew(hosts: Hosts, problem: str) -> None:
+def test_what_is_in_use_is_not_handed_out_anew(hosts: HostsFile, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
         more_nodes(hosts, CLUSTER, nodes_of_hosts(HOSTS, CLUSTER))
 
@@ -64,9 +64,9 @@ def test_a_service_takes_them_while_it_runs_and_when_it_is_started_again(tmp_pat
     def nodes(report: dict[str, dict[str, dict[str, int]]]) -> list[int]:
         return [report["pools"][pool]["free"] for pool in ("rollout", "training")]
 
-    async def serve(hosts: Hosts | None, text: str) -> tuple[list[int], list[int], list[str]]:
+    async def serve(hosts: HostsFile | None, text: str) -> tuple[list[int], list[int], list[str]]:
         plan = _plan(folder, wish if not (folder / JOURNAL).exists() else replace(wish, cluster=None), hosts)
-        service = Service(plan)
+        service = RunService(plan)
         await service.serve(None)
         before = nodes(await service.report())
         file.write_text(text)
@@ -80,9 +80,9 @@ def test_a_service_takes_them_while_it_runs_and_when_it_is_started_again(tmp_pat
     before, after, lines = asyncio.run(serve(None, "hosts: {rollout: [r3], training: [t1, t2]}\n"))
     assert before == after == [2, 2]
     assert any("hosts.rollout: rollout-0 is r1, not r3" in line for line in lines)
-    more = Hosts(rollout=("r1", "r2", "r3"), training=("t1", "t2"))
+    more = HostsFile(rollout=("r1", "r2", "r3"), training=("t1", "t2"))
     assert asyncio.run(serve(more, MORE))[:2] == ([3, 2], [3, 2])
     facts = read_facts(folder / JOURNAL)
-    joined = [[node.name for node in fact.nodes] for _, fact in record_of(facts).news(Joined)]
+    joined = [[node.name for node in fact.nodes] for _, fact in record_of(facts).reports_of(Joined)]
     assert joined == [["rollout-1", "training-1"], ["rollout-2"]]
     assert replay_journal(facts).lines == ()

@@ -13,7 +13,7 @@ from rollmux_env.errors import InputError, Unprocessable
 from runtime.jobs.file import parse_jobs
 from runtime.jobs.spec import JobSpec
 from runtime.service import plan
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from tests.runtime.pretend import NODES, Pretended, plan_of
 
 
@@ -38,7 +38,7 @@ def test_of_a_request_with_too_many_jobs_none_is_taken(tmp_path: Path, monkeypat
     monkeypatch.setattr(plan, "MOST_JOBS", 5)
 
     async def main() -> set[str]:
-        service, processes = Service(plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}])), Pretended()
+        service, processes = RunService(plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}])), Pretended()
         await service.serve(processes)
         processes.driver = service.driver
         await service.submit(specs(3))
@@ -55,7 +55,7 @@ def test_of_a_request_with_too_many_jobs_none_is_taken(tmp_path: Path, monkeypat
 
 def test_a_job_whose_checkpoints_the_disk_has_no_room_for_is_refused_alone(tmp_path: Path) -> None:
     async def main() -> set[str]:
-        service, processes = Service(plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}])), Pretended()
+        service, processes = RunService(plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}])), Pretended()
         await service.serve(processes)
         processes.driver = service.driver
         large = {"id": "large", "iterations": 1, "slo": 1, "task": "echo", "checkpoint": {"keep": 1 << 30}}
@@ -74,7 +74,7 @@ def test_a_job_for_which_no_node_has_memory_is_refused_before_anything_starts(tm
     async def main() -> set[str]:
         nodes = tuple(replace(node, memory_gb=0.5) for node in NODES)
         plan = plan_of(tmp_path, [{"id": "first", "iterations": 1, "arrival_s": 1e6}], nodes)
-        service, processes = Service(plan), Pretended()
+        service, processes = RunService(plan), Pretended()
         await service.serve(processes)
         model = {"name": "tiny", "hidden_size": 1024, "layers": 16}
         large = {"id": "large", "iterations": 1, "slo": 1, "task": "echo", "model": model, "checkpoint": None}

@@ -10,7 +10,7 @@ import pytest
 from rollmux_env.report.tables import show
 from rollmux_env.scheduler.preview import Preview
 from runtime.journal.facts import Span
-from runtime.service.figures import Usage
+from runtime.service.figures import NodeUsage
 from runtime.service.report import profile_of
 from runtime.service.tables import preview_table, status_tables
 from tests.runtime.report.replayed import scenario_of
@@ -112,7 +112,7 @@ def held(from_s: float, until_s: float, *names: str) -> list[Span]:
 
 
 def test_utilization_counts_what_held_nodes_in_the_last_minutes() -> None:
-    usage = Usage()
+    usage = NodeUsage()
     assert usage.share("rollout", 2, [], 0.0) == 0.0
     usage.add("rollout", held(10.0, 40.0, "rollout-0"), 40.0)
     usage.add("training", held(40.0, 50.0, "training-0", "training-1"), 50.0)
@@ -126,7 +126,7 @@ def test_utilization_counts_what_held_nodes_in_the_last_minutes() -> None:
 
 
 def test_utilization_counts_a_shared_node_by_the_parts_that_are_held() -> None:
-    usage = Usage()
+    usage = NodeUsage()
     usage.add("rollout", [Span("rollout-0", 0.0, 4.0, 1.0, False), Span("rollout-0", 4.0, 8.0, 0.25, True)], 8.0)
     beside = [Span("rollout-0", 4.0, 8.0, 0.75, False)]
     assert usage.share("rollout", 1, beside, 8.0) == 1.0 and usage.share("rollout", 2, [], 10.0) == 5.0 / 20.0

@@ -15,7 +15,7 @@ import torch
 from rollmux_segment import Segment
 from torch import Tensor
 
-from runtime.residency.layout import Layout, Memory
+from runtime.residency.layout import WeightLayout, WeightMemory
 from runtime.residency.staging import WeightStage
 from runtime.sync.plan import Ranges, Topology, make_plan, shard
 from runtime.sync.streams import Inbox, send_streams
@@ -30,7 +30,7 @@ def memory_id() -> bytes:
     return str(_HERE.machine).encode().ljust(16)
 
 
-def held_by(layout: Layout, ranks: int, topology: Topology) -> list[Ranges]:
+def held_by(layout: WeightLayout, ranks: int, topology: Topology) -> list[Ranges]:
     """What each rank holds: its shard, or all of it on the first."""
     if topology == "flat":
         return [((0, layout.nbytes),)] + [()] * (ranks - 1)
@@ -57,7 +57,7 @@ class Members:
         self._segments: list[Segment] = []
         self._threads = ThreadPoolExecutor(ranks + len(nodes))
 
-    def transfer(self, layout: Layout, version: int, topology: Topology) -> Transfer:
+    def transfer(self, layout: WeightLayout, version: int, topology: Topology) -> Transfer:
         """A sync that begins: the workers can be reached."""
         self.inboxes = [Inbox(HOST) for _ in self.nodes]
         plan = make_plan(held_by(layout, self.ranks, topology), self.nodes, topology)
@@ -66,7 +66,7 @@ class Members:
     def send(self, rank: int, transfer: Transfer, data: Tensor, topology: Topology, version: int | None = None) -> Future[int]:
         held = part_of(data, held_by(transfer.layout, self.ranks, topology)[rank])
         self._segments.append(Segment(max(len(held), 1)))
-        memory, kept = Memory(self._segments[-1].file), self._segments[-1].bytes[: len(held)]
+        memory, kept = WeightMemory(self._segments[-1].file), self._segments[-1].bytes[: len(held)]
         kept.copy_(held)
         number = transfer.version if version is None else version
         return self._threads.submit(_on, self.machines[rank], send_streams, rank, transfer, number, kept, memory)

@@ -11,15 +11,15 @@ import socket
 import sys
 from itertools import islice
 
-from runtime.residency.layout import Layout, Memory
+from runtime.residency.layout import WeightLayout, WeightMemory
 from runtime.sync import wire
 from runtime.sync.plan import make_plan
 
 VERSION = 4
 
 
-def layout_of(nbytes: int) -> Layout:
-    return Layout((("weights", "U8", (nbytes,), 0, nbytes),), nbytes)
+def layout_of(nbytes: int) -> WeightLayout:
+    return WeightLayout((("weights", "U8", (nbytes,), 0, nbytes),), nbytes)
 
 
 def transfer_to(port: int, secret: bytes, nbytes: int) -> wire.Transfer:
@@ -35,11 +35,11 @@ def main() -> None:
     file = os.memfd_create("weights")
     os.pwrite(file, data, 0)
     with socket.create_connection(transfer.addresses[0]) as to:
-        to.sendall(wire.header(transfer, stream, 0, wire.offer(Memory(file))))
+        to.sendall(wire.header(transfer, stream, 0, wire.offer(WeightMemory(file))))
         is_shared = wire.expect_welcome(to, transfer, stream, 0, 60)
         for piece in islice(wire.pieces(stream), count):
             if is_shared:
-                to.sendall(wire.there_tag(transfer, stream, piece))
+                to.sendall(wire.shared_piece_tag(transfer, stream, piece))
             else:
                 part = memoryview(data)[slice(*piece)]
                 to.sendall(bytes(part) + wire.piece_tag(transfer, stream, piece, part))

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 from runtime.sync.plan import Ranges, cut, length, make_plan, shard
 
 LAYOUTS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), min_size=1, max_size=6).map(
-    lambda shapes: Layout.of({f"t{k}": torch.empty(shape, device="meta") for k, shape in enumerate(shapes)})
+    lambda shapes: WeightLayout.of({f"t{k}": torch.empty(shape, device="meta") for k, shape in enumerate(shapes)})
 )
 RANKS = st.integers(1, 4)
 NODES = st.lists(st.integers(1, 3), min_size=1, max_size=4).map(  # so many workers on each node
@@ -24,18 +24,18 @@ def numbers(ranges: Ranges) -> list[int]:
     return [byte for first, behind in ranges for byte in range(first, behind)]
 
 
-def shards(layout: Layout, ranks: int) -> list[Ranges]:
+def shards(layout: WeightLayout, ranks: int) -> list[Ranges]:
     return [shard(layout, rank, ranks) for rank in range(ranks)]
 
 
 @given(LAYOUTS, RANKS)
-def test_shards_are_disjoint_and_make_the_weights(layout: Layout, ranks: int) -> None:
+def test_shards_are_disjoint_and_make_the_weights(layout: WeightLayout, ranks: int) -> None:
     held = [byte for ranges in shards(layout, ranks) for byte in numbers(ranges)]
     assert sorted(held) == [*range(layout.nbytes)]
 
 
 @given(LAYOUTS, RANKS)
-def test_a_shard_holds_the_rows_that_torch_gives_the_rank(layout: Layout, ranks: int) -> None:
+def test_a_shard_holds_the_rows_that_torch_gives_the_rank(layout: WeightLayout, ranks: int) -> None:
     every = torch.arange(layout.nbytes)
     for rank, ranges in enumerate(shards(layout, ranks)):
         rows = []
@@ -46,7 +46,7 @@ def test_a_shard_holds_the_rows_that_torch_gives_the_rank(layout: Layout, ranks:
 
 
 @given(LAYOUTS, RANKS, NODES)
-def test_one_copy_crosses_the_link_and_everybody_has_all_of_it(layout: Layout, ranks: int, nodes: list[str]) -> None:
+def test_one_copy_crosses_the_link_and_everybody_has_all_of_it(layout: WeightLayout, ranks: int, nodes: list[str]) -> None:
     held = shards(layout, ranks)
     streams = make_plan(held, nodes, "aware")
     assert sum(stream.nbytes for stream in streams) == layout.nbytes
@@ -63,7 +63,7 @@ def test_one_copy_crosses_the_link_and_everybody_has_all_of_it(layout: Layout, r
 
 
 @given(LAYOUTS, RANKS, NODES)
-def test_flat_takes_a_copy_for_every_node_from_the_first_rank(layout: Layout, ranks: int, nodes: list[str]) -> None:
+def test_flat_takes_a_copy_for_every_node_from_the_first_rank(layout: WeightLayout, ranks: int, nodes: list[str]) -> None:
     streams = make_plan([((0, layout.nbytes),)] + [()] * (ranks - 1), nodes, "flat")
     assert sum(stream.nbytes for stream in streams) == layout.nbytes * len(set(nodes))
     assert {stream.rank for stream in streams} == {0}

@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 from runtime.sync import streams, wire
 from runtime.sync.wire import HEADER_BYTES, NO_OFFER, OFFER_BYTES, TAG_BYTES, Address, Transfer, wire_bytes
 from tests.runtime.sync.members import Members
 from tests.runtime.sync.proxy import Change, Proxy, flipped, unchanged
 
-LAYOUT = Layout.of({"weights": torch.empty(700, 1000)})  # 2.8 MB: three pieces
+LAYOUT = WeightLayout.of({"weights": torch.empty(700, 1000)})  # 2.8 MB: three pieces
 DATA = torch.randint(256, (LAYOUT.nbytes,), dtype=torch.uint8)
 NEVER_S = 1e6
 PIECES = 3

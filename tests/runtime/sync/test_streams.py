@@ -10,14 +10,14 @@ from itertools import pairwise
 import pytest
 import torch
 
-from runtime.residency.layout import Layout, Memory
+from runtime.residency.layout import WeightLayout, WeightMemory
 from runtime.sync import wire
 from runtime.sync.plan import Topology
 from runtime.sync.wire import NO_OFFER, header, wire_bytes
 from tests.runtime.sync.members import Members
 
 WEIGHTS = {"a": torch.randn(301, 7), "b": torch.randn(5), "big": torch.randn(1300, 1000)}  # 5 MB: more than one chunk
-LAYOUT = Layout.of(WEIGHTS)
+LAYOUT = WeightLayout.of(WEIGHTS)
 DATA = torch.cat([WEIGHTS[name].flatten().view(torch.uint8) for name, *_ in LAYOUT.tensors])
 Start = Callable[..., Members]
 
@@ -58,7 +58,7 @@ def test_every_worker_has_the_weights_and_the_link_carries_one_copy(
     members, read = start(len(ranks), nodes, ranks), list[int]()
     true = wire.copy
 
-    def counted(memory: Memory, start: int, to: memoryview, sender: socket.socket) -> None:
+    def counted(memory: WeightMemory, start: int, to: memoryview, sender: socket.socket) -> None:
         true(memory, start, to, sender)
         read.append(len(to))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from runtime.engines.interface import Response
-from runtime.training.batch import Batch, TrainingError, group_advantages, make_batch, minibatches
+from runtime.training.batch import TrainingBatch, TrainingError, group_advantages, make_batch, minibatches
 from tests.runtime.training import plain
 
 
@@ -15,7 +15,7 @@ def _response(k: int, tokens: list[int]) -> Response:
     return Response(k, tuple(tokens), tuple(-0.5 * t for t in tokens), True, 0)
 
 
-def _batch(lengths: list[int]) -> Batch:
+def _batch(lengths: list[int]) -> TrainingBatch:
     """Responses of these lengths; their tokens are numbered through, so that each can be found again."""
     first, responses = 100, []
     for k, length in enumerate(lengths):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.residency.layout import Layout
+from runtime.residency.layout import WeightLayout
 from runtime.sync.plan import length, shard
 from runtime.training.batch import TrainingError
 from runtime.training.trainer import Trainer
@@ -96,7 +96,7 @@ def test_every_rank_says_that_a_gradient_is_no_number(ranks: list[tuple[Any, str
 def test_the_shards_of_the_ranks_are_the_weights(ranks: list[tuple[Any, str, Any]]) -> None:
     weights = {name: torch.from_numpy(array) for name, array in ranks[0][2][1].items()}
     assert weights and not ranks[1][2][1]
-    layout = Layout.of(weights)
+    layout = WeightLayout.of(weights)
     whole = torch.cat([weights[name].flatten() for name, *_ in layout.tensors]).view(torch.uint8)
     for rank, (*_, (data, _)) in enumerate(ranks):
         held = torch.cat([whole[first:behind] for first, behind in shard(layout, rank, len(ranks))])

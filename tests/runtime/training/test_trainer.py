@@ -15,7 +15,7 @@ from safetensors.torch import load, load_file, save
 from rollmux_env.errors import InputError
 from runtime.jobs.grpo_spec import Algorithm
 from runtime.training import group, loss
-from runtime.training.batch import Batch, TrainingError
+from runtime.training.batch import TrainingBatch, TrainingError
 from runtime.training.loss import LogProbs, grpo_sums, token_logprobs
 from runtime.training.trainer import Trainer
 from tests.runtime.training import plain
@@ -45,7 +45,7 @@ def _same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def _logprobs(model: torch.nn.Module, batch: Batch, temperature: float) -> list[list[torch.Tensor]]:
+def _logprobs(model: torch.nn.Module, batch: TrainingBatch, temperature: float) -> list[list[torch.Tensor]]:
     """Of response tokens, one response at a time, without padding."""
     found = []
     for tokens, mask in zip(batch.tokens, batch.mask, strict=True):
@@ -55,7 +55,7 @@ def _logprobs(model: torch.nn.Module, batch: Batch, temperature: float) -> list[
     return found
 
 
-def _plain_update(directory: Path, settings: Algorithm, batch: Batch) -> tuple[list[float], dict[str, torch.Tensor]]:
+def _plain_update(directory: Path, settings: Algorithm, batch: TrainingBatch) -> tuple[list[float], dict[str, torch.Tensor]]:
     """An update by the definition: loops, transformers' own model, torch's AdamW. Losses of the minibatches, and the weights."""
     from transformers import AutoModelForCausalLM
 
@@ -112,7 +112,7 @@ def test_an_update_is_that_of_the_definition(model: Path, trainers: list[Trainer
     assert (metrics.get("kl", 0) > 0) == ("kl" in change)
 
 
-def _trained_plainly(directory: Path, settings: Algorithm, batches: list[Batch]) -> dict[str, torch.Tensor]:
+def _trained_plainly(directory: Path, settings: Algorithm, batches: list[TrainingBatch]) -> dict[str, torch.Tensor]:
     """Weights after updates with tables of all logits, activations that are kept, and one pass a step."""
     from transformers import AutoModelForCausalLM
 
@@ -120,7 +120,7 @@ def _trained_plainly(directory: Path, settings: Algorithm, batches: list[Batch])
     policy, reference = load(), load()
     optimizer = torch.optim.AdamW(policy.parameters(), lr=settings.learning_rate or 0.0, weight_decay=settings.weight_decay)
 
-    def scores(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    def scores(model: torch.nn.Module, batch: TrainingBatch) -> torch.Tensor:
         return token_logprobs(model(batch.tokens).logits[:, :-1], batch.tokens[:, 1:], settings.temperature)
 
     for batch in batches:

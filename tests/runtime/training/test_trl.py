@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from runtime.engines.pretrained import load_tokenizer
 from runtime.jobs.grpo_spec import Algorithm, ModelSpec
 from runtime.jobs.models import model_directory
-from runtime.training.batch import Batch
+from runtime.training.batch import TrainingBatch
 from runtime.training.loss import LogProbs, grpo_sums, prepare_scoring, score_tokens
 from runtime.training.trainer import Trainer
 from tests.runtime.training.world import make_batch_of, state_of, weights_of
@@ -79,7 +79,7 @@ def _apart(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
     return float((one - two).norm() / two.norm())
 
 
-def _of_trl(other: Any, batch: Batch, drift: float) -> tuple[float, dict[str, Tensor], dict[str, Tensor]]:
+def _of_trl(other: Any, batch: TrainingBatch, drift: float) -> tuple[float, dict[str, Tensor], dict[str, Tensor]]:
     """Its loss, gradients, and the old log-probs that it was given: `drift` beside those of now."""
     first, end = batch.mask.int().argmax(1).tolist(), batch.lengths().tolist()
     prompts = [row[:start] for row, start in zip(batch.tokens, first, strict=True)]

@@ -13,7 +13,7 @@ import torch.multiprocessing as processes
 
 from runtime.engines.interface import Response
 from runtime.jobs.grpo_spec import Algorithm
-from runtime.training.batch import Batch, make_batch
+from runtime.training.batch import TrainingBatch, make_batch
 from runtime.training.group import whole
 from runtime.training.trainer import Trainer
 from tests.runtime.qwen import small_qwen
@@ -36,7 +36,7 @@ def make_model(folder: Path, tied: bool = False) -> Path:
     return folder
 
 
-def make_batch_of(seed: int, responses: int = 12) -> Batch:
+def make_batch_of(seed: int, responses: int = 12) -> TrainingBatch:
     """Random responses of 1 to 9 tokens, from a sampler that disagrees with the trainer."""
     random = np.random.default_rng(seed)
     prompts, sampled = [], []

@@ -10,7 +10,7 @@ import pytest
 
 from rollmux_env.errors import TooMany
 from runtime.service.http import asks
-from runtime.service.http.asks import Asks
+from runtime.service.http.asks import RequestQueue
 from runtime.service.tokens import Right
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.http.test_leases import attach
@@ -20,12 +20,12 @@ from tests.runtime.service.http.test_strangers import request
 def test_users_take_turns_however_much_one_asks() -> None:
     order: list[str] = []
 
-    async def ask(line: Asks, user: str) -> None:
+    async def ask(line: RequestQueue, user: str) -> None:
         await line.turn(user)
         order.append(user)
 
     async def main() -> None:
-        line = Asks()
+        line = RequestQueue()
         await asyncio.gather(*(ask(line, user) for user in ["loud"] * 200 + ["ann", "bob"] * 5))
 
     asyncio.run(main())
@@ -37,7 +37,7 @@ def test_users_take_turns_however_much_one_asks() -> None:
 
 def test_a_full_line_refuses_and_has_room_again_when_it_has_moved() -> None:
     async def main() -> None:
-        line = Asks(most=30, most_of_a_user=20)
+        line = RequestQueue(most=30, most_of_a_user=20)
         waiting = [asyncio.ensure_future(line.turn(user)) for user in ["ann"] * (asks.TOGETHER + 20) + ["bob"] * 10]
         refused = [asyncio.ensure_future(line.turn(user)) for user in ("ann", "carl")]
         await asyncio.gather(*waiting)
@@ -51,7 +51,7 @@ def test_a_full_line_refuses_and_has_room_again_when_it_has_moved() -> None:
 
 def test_who_has_gone_takes_no_turn_from_others() -> None:
     async def main() -> int:
-        line, turns = Asks(), 0
+        line, turns = RequestQueue(), 0
         every = [asyncio.ensure_future(line.turn("ann")) for _ in range(10 * asks.TOGETHER)]
         await asyncio.sleep(0)
         for task in every[asks.TOGETHER : -1]:
@@ -91,10 +91,10 @@ def test_heartbeats_are_answered_while_the_line_does_not_move(small: Served, mon
     ann = small.tokens.make("ann", Right.ATTACH)
     lease = attach(small, "anns", ann)
 
-    async def stands(line: Asks, user: str) -> None:
+    async def stands(line: RequestQueue, user: str) -> None:
         raise TooMany("the line does not move")
 
-    monkeypatch.setattr(Asks, "turn", stands)
+    monkeypatch.setattr(RequestQueue, "turn", stands)
     assert small.ask("GET", "/v1/status").status == 429
     for _ in range(3):
         assert small.ask("POST", f"/v1/leases/{lease}/heartbeat", {}, ann).status == 200

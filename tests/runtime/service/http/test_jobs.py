@@ -9,9 +9,9 @@ from typing import Any
 
 from runtime.jobs.spec import job_of
 from runtime.journal.write import read_run
-from runtime.service.client import Client
+from runtime.service.client import ServiceClient
 from runtime.service.operations_log import OPERATIONS
-from runtime.service.service import Service
+from runtime.service.service import RunService
 from runtime.service.tokens import Right
 from tests.runtime.pretend import NODES, job, plan_of, specs_of
 from tests.runtime.service.http.conftest import Served
@@ -50,7 +50,7 @@ def test_a_job_that_cannot_be_is_said_to_be_so_in_one_line(served: Served) -> No
 
 def test_a_service_on_one_device_takes_jobs(tmp_path: Path) -> None:
     """Its rollouts run on training nodes: no rollout node is missing."""
-    service = Service(plan_of(tmp_path, [], NODES[2:3]))
+    service = RunService(plan_of(tmp_path, [], NODES[2:3]))
 
     async def submitted() -> list[str]:
         await service.serve(None)
@@ -120,7 +120,7 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
     unknown = served.ask("POST", "/v1/jobs?dry_run=true", {"id": "dry", **JOB, "class": "json:JSONEncoder"}).value
     assert (unknown["fits"], unknown["reason"]) == (False, "it is not known yet how long its phases take: it is profiled first")
     assert served.ask("POST", "/v1/jobs?dry_run=true", {"id": "one", **JOB}).status == 409
-    service = Client(served.server.url, served.token)
+    service = ServiceClient(served.server.url, served.token)
     (same,) = service.preview([job_of({"id": "dry", **ATTACHED})])
     service.close()
     assert {**same, "eta_s": None} == {**answer.value, "eta_s": None}

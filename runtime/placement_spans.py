@@ -11,7 +11,7 @@ from rollmux_env.cluster.state import State
 from runtime.journal.record import RunRecord
 
 
-class Stay(NamedTuple):
+class PlacementSpan(NamedTuple):
     """A job in one placement.
 
     Attributes:
@@ -32,14 +32,14 @@ class Stay(NamedTuple):
     shape: int
 
 
-def stays_of(record: RunRecord) -> dict[str, list[Stay]]:
+def spans_of(record: RunRecord) -> dict[str, list[PlacementSpan]]:
     """Return the stays of each job that was placed, in order.
 
     Raises:
         InputError: If an event is impossible after those before it; one line.
     """
     state = State(record.started.cluster, observed=True)
-    stays: dict[str, list[Stay]] = {}
+    stays: dict[str, list[PlacementSpan]] = {}
     placements: dict[str, Placement] = {}
     for event in record.log:
         apply_recorded(state, event)
@@ -49,10 +49,10 @@ def stays_of(record: RunRecord) -> dict[str, list[Stay]]:
             job_id = event.job_id
             group, placement = state.group_of(job_id), placements[job_id]
             place = group.id, state.pins(job_id), group.training_nodes, placement.colocated, placement.shape
-            stays.setdefault(job_id, []).append(Stay(event.at_s, *place))
+            stays.setdefault(job_id, []).append(PlacementSpan(event.at_s, *place))
     return stays
 
 
-def stay_at(stays: Sequence[Stay], end_s: float) -> Stay:
+def span_at(stays: Sequence[PlacementSpan], end_s: float) -> PlacementSpan:
     """Return the stay in which something ended at `end_s`."""
     return next((stay for stay in reversed(stays) if stay.from_s < end_s), stays[0])

@@ -20,11 +20,11 @@ from rollmux_env.keys.phases import Actual, Phase, Switch, Training
 from rollmux_env.keys.shapes import PhaseShape, Shape, TrainingShape
 from rollmux_env.scenario import Scenario
 from rollmux_env.timing.tail import Migration, TailModel
-from runtime.compare.parts import Fixed, measured_parts, slices_of
-from runtime.compare.placements import Places
+from runtime.compare.parts import FixedParts, measured_parts, slices_of
+from runtime.compare.placements import RunPlacements
 from runtime.journal.facts import PhaseSlice
 from runtime.journal.record import RunRecord
-from runtime.stays import Stay, stay_at
+from runtime.placement_spans import PlacementSpan, span_at
 
 SHARE = 0.2  # share of the iterations that the prediction uses
 _WAITING = 0.05  # share of the time before a move in which another rollout must have waited to count as waiting
@@ -130,7 +130,7 @@ def _warm(parts: Iterable[PhaseSlice], name: str) -> list[PhaseSlice]:
     return [part for part in parts if part.phase == name and not part.cold]
 
 
-class Foretold(NamedTuple):
+class RunPrediction(NamedTuple):
     """The prediction of a run.
 
     Attributes:
@@ -141,7 +141,7 @@ class Foretold(NamedTuple):
 
     scenario: Scenario
     tails: TailModel | None
-    fixed: dict[str, Fixed]
+    fixed: dict[str, FixedParts]
 
 
 @dataclass(frozen=True)
@@ -167,27 +167,29 @@ class SeenTails(TailModel):
         return np.full(count, self.threshold), np.ones(count)
 
 
-def foretell(record: RunRecord, places: Places, stays: Mapping[str, Sequence[Stay]], prefix: Mapping[str, int]) -> Foretold:
+def predict_run(
+    record: RunRecord, places: RunPlacements, stays: Mapping[str, Sequence[PlacementSpan]], prefix: Mapping[str, int]
+) -> RunPrediction:
     """Return a run as a scenario for the event replay, from its first iterations.
 
     Args:
         record: Record of the run.
         places: First places and moves of the jobs.
-        stays: Stays of each job, as in `runtime.stays.stays_of`.
+        stays: Stays of each job, as in `runtime.placement_spans.spans_of`.
         prefix: Number of iterations of each job that may be used; other jobs are left out.
     """
     jobs: list[Job] = []
-    fixed: dict[str, Fixed] = {}
+    fixed: dict[str, FixedParts] = {}
     for job_id in sorted(prefix, key=lambda job_id: places.first[job_id].from_s):
         job, moves = record.jobs[job_id], job_id in places.moves
         early = slices_of(record, job_id, prefix[job_id])
-        shapes = {number: stay_at(stays[job_id], own[-1].end_s).shape for number, own in early.items()}
+        shapes = {number: span_at(stays[job_id], own[-1].end_s).shape for number, own in early.items()}
         forecast = forecast_phases(job, early, shapes, moves)
         first = forecast[places.first[job_id].shape]
         begins_cold = any(part.cold for part in early.get(0, ()) if part.phase == "rollout")
         early_s = 0.0 if begins_cold or not moves else sum(one.phase.switch.cold_s for one in first)
         sync_s, other_s = _beside_s(record, job_id, prefix[job_id])
-        fixed[job_id] = Fixed(first.rollout.switch_s, first.training.switch_s, sync_s, other_s)
+        fixed[job_id] = FixedParts(first.rollout.switch_s, first.training.switch_s, sync_s, other_s)
         after_s = jobs[-1].arrival_s if jobs else 0.0  # keeps the order of arrivals
         values: dict[str, Any] = {
             "arrival_s": max(after_s, places.first[job_id].from_s - early_s),
@@ -203,7 +205,7 @@ def foretell(record: RunRecord, places: Places, stays: Mapping[str, Sequence[Sta
     pools = {name: pool.model_copy(update={"node_memory_gb": None}) for name, pool in cluster.pools.items()}
     limits = {"migration_s": 0.0, "max_group_size": max(len(jobs), cluster.max_group_size)}
     cluster = cluster.with_pools(pools).model_copy(update=limits)
-    return Foretold(Scenario(version=1, cluster=cluster, jobs=tuple(jobs)), _tails(record, prefix), fixed)
+    return RunPrediction(Scenario(version=1, cluster=cluster, jobs=tuple(jobs)), _tails(record, prefix), fixed)
 
 
 def _beside_s(record: RunRecord, job_id: str, count: int) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from runtime.jobs.phase_spec import RolloutSpec
 from runtime.machine import Node
 
 
-class Seat(NamedTuple):
+class EngineSlot(NamedTuple):
     """Place of one engine.
 
     Attributes:
@@ -29,7 +29,7 @@ class Seat(NamedTuple):
     size: int
 
 
-def seats_of(nodes: Sequence[Node], rollout: RolloutSpec) -> list[Seat]:
+def engine_slots_of(nodes: Sequence[Node], rollout: RolloutSpec) -> list[EngineSlot]:
     """Return the places of a job's engines, node by node, and on each node size by size.
 
     Args:
@@ -40,8 +40,8 @@ def seats_of(nodes: Sequence[Node], rollout: RolloutSpec) -> list[Seat]:
         InputError: A node cannot be divided into engines of one of several sizes. The message is one line.
     """
     if not rollout.sizes:
-        return [Seat(part, rollout.tensor_parallel) for node in nodes for part in parts_of(node, rollout.tensor_parallel)]
-    return [Seat(part, size) for node in nodes for size in rollout.all_sizes for part in _exact_parts(node, size)]
+        return [EngineSlot(part, rollout.tensor_parallel) for node in nodes for part in parts_of(node, rollout.tensor_parallel)]
+    return [EngineSlot(part, size) for node in nodes for size in rollout.all_sizes for part in _exact_parts(node, size)]
 
 
 def parts_of(node: Node, gpus: int) -> list[Node]:
