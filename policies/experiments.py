@@ -18,6 +18,7 @@ from policies.named import make_with
 from policies.registry import checked, make_policy
 from policies.rollout import migrating
 from policies.rollout.places import check_sizes, make_at
+from rollmux_env.bench.fleets import with_fleet
 from rollmux_env.bench.harness import FLUID_ONLY, Contender, Result, Task, Tell, can_replay, run_tasks
 from rollmux_env.bench.results import SWEEP_SCHEMA, BenchResult, RunResult, SweepPoint, SweepResult, bench_result
 from rollmux_env.command_options import parse_pairs, parse_value
@@ -53,6 +54,8 @@ class Replaying:
         failures: Rates of failures in an event replay, as in `job_h=24,every=10`, or None for no failures.
         check: Whether to assert the invariants after every instant.
         most_phases: Largest number of phases in an event replay, or None for 20 million.
+        fleet: Nodes that there are, as in `12+10`, or `load=1.6` for a fleet of the stream's size, as
+            `rollmux_env.bench.fleets.nodes_at_load` has it. None for the scenario's own `max_nodes`.
 
     Raises:
         InputError: The fidelity is unknown, or an option about phases is given for a fluid replay.
@@ -64,6 +67,7 @@ class Replaying:
     failures: str | None = None
     check: bool = False
     most_phases: int | None = None
+    fleet: str | None = None
 
     def __post_init__(self) -> None:
         if self.fidelity not in (None, "fluid", "event"):
@@ -104,7 +108,7 @@ def bench(
         limit_s: Longest that one replay may take, in seconds, or None for no limit. With a limit, replays run in processes of
             their own.
         run: Function that runs the tasks and gathers their results, or None to gather them without showing progress.
-        how: Fields of `Replaying`, such as `dispatch="fifo"`.
+        how: Fields of `Replaying`, such as `dispatch="fifo"` or `fleet="12+10"`.
 
     Raises:
         InputError: An argument is not valid, as for the command `rollmux bench`.
@@ -122,10 +126,19 @@ def bench(
         raise InputError(f"--baseline: {base} is not among the policies {', '.join(names)}")
     texts = _texts(settings)
     scenarios = {number: _scenario(target, number, texts) for number in numbers}
+    if (fleet := replaying.fleet) is not None:
+        scenarios = {number: with_fleet(scenario, fleet) for number, scenario in scenarios.items()}
     tasks, phases = _tasks(names, scenarios, replaying)
     gather, labels = run or _gather_silently, [f"{task.spec}, seed {task.seed}" for task in tasks]
     results = gather(lambda tell: run_tasks(make, tasks, workers, tell, limit_s), labels)
-    said = {"scenario": _name(target), "settings": texts, **phases, "failures": replaying.failures, "left_out": left_out}
+    said = {
+        "scenario": _name(target),
+        "settings": texts,
+        **phases,
+        "failures": replaying.failures,
+        "left_out": left_out,
+        "fleet": fleet,
+    }
     return bench_result(results, base, said, scenarios)
 
 
@@ -146,7 +159,7 @@ def sweep(
 ) -> SweepResult:
     """Compare placement policies on a stream at every combination of values of some keys.
 
-    A key is an option of the workload, such as `slo`, or else a key of the cluster, such as `max_group_size` or
+    A key is `fleet`, an option of the workload, such as `slo`, or else a key of the cluster, such as `max_group_size` or
     `rollout.max_nodes`. A number for `slo` applies to all jobs.
 
     Args:
@@ -165,6 +178,8 @@ def sweep(
             raise InputError(f"--sweep {key}: give one value or more, each once")
         if key in (settings or {}):
             raise InputError(f"--sweep {key}: is an option of --set too; give it once")
+        if key == "fleet" and more.get("fleet") is not None:
+            raise InputError("--sweep fleet: is given by --fleet too; give it once")
     points = []
     for combination in product(*keys.values()):
         swept = dict(zip(keys, combination, strict=True))
@@ -183,6 +198,9 @@ def _bench_at(
     more: Mapping[str, Any],
 ) -> BenchResult:
     """Compare the policies at one point of a sweep."""
+    if "fleet" in swept:
+        swept = dict(swept)
+        more = {**more, "fleet": _text(swept.pop("fleet"))}
     own = {key: value for key, value in swept.items() if isinstance(target, str) and target in WORKLOADS and key in _OPTIONS}
     options = [(key, [value, value] if key == "slo" and isinstance(value, int | float) else value) for key, value in own.items()]
     texts = _texts({**(settings or {}), **dict(options)})
@@ -218,7 +236,7 @@ def _set_keys(cluster: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
         for part in path:
             inner = inner.get(part) if isinstance(inner, dict) else None
         if not isinstance(inner, dict) or (not path and last not in Cluster.model_fields):
-            known = [*_OPTIONS, *(name for name in Cluster.model_fields if name != "by_name")]
+            known = ["fleet", *_OPTIONS, *(name for name in Cluster.model_fields if name != "by_name")]
             raise InputError(f"--sweep {key}: neither an option of the workload nor a key of its cluster{did_you_mean(key, known)}")
         inner[last] = value
     return changed

@@ -42,12 +42,21 @@ class BenchOptions:
     baseline: Annotated[
         str | None, typer.Option("--baseline", metavar="NAME", help="Policy that savings are relative to. (default: the first one)")
     ] = None
+    fleet: Annotated[
+        str | None,
+        typer.Option(
+            "--fleet",
+            metavar="NODES|load=X",
+            help="Replay on a fleet that is owned: nodes of each pool, as in 12+10, or load=1.6 for one of the stream's size.",
+            show_default=False,
+        ),
+    ] = None
     sweep: Annotated[
         list[str] | None,
         typer.Option(
             "--sweep",
             metavar="KEY=VALUE,...",
-            help="Compare at each value of a key of --set or of the cluster, as in slo=1.2,1.5,2; several keys make a grid.",
+            help="Compare at each value of fleet, or X",
             show_default=False,
         ),
     ] = None
@@ -116,6 +125,8 @@ def bench(options: BenchOptions) -> None:
 
     `rollmux bench production --seeds 3 --sweep slo=1.2,1.5,2 -p solo -p rollmux -p consolidate`
 
+    `rollmux bench mixed --fleet 12+10 -p solo -p rollmux`
+
     `rollmux bench --suite production --quick`
     """
     from rollmux_env.user_code import keep_stdout
@@ -149,6 +160,7 @@ def _compare_policies(target: str, options: BenchOptions) -> None:
         "seeds": range(options.seed, options.seed + (options.seeds or 1)),
         "baseline": options.baseline,
         "settings": dict(parse_pairs("--set", options.settings or [])),
+        "fleet": options.fleet,
         "workers": options.workers,
         "limit_s": options.limit_s,
         "run": tracked,
@@ -184,6 +196,9 @@ def _title(benched: BenchResult, without: Sequence[str] = ()) -> str:
         within = f", rollouts {benched.rollout_policy}" if benched.rollout_policy != "plain" else ""
         dies = f", failures {benched.failures}" if benched.failures else ""
         how = f"{over}, {benched.dispatch} event replay{within}{dies}"
+    if benched.fleet is not None and "fleet" not in without:
+        load = "" if "=" not in benched.fleet else f" ({benched.fleet.replace('=', ' ')})"
+        asked += f", {benched.fleet_nodes} nodes{load}"
     return f"{benched.scenario}{asked}: {len(benched.stream.jobs)} jobs, {how}"
 
 
@@ -262,7 +277,7 @@ def _refuse_own(options: BenchOptions, *more: str, but: Sequence[str] = ()) -> N
         more: Names of further options to refuse.
         but: Names of options to allow.
     """
-    own = ("baseline", "dispatch", "failures", "fidelity", "rollout_policy", "sweep", "most_phases", *more)
+    own = ("baseline", "fleet", "dispatch", "failures", "fidelity", "rollout_policy", "sweep", "most_phases", *more)
     for option in own:
         if option not in but and getattr(options, option):
             hint = {"settings": "--set", "most_phases": "--max-phases"}.get(option, f"--{option.replace('_', '-')}")

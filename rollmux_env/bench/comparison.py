@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 import numpy as np
@@ -11,12 +11,49 @@ from pydantic import Field
 
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean, mean_if_known, mean_interval, ratios
+from rollmux_env.replay.completion import Shown
 from rollmux_env.replay.metrics import Metrics
 
 
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Completion and waiting under one policy, as means over seeds; None where nodes are unlimited and no job has waited.
+
+    Attributes:
+        mean_completion_h: Mean completion of the jobs, in hours.
+        sooner: The baseline's mean completion over this policy's.
+        completion_p95_h: 95th percentile of the completion, in hours.
+        mean_queue_h: Mean time of jobs without a place, in hours.
+        max_queue_h: Largest time of a job without a place, in hours.
+        mean_stretch: Mean over jobs of the completion over the hours of the same work alone.
+        worst_rho: Largest finish-time fairness.
+        unfair_share: Share of the jobs that were later than with an even share of the fleet.
+        jain: Jain's index of the users' mean stretches.
+        fleet_busy: Share of the fleet's nodes that groups held, by pool; None for a pool without `max_nodes`.
+        parks: Number of times that jobs were parked.
+        bound_completion_h: Lower bound of the mean completion in hours, or None if it is unknown.
+    """
+
+    mean_completion_h: Shown[Mean] = None
+    sooner: Shown[Mean] = None
+    completion_p95_h: Shown[Mean] = None
+    mean_queue_h: Shown[Mean] = None
+    max_queue_h: Shown[Mean] = None
+    mean_stretch: Shown[Mean] = None
+    worst_rho: Shown[Mean] = None
+    unfair_share: Shown[Mean] = None
+    jain: Shown[Mean] = None
+    fleet_busy: Shown[dict[str, float | None]] = None
+    parks: Shown[Mean] = None
+    bound_completion_h: Shown[Mean] = None
+
+
+_MEANS = tuple(one.name for one in fields(Waiting) if one.name not in ("sooner", "fleet_busy"))
+
+
 @dataclass(frozen=True)
-class Row:
-    """One policy over all seeds.
+class Row(Waiting):
+    """One policy over all seeds. Where jobs wait, `Waiting` has further figures.
 
     Attributes:
         policy: Name and options of the policy.
@@ -96,6 +133,7 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
         usd_per_work_hour=over_seeds("usd_per_work_hour"),
         saving=to_base("cost_usd"),
         saving_per_work=to_base("usd_per_work_hour"),
+        **vars(_waiting(every, base)),
         slo_attainment=over_seeds("slo_attainment"),
         slo_attainment_observed=mean_if_known([metrics.slo_attainment_observed for metrics in every]),
         slowdown=mean_interval([float(np.mean(list(metrics.slowdown.values()))) for metrics in every]),
@@ -107,6 +145,19 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
         lost_work_h=mean_if_known([figures.get("lost_work_h") for figures in extra]),
         decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
     )
+
+
+def _waiting(every: Sequence[Metrics], base: Sequence[Metrics]) -> Waiting:
+    """Return the completion and waiting of a policy, beside the baseline on the same seeds."""
+    completions = [[metrics.mean_completion_h for metrics in those] for those in (every, base)]
+    own, others = ([hours for hours in those if hours is not None] for those in completions)
+    if len(own) < len(every) or len(others) < len(base):
+        return Waiting()
+    means = {name: mean_if_known([getattr(metrics, name) for metrics in every]) for name in _MEANS}
+    busy = [metrics.fleet_busy or {} for metrics in every]
+    shares = {name: mean_if_known([shares[name] for shares in busy]) for name in busy[0]}
+    known = {name: None if share is None else share.mean for name, share in shares.items()}
+    return Waiting(**means, sooner=mean_if_known(ratios(others, own)), fleet_busy=known)
 
 
 def _packed(every: Sequence[Metrics]) -> float:

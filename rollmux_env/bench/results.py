@@ -14,9 +14,11 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 
 from rollmux_env.bench.comparison import Row, by_policy, compare
+from rollmux_env.bench.fleets import fleet_words
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean, mean_if_known, mean_interval, ratio
 from rollmux_env.errors import InputError
+from rollmux_env.replay.completion import Shown
 from rollmux_env.replay.metrics import Figures, JobResult
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
@@ -61,6 +63,8 @@ class Difference:
         usd_per_work_hour: Mean difference of the dollars per work-hour.
         slowdown: Mean difference of the mean slowdowns of jobs, as observed if they were observed.
         cost_ratio: Cost of `other` over that of `policy`, or None if the latter is 0.
+        mean_completion_h: Mean difference of the mean completions in hours; None where jobs do not wait.
+        completion_ratio: Mean completion of `other` over that of `policy`; None where jobs do not wait.
     """
 
     policy: str
@@ -69,6 +73,8 @@ class Difference:
     usd_per_work_hour: Mean
     slowdown: Mean
     cost_ratio: Mean | None
+    mean_completion_h: Shown[Mean] = None
+    completion_ratio: Shown[Mean] = None
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,8 @@ class BenchResult:
         timings: Computing time of each run.
         results: Measured results, for plots; not part of the JSON.
         stream: Scenario of the first seed, for plots; not part of the JSON.
+        fleet: Fleet as asked for, such as `12+10` or `load=1.6`; None for the nodes of the scenario.
+        fleet_nodes: Numbers of nodes of that fleet over all seeds, such as `12 + 10` or `14 to 16 + 10`.
     """
 
     schema: Literal[2]
@@ -129,6 +137,8 @@ class BenchResult:
     timings: tuple[Timing, ...]
     results: Annotated[tuple[Any, ...], Field(exclude=True)] = field(default=(), repr=False, compare=False)
     stream: Annotated[Any, Field(exclude=True)] = field(default=None, repr=False, compare=False)
+    fleet: Shown[str] = None
+    fleet_nodes: Shown[str] = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in JSON."""
@@ -185,6 +195,7 @@ def bench_result(
         scenarios: Scenario by seed.
     """
     hashes = {seed: scenario.sha256 for seed, scenario in scenarios.items()}
+    nodes = fleet_words([*scenarios.values()]) if how.get("fleet") else None
     return BenchResult(
         schema=SCHEMA,
         seeds=tuple(sorted({result.seed for result in results})),
@@ -195,6 +206,7 @@ def bench_result(
         timings=tuple(_timing(result) for result in results),
         results=tuple(results),
         stream=next(iter(scenarios.values())),
+        fleet_nodes=nodes,
         **how,
     )
 
@@ -207,7 +219,8 @@ def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
         def between(of: Callable[[Result, Result], float], own: list[Result] = own, others: list[Result] = others) -> Mean:
             return mean_interval([of(one, two) for one, two in zip(own, others, strict=True)])
 
-        pairs = zip(own, others, strict=True)
+        pairs = [*zip(own, others, strict=True)]
+        hours = [tuple(result.outcome.metrics.mean_completion_h for result in pair) for pair in pairs]
         rows.append(
             Difference(
                 policy,
@@ -216,6 +229,8 @@ def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
                 between(lambda one, two: one.outcome.metrics.usd_per_work_hour - two.outcome.metrics.usd_per_work_hour),
                 between(lambda one, two: one.outcome.mean_slowdown - two.outcome.mean_slowdown),
                 mean_if_known([ratio(two.outcome.metrics.cost_usd, one.outcome.metrics.cost_usd) for one, two in pairs]),
+                mean_if_known([None if one is None or two is None else one - two for one, two in hours]),
+                mean_if_known([None if one is None or two is None else two / one for one, two in hours]),
             )
         )
     return tuple(rows)

@@ -97,6 +97,8 @@ class Job(ShapedJob, StaleJob):
     """Name of the job's user, for quotas and accounts."""
     budget: Unwritten[Budget | None] = None
     """Limit of cost and time; the job departs when either is exhausted. null is no limit."""
+    weight: Annotated[Positive, Field(exclude_if=lambda weight: weight == 1)] = 1.0
+    """Value of an hour of the job's waiting or running beside that of other jobs."""
     shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES})]] = ()
     """Other ways to run the job, numbered from 1; the job as written is number 0."""
     colocated: Colocated | None = None

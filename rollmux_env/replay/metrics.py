@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field, fields, replace
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from rollmux_env.cluster.demand import solo_usd_per_hour
+from rollmux_env.cluster.demand import nodes_asked, solo_usd_per_hour
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.portable import dot
+from rollmux_env.replay.bounds import are_met, bound_completion_h, needs_of
+from rollmux_env.replay.completion import Completion, JobCompletion, Times, completion_of, job_completions
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario
@@ -23,8 +27,8 @@ STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
-    """The cost of a replay and the outcome of its jobs as a whole.
+class Figures(Completion):
+    """The cost of a replay and the outcome of its jobs as a whole. Where jobs wait, `Completion` has further figures.
 
     Attributes:
         cost_usd: Integral of the price of all provisioned nodes from the first arrival to the last departure, in $.
@@ -70,7 +74,7 @@ class Metrics(Figures):
     """Figures of a replay, with two further ones by job id.
 
     Attributes:
-        slowdown: (time from admission to departure) / iterations done / T_solo of each job.
+        slowdown: (time with a place) / iterations done / T_solo of each job.
         wait_s: Time of each job that waited in the queue, in seconds.
     """
 
@@ -84,8 +88,8 @@ class Metrics(Figures):
 
 
 @dataclass(frozen=True)
-class JobResult:
-    """The outcome of one job.
+class JobResult(JobCompletion):
+    """The outcome of one job. Where jobs wait, `JobCompletion` has further figures.
 
     Attributes:
         job: Identifier of the job.
@@ -96,9 +100,9 @@ class JobResult:
         completion_s: Time from arrival to departure, in seconds.
         iterations: Number of iterations done.
         slo: Largest acceptable slowdown.
-        slowdown: (time from admission to departure) / iterations / T_solo; T_solo is at worst case.
+        slowdown: (time with a place) / iterations / T_solo; T_solo is at worst case.
         slo_kept: Whether `slowdown` is at most `slo`.
-        slowdown_observed: Time from admission to departure over the seconds of the same iterations alone with the same sampled
+        slowdown_observed: Time with a place over the seconds of the same iterations alone with the same sampled
             durations; None except in event replays.
         slo_kept_observed: Whether `slowdown_observed` is at most `slo`; None except in event replays.
         usd: Charge in $, divided evenly among the members of the job's groups; None for a yardstick without groups.
@@ -145,6 +149,8 @@ class Stays:
         admissions: Number of admissions by strategy.
         migrations: Number of moves of running jobs.
         over_budget: Identifiers of the jobs that departed because their budget was exhausted.
+        parked_s: Time for which each parked job waited for another place, in seconds.
+        parks: Number of times that each parked job was parked.
     """
 
     arrived_s: dict[str, float] = field(default_factory=dict)
@@ -153,6 +159,12 @@ class Stays:
     admissions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STRATEGIES, 0))
     migrations: int = 0
     over_budget: list[str] = field(default_factory=list)
+    parked_s: dict[str, float] = field(default_factory=dict)
+    parks: dict[str, int] = field(default_factory=dict)
+
+    def placed_s(self, job_id: str) -> float:
+        """Return the time from the first admission to the departure of a job, less the time for which it was parked, in seconds."""
+        return self.departed_s[job_id] - self.admitted_s[job_id] - self.parked_s.get(job_id, 0.0)
 
 
 @dataclass(frozen=True)
@@ -167,6 +179,8 @@ class Outcome:
         extra: Figures that only some policies have, by name, such as a bound and a gap; None for missing ones.
         usd_per_hour: Charge of each job over the hours in which it had a place, in $/h.
         jobs: Outcome of each job, in the scenario's order.
+        waiting: Number of jobs in the queue from each time on, shape (T,).
+        packed_beside_idle: Number of jobs that were packed into a group, and slowed, while nodes of their own were idle.
     """
 
     metrics: Metrics
@@ -176,6 +190,8 @@ class Outcome:
     extra: Mapping[str, float | None] = field(default_factory=dict)
     usd_per_hour: dict[str, float] = field(default_factory=dict)
     jobs: tuple[JobResult, ...] = ()
+    waiting: list[int] = field(default_factory=list)
+    packed_beside_idle: int = 0
 
     @property
     def mean_slowdown(self) -> float:
@@ -195,7 +211,29 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
         extra["penalised_usd"] = dot(np.diff(run.time_s), run.penalised_usd_per_hour[:-1]) / 3600
     rates = charged_usd_per_hour(run.log, run.state)
     jobs = job_results(run.scenario, run.state, stays_of(run.log), run.solo_s)
-    return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates, jobs)
+    packed = packed_beside_idle(run, {job.job for job in jobs if not _within(job.slowdown, 1.0)})
+    return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates, jobs, run.waiting, packed)
+
+
+def packed_beside_idle(run: Run, slowed: Set[str]) -> int:
+    """Return the number of jobs that were packed into a group while nodes of their own were idle, on a fleet that is owned.
+
+    Args:
+        run: Finished replay.
+        slowed: Identifiers of the jobs that were slower than alone.
+    """
+    cluster = run.scenario.cluster
+    limits = {name: pool.max_nodes for name, pool in cluster.pools.items()}
+    if None in limits.values():
+        return 0
+    jobs, packed = {job.id: job for job in run.scenario.jobs}, set()
+    for event in run.log:
+        if isinstance(event, Admitted) and event.job_id in slowed and event.placement.strategy != "isolated":
+            now = bisect_right(run.time_s, event.at_s) - 1
+            asked = nodes_asked(jobs[event.job_id], cluster)
+            if all(run.nodes[name][now] + asked[name] <= (limit or 0) for name, limit in limits.items()):
+                packed.add(event.job_id)
+    return len(packed)
 
 
 def charged_usd_per_hour(log: Iterable[Event], state: State) -> dict[str, float]:
@@ -262,6 +300,7 @@ def job_results(
         charged: Whether the state has the charges of jobs.
     """
     stay_s, done = _stays_s(scenario, stays), _iterations_done(state)
+    completions = _completions(scenario, stays, done)
     rows = []
     for job in scenario.jobs:
         arrived_s, admitted_s, departed_s = (at[job.id] for at in (stays.arrived_s, stays.admitted_s, stays.departed_s))
@@ -286,9 +325,25 @@ def job_results(
                 usd=usd,
                 usd_alone=usd_alone,
                 saving=usd_alone / usd if usd else None,
+                **vars(completions.get(job.id, _NOT_SHOWN)),
             )
         )
     return tuple(rows)
+
+
+_NOT_SHOWN = JobCompletion()
+
+
+def _completions(scenario: Scenario, stays: Stays, done: Mapping[str, float]) -> dict[str, JobCompletion]:
+    """Return the completion of each job by id, or nothing if nodes are unlimited and no job has waited."""
+    waited = any(stays.admitted_s[job_id] > at_s + INSTANT_S for job_id, at_s in stays.arrived_s.items())
+    if not (waited or stays.parks or any(pool.max_nodes for pool in scenario.cluster.pools.values())):
+        return {}
+    times = {}
+    for job in scenario.jobs:
+        own = stays.arrived_s[job.id], stays.admitted_s[job.id], stays.departed_s[job.id]
+        times[job.id] = Times(*own, stays.parked_s.get(job.id, 0.0), stays.parks.get(job.id, 0), done[job.id] * job.solo_s)
+    return job_completions(scenario, times)
 
 
 def _within(value: float, limit: float) -> bool:
@@ -326,8 +381,17 @@ def measure(
     slowdown = {job.id: stay_s[job.id] / done[job.id] / job.solo_s for job in scenario.jobs}
     work_h = sum(done[job.id] * job.solo_s for job in scenario.jobs) / 3600
     busy_s = dict(zip(pools, _busy_s(state), strict=True))
+    completion = Completion()
+    if completions := _completions(scenario, stays, done):
+        needs = needs_of(scenario, done)
+        limits = tuple(inf if pool.max_nodes is None else float(pool.max_nodes) for pool in pools.values())
+        is_bound = are_met(needs, [*stay_s.values()], [*busy_s.values()])
+        makespan_h = (max(stays.departed_s.values()) - min(arrived_s.values())) / 3600
+        bound_h = bound_completion_h(needs, limits) if is_bound else None
+        completion = completion_of(scenario, completions, node_s, makespan_h, bound_h)
     nothing = {"rollout": 0} if scenario.cluster.one_device else {}
     measured = Metrics(
+        **vars(completion),
         cost_usd=cost_usd,
         hours=hours,
         usd_per_hour=cost_usd / hours,
@@ -351,8 +415,8 @@ def measure(
 
 
 def _stays_s(scenario: Scenario, stays: Stays) -> dict[str, float]:
-    """Return the seconds from each job's admission to its departure, by id."""
-    stay_s = {job.id: stays.departed_s[job.id] - stays.admitted_s[job.id] for job in scenario.jobs}
+    """Return the seconds for which each job had a place, by id."""
+    stay_s = {job.id: stays.placed_s(job.id) for job in scenario.jobs}
     for job_id, seconds in stay_s.items():
         if seconds <= 0:
             raise InputError(f"job {job_id}: its stay is too short to be measured at {stays.admitted_s[job_id]:g} s")

@@ -58,6 +58,7 @@ class Run:
         log: All events in order.
         time_s: Times at which placements may have changed, in seconds, shape (T,).
         nodes: Number of nodes provisioned from each time on by pool, after all events of the instant, shape (T,) each.
+        waiting: Number of jobs in the queue from each time on, after all events of the instant, shape (T,).
         decision_s: Seconds of computation of each call of the policy for a waiting job.
         solo_s: Seconds that each job would have taken alone with the same sampled durations; None except in event replays.
         phases: All phases in order of their end, in event replays that keep them.
@@ -71,6 +72,7 @@ class Run:
     log: list[Event] = field(default_factory=list)
     time_s: list[float] = field(default_factory=list)
     nodes: dict[str, list[int]] = field(default_factory=dict)
+    waiting: list[int] = field(default_factory=list)
     decision_s: list[float] = field(default_factory=list)
     solo_s: dict[str, float] | None = None
     phases: list[PhaseRun] = field(default_factory=list)
@@ -121,6 +123,7 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
     yield from scheduler.placements(now_s)
     run.log += scheduler.planner.take_events()
     run.time_s.append(now_s)
+    run.waiting.append(len(state.waiting))
     if not run.nodes:
         run.nodes = {name: [] for name in state.cluster.pools}
     for counts, count in zip(run.nodes.values(), map(sum, state.nodes.tolist()), strict=True):

@@ -83,6 +83,7 @@ def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False
     stays = Stays()
     time_s: list[float] = []
     nodes: dict[str, list[int]] = {name: [] for name in scenario.cluster.pools}
+    waiting: list[int] = []
     decision_s: list[float] = []
     now_s = 0.0
     while len(stays.departed_s) < len(scenario.jobs):
@@ -106,9 +107,11 @@ def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False
             stays.admitted_s[job_id] = now_s
             stays.admissions[active.strategy(job_id)] += 1
         time_s.append(now_s)
+        waiting.append(len(stays.arrived_s) - len(stays.admitted_s))
         for counts, count in zip(nodes.values(), active.provisioned().tolist(), strict=True):
             counts.append(count)
         if check:
             active.check()
     measured = measure(scenario, active.state, stays, time_s, nodes)
-    return Outcome(measured, time_s, nodes, decision_s, jobs=job_results(scenario, active.state, stays, charged=False))
+    jobs = job_results(scenario, active.state, stays, charged=False)
+    return Outcome(measured, time_s, nodes, decision_s, jobs=jobs, waiting=waiting)

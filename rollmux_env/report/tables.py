@@ -18,6 +18,7 @@ from rollmux_env.bench.results import BenchResult, Difference, SweepResult, draw
 from rollmux_env.replay.admission import Admission, Decision
 from rollmux_env.replay.metrics import JobResult
 from rollmux_env.report.fitting import fitted
+from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, jobs_wait
 from rollmux_env.report.yardsticks import yardstick_notes
 from rollmux_env.scenario import Scenario
 
@@ -126,10 +127,17 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
 def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
     """Return the comparison of `bench`, with notes on broken SLOs and on policies that were left out.
 
+    Where jobs wait, completion and waiting come first.
+
     A scenario with users or priorities also has a table of them.
     """
-    parts: list[RenderableType] = [comparison_table(title, benched.summary, benched.baseline, len(benched.seeds))]
-    notes = [f"{policy} is left out: {why}" for policy, why in benched.left_out.items()]
+    rows, seeds, parts = benched.summary, len(benched.seeds), list[RenderableType]()
+    if jobs_wait(rows):
+        parts.append(_waiting_table(title, rows, benched.baseline, seeds))
+        title = "Dollars"
+    parts.append(comparison_table(title, rows, benched.baseline, seeds))
+    notes = [*idle_notes(benched)]
+    notes += [f"{policy} is left out: {why}" for policy, why in benched.left_out.items()]
     if draws_nothing(benched.results):
         notes.append("seeds: all give the same here, since nothing is drawn: --fidelity event draws durations that have `actual`")
     for run in benched.runs:
@@ -143,6 +151,13 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
     if benched.stream.queue_key is not None:
         parts.append(accounts_table(benched.results, benched.stream))
     return parts
+
+
+def _waiting_table(title: str, rows: Sequence[Row], baseline: str, seeds: int) -> RenderableType:
+    """Return the table of completion and waiting, with one line per policy over the seeds."""
+    columns: dict[str, Callable[[Row], str]] = {"policy": lambda row: row.policy, **fleet_columns(rows)}
+    table = table_of(rows, columns, style=lambda row: "dim" if row.policy == baseline else "")
+    return Group(heading(title), table, Text("; ".join(fleet_notes(rows, baseline, seeds)), style="dim"))
 
 
 def broken_words(jobs: Sequence[JobResult]) -> str:
@@ -159,6 +174,10 @@ def jobs_table(jobs: Sequence[JobResult]) -> Table:
         "iterations": lambda job: f"{job.iterations:,.1f}",
         "queueing h": lambda job: f"{job.queueing_s / 3600:.2f}",
         "completion h": lambda job: f"{job.completion_s / 3600:.2f}",
+        "queue h": lambda job: figure(job.queue_h),
+        "stretch": lambda job: figure(job.stretch),
+        "rho": lambda job: figure(job.rho),
+        "parks": lambda job: figure(job.parks, form="d"),
         "slowdown": lambda job: f"{job.slowdown:.3f}x",
         "observed": lambda job: figure(job.slowdown_observed, "x", ".3f"),
         "SLO": lambda job: f"{job.slo:g}x",
@@ -169,6 +188,9 @@ def jobs_table(jobs: Sequence[JobResult]) -> Table:
     }
     if all(job.slowdown_observed is None for job in jobs):
         del columns["observed"]
+    waited = any(job.completion_h is not None for job in jobs)
+    for heading in ("queueing h",) if waited else ("queue h", "stretch", "rho", "parks"):
+        del columns[heading]
     return table_of(jobs, columns, style=lambda job: "" if job.keeps_slo else "red")
 
 
@@ -182,20 +204,26 @@ def differences_table(differences: Sequence[Difference]) -> RenderableType:
         "slowdown": lambda one: one.slowdown.text(3),
         "other's cost over its own": lambda one: ratio_text(one.cost_ratio, 3),
     }
+    if all(one.mean_completion_h is not None for one in differences):
+        columns["completion h"] = lambda one: "" if one.mean_completion_h is None else one.mean_completion_h.text(2)
     return Group(heading("Differences, paired by seed"), table_of(differences, columns, left=2))
 
 
 def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
     """Return the tables of `bench --sweep`.
 
-    The first has one line per point of the grid and policy, the second the differences of every two policies at each point.
+    The first has one line per point of the grid and policy, the second the differences of every two policies at each point. Where
+    jobs wait, a table of completion and waiting comes before both.
     """
     first = benched.points[0].bench
     observed = first.fidelity == "event"
     keys, names = benched.keys, len(benched.keys) + 1
     figures_of = "cost $", "saving $", "$/work-h", "saving $/work-h", "SLO kept", "slowdown"
     table = make_table(*keys, "policy", *figures_of, left=names)
-    pairs = make_table(*keys, "policy", "less the other", "cost $", "$/work-h", "slowdown", "other's cost / own", left=names + 1)
+    compared = ["cost $", "$/work-h", "slowdown", "other's cost / own"]
+    if waits := jobs_wait(first.summary):
+        compared[:0] = ["completion h", "other's completion / own"]
+    pairs = make_table(*keys, "policy", "less the other", *compared, left=names + 1)
     for point in benched.points:
         table.add_section()
         pairs.add_section()
@@ -207,17 +235,37 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
             table.add_row(*(same if k else values), row.policy, *figures, _percent(share.mean), f"{slowdown.mean:.2f}x")
         for k, one in enumerate(point.bench.differences):
             figures = one.cost_usd.text(0), one.usd_per_work_hour.text(2), one.slowdown.text(3), ratio_text(one.cost_ratio, 3)
-            pairs.add_row(*(same if k else values), one.policy, one.other, *figures)
+            hours = ("", "") if one.mean_completion_h is None else (one.mean_completion_h.text(2), ratio_text(one.completion_ratio))
+            pairs.add_row(*(same if k else values), one.policy, one.other, *(hours if waits else ()), *figures)
     how = "SLOs and slowdowns are as observed" if observed else "SLOs and slowdowns are of steady periods"
     notes = [
         f"saving: {first.baseline}'s dollars over the policy's",
         f"{how}{interval_note(len(first.seeds))}",
         *yardstick_notes([point.bench.summary for point in benched.points]),
     ]
-    parts: list[RenderableType] = [heading(title), table, Text("; ".join(notes), style="dim")]
+    parts: list[RenderableType] = [heading(title), *_swept_waiting(benched)]
+    if len(parts) > 1:
+        parts.append(heading("Dollars"))
+    parts += [table, Text("; ".join(notes), style="dim")]
     if pairs.row_count:
         parts += [heading("Differences of every two policies, paired by seed"), pairs]
     return parts
+
+
+def _swept_waiting(benched: SweepResult) -> list[RenderableType]:
+    """Return the table of completion and waiting of a sweep and its notes, or nothing where no job waits."""
+    every = [row for point in benched.points for row in point.bench.summary]
+    if not jobs_wait(every):
+        return []
+    columns = fleet_columns(every)
+    table = make_table(*benched.keys, "policy", *columns, left=len(benched.keys) + 1)
+    for point in benched.points:
+        table.add_section()
+        values, same = [*point.swept.values()], [""] * len(benched.keys)
+        for k, row in enumerate(point.bench.summary):
+            table.add_row(*(same if k else values), row.policy, *(text(row) for text in columns.values()))
+    first = benched.points[0].bench
+    return [table, Text("; ".join(fleet_notes(every, first.baseline, len(first.seeds))), style="dim")]
 
 
 def _slos(row: Row) -> str:

@@ -1,0 +1,84 @@
+"""Columns and notes of the tables of completion and waiting, for fleets that are owned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.intervals import Mean, interval_note
+from rollmux_env.bench.results import BenchResult
+
+_COLUMNS: Mapping[str, Callable[[Row], str]] = {
+    "completion h": lambda row: "" if row.mean_completion_h is None else row.mean_completion_h.text(1),
+    "sooner": lambda row: "" if row.sooner is None else row.sooner.text(2, "x"),
+    "p95 h": lambda row: _mean(row.completion_p95_h, 1),
+    "queue h": lambda row: _mean(row.mean_queue_h, 1),
+    "longest h": lambda row: _mean(row.max_queue_h, 1),
+    "stretch": lambda row: _mean(row.mean_stretch, 2),
+    "worst rho": lambda row: _mean(row.worst_rho, 2),
+    "Jain": lambda row: _mean(row.jain, 2),
+    "busy": lambda row: " + ".join("-" if share is None else f"{100 * share:.0f}%" for share in (row.fleet_busy or {}).values()),
+    "parks": lambda row: _mean(row.parks, 0),
+}
+
+
+def fleet_columns(rows: Sequence[Row]) -> Mapping[str, Callable[[Row], str]]:
+    """Return the function of a policy's row that returns the text of its cell, by heading.
+
+    Args:
+        rows: Rows of the table. Its last column is there if a job was parked.
+    """
+    parked = any(row.parks is not None and row.parks.mean > 0 for row in rows)
+    return {heading: text for heading, text in _COLUMNS.items() if parked or heading != "parks"}
+
+
+def jobs_wait(rows: Sequence[Row]) -> bool:
+    """Return whether there is something to say about waiting: nodes are limited, or a job has waited."""
+    return any(row.mean_completion_h is not None for row in rows)
+
+
+def fleet_notes(rows: Sequence[Row], baseline: str, seeds: int) -> list[str]:
+    """Return the notes below a table of completion and waiting.
+
+    Args:
+        rows: Rows of the table, or of all tables of a sweep.
+        baseline: Policy with which the others are compared.
+        seeds: Number of seeds.
+    """
+    bounds = [row.bound_completion_h.mean for row in rows if row.bound_completion_h is not None]
+    busy = " + ".join(rows[0].fleet_busy or {})
+    return [
+        "completion: hours from arrival to departure, mean and 95th percentile over jobs",
+        f"sooner: {baseline}'s mean completion over the policy's",
+        "queue: hours without a place, mean and longest",
+        "stretch: completion over the hours of the same work alone",
+        "rho: stretch over that of an even share of the fleet, the worst job's",
+        "Jain: of the users' stretches, 1 is even",
+        f"busy: nodes held by groups, {busy}{interval_note(seeds)}",
+        *([f"no policy has a mean completion below {_least(bounds)}"] if bounds else []),
+    ]
+
+
+def _least(bounds: Sequence[float]) -> str:
+    low, high = min(bounds), max(bounds)
+    return f"{low:.1f} h" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f} h"
+
+
+def idle_notes(benched: BenchResult) -> list[str]:
+    """Return a line on the policies that packed jobs, and slowed them, while nodes of their own were idle, or nothing."""
+    packed: dict[str, int] = {}
+    for result in benched.results:
+        packed[result.spec] = packed.get(result.spec, 0) + result.outcome.packed_beside_idle
+    of_all = len(benched.stream.jobs) * len(benched.seeds)
+    counts = [f"{policy} {count:,}" for policy, count in packed.items() if count]
+    if not counts:
+        return []
+    return [
+        f"packed and slowed while nodes of their own were idle, of {of_all:,} jobs: {', '.join(counts)}; on a fleet that is owned "
+        "this saves nothing: the policy fleet and the option time_usd place by time"
+    ]
+
+
+def _mean(mean: Mean | None, digits: int) -> str:
+    """Return the mean alone; JSON and CSV have the half-widths."""
+    return "" if mean is None else f"{mean.mean:,.{digits}f}"
