@@ -1,5 +1,7 @@
 """All names that are needed to write a policy."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 
 from policies.rollout.rounds import Rounds

@@ -9,10 +9,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
 import typer
+from pydantic import Field
 
 import rollmux
 from policies.dispatch import DISPATCH
@@ -20,6 +21,7 @@ from policies.named import LEARNED
 from policies.registry import PLACEMENT
 from policies.rollout import ROLLOUT
 from rollmux_env.bench.suites import SUITES
+from rollmux_env.fields import Count, FileModel, JobId, Positive
 from rollmux_env.timing.work import SETTINGS
 from rollmux_env.workloads import WORKLOADS, WorkloadOptions
 
@@ -115,10 +117,52 @@ def links(page: Path) -> set[Path]:
     return {(page.parent / target).resolve() for target in targets if not target.startswith("http")}
 
 
-def test_generated_parts_of_pages_are_as_their_sources_are() -> None:
-    generate = runpy.run_path(str(ROOT / "docs" / "tables"))["generate"]
-    other = [page_name(page) for page in PAGES if generate(page.read_text(), page) != page.read_text()]
+@pytest.fixture(scope="module")
+def tables() -> dict[str, Any]:
+    """The functions of the generator of parts of pages."""
+    return runpy.run_path(str(ROOT / "docs" / "tables"))
+
+
+def test_generated_parts_of_pages_are_as_their_sources_are(tables: dict[str, Any]) -> None:
+    other = [page_name(page) for page in PAGES if tables["generate"](page.read_text(), page) != page.read_text()]
     assert other == [], "`make docs-tables` writes them"
+
+
+class Part(FileModel):
+    size_gb: Positive = 2.0
+    """Size, GB."""
+
+
+class Named(FileModel):
+    name: JobId
+    """Name."""
+
+
+class Whole(Named):
+    left: Part = Part()
+    """Left part."""
+    right: Part | None = None
+    """Right part."""
+    kind: Literal["a", "b"] = "a"
+    """Kind,
+    or none."""
+    many: Annotated[Count | None, Field(le=9)] = None
+    """Number of parts."""
+    secret: int = 0
+    """Nothing to show."""
+
+
+def test_a_table_has_the_keys_of_nested_mappings_and_no_row_of_the_base(tables: dict[str, Any]) -> None:
+    assert tables["key_table"](Whole, Named, set(), "secret").splitlines()[2:] == [
+        "| `left.size_gb`, `right.size_gb` | 2 | > 0 | Size, GB. |",
+        "| `right` |  | mapping | Right part. |",
+        "| `kind` | `a` | `a`, `b` | Kind, or none. |",
+        "| `many` |  | integer 1 to 9 | Number of parts. |",
+    ]
+    assert tables["key_table"](Named, None, set(), None).splitlines()[2:] == [
+        "| `name` | required | `[A-Za-z0-9._-]{1,64}` | Name. |"
+    ]
+    assert "| `left` |  | mapping | Left part. |" in tables["key_table"](Whole, None, {Part}, None)
 
 
 def test_the_index_leads_to_every_page() -> None:
