@@ -1,4 +1,4 @@
-"""What users' dispatch policies see: `GroupView`, as docs/reference/dispatch.md has it."""
+"""What users' dispatch policies see: `GroupView`, as docs/reference/api/policies.md has it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollmux_env.errors import PlanError
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.view import GroupView, MemberView, WaitingPhase
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "dispatch.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 
 
 def group_of(*jobs: str) -> Dispatcher:
@@ -24,10 +24,10 @@ def group_of(*jobs: str) -> Dispatcher:
 
 
 def test_every_name_of_the_page_is_there_and_cannot_be_set() -> None:
-    text, view = PAGE.read_text(encoding="utf-8"), group_of("a", "b").view
+    text, view = (REFERENCE / "api" / "policies.md").read_text(encoding="utf-8"), group_of("a", "b").view
     for seen in (view, view.waiting[0], view.members[0]):
-        table = text.split(f"| `{type(seen).__name__}` | |\n|---|---|\n")[1].split("\n\n")[0]
-        names = re.findall(r"`(\w+)(?:\(nodes\))?`", "".join(line.split("|")[1] for line in table.splitlines()))
+        section = text.split(f"## `{type(seen).__name__}`\n")[1].split("\n## ")[0]
+        names = re.findall(r"^- `(\w+)`: (?!State of the engine)", section, re.M)
         assert len(names) >= 5
         for name in names:
             before = getattr(seen, name)
@@ -36,7 +36,8 @@ def test_every_name_of_the_page_is_there_and_cannot_be_set() -> None:
 
 
 def test_the_policy_of_the_page_decides() -> None:
-    code = PAGE.read_text(encoding="utf-8").split("## Writing a policy")[1].split("```python\n")[1].split("```")[0]
+    text = (REFERENCE / "dispatch.md").read_text(encoding="utf-8")
+    code = text.split("## Writing a policy")[1].split("```python\n")[1].split("```")[0]
     made: dict[str, type] = {}
     exec(code, made)
     dispatcher = group_of("a", "b")
