@@ -112,7 +112,7 @@ def make_with(
     Raises:
         InputError: A pair is malformed, repeated, or not accepted by the factory.
     """
-    known = _parameters(factory)
+    known = parameters(factory)
     options: dict[str, Any] = {}
     for key, text in parse_pairs(label, pairs):
         if key in options:
@@ -161,7 +161,8 @@ def said_of(spec: str, option: str) -> bool | None:
     return values[0] == "true" if values else None
 
 
-def _parameters(factory: Callable[..., Any]) -> tuple[str, ...]:
+def parameters(factory: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the options that a factory takes."""
     try:
         return tuple(inspect.signature(factory).parameters)
     except (TypeError, ValueError):

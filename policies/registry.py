@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from policies.named import LEARNED, LEND, OWN, SWITCHES, make_with, own_factory, plans_switches, said_of
+from policies.named import LEARNED, LEND, OWN, SWITCHES, make_with, own_factory, parameters, plans_switches, said_of
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.cluster.state import State
+from rollmux_env.cluster.state import HALF_LIFE_H, State
+from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
+from rollmux_env.scheduler.order import OPTIONS, queue_rules
 from rollmux_env.user_code import apart, is_users
 from rollmux_env.validation_errors import not_one_of
 
@@ -56,9 +59,11 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     if ":" not in target:
         raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE{OWN}')}")
     factory = own_factory(f"--policy {name}", target)
-    others = () if isinstance(factory, OwnReplay) else (SWITCHES.rstrip("="), LEND.rstrip("="))
-    policy: Any = make_with(f"--policy {spec}", name, factory, [*presets, *pairs], seed, others)
+    others = () if isinstance(factory, OwnReplay) else (SWITCHES.rstrip("="), LEND.rstrip("="), *OPTIONS)
+    own = [pair for pair in pairs if not _is_of_queue(pair, factory)]
+    policy: Any = make_with(f"--policy {spec}", name, factory, [*presets, *own], seed, others)
     policy = checked(f"--policy {spec}", name, policy)
+    _set_queue_rules(spec, policy, [pair for pair in pairs if pair not in own])
     if switches is not None:
         if isinstance(policy, OwnReplay) and not hasattr(policy, "plans_switches"):
             raise InputError(f"--policy {spec}: {name} has no option 'switches'")
@@ -92,16 +97,46 @@ def checked(label: str, name: str, policy: Any) -> Contender:
 
 def observed_state(spec: str, cluster: Cluster) -> State:
     """Return the empty state that a policy sees at the start of a real run."""
-    return State(cluster, observed=True, switches=plans_switches(spec) or False)
+    half_life_h = dict(pair.split("=", 1) for pair in spec.split(",")[1:]).get("half_life_h")
+    return State(cluster, True, plans_switches(spec) or False, HALF_LIFE_H if half_life_h is None else float(half_life_h))
+
+
+def _is_of_queue(pair: str, factory: Callable[..., Any]) -> bool:
+    """Return whether an option is one of the queue, and not of the policy itself."""
+    key = pair.partition("=")[0]
+    return key in OPTIONS and key not in parameters(factory)
+
+
+def _set_queue_rules(spec: str, policy: Any, pairs: Sequence[str]) -> None:
+    """Let a policy's queue be served as options say."""
+    label = f"--policy {spec}"
+    options = {key: parse_value(text) for key, text in parse_pairs(label, pairs)}
+    if options and isinstance(policy, OwnReplay):
+        raise InputError(f"{label}: the yardstick has no option '{next(iter(options))}'")
+    try:
+        rules = queue_rules(options, lambda target: make_with(label, target, own_factory(label, target), ()))
+    except InputError as error:
+        raise InputError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from None
+    if rules is not None:
+        _set(policy, "queue_rules", rules, f"{label}: its class has __slots__ without 'queue_rules'")
 
 
 def _set_switches(spec: str, policy: Any, switches: bool) -> None:
-    if switches == plan.plans_switches(policy):
-        return
+    if switches != plan.plans_switches(policy):
+        problem = f"--policy {spec}: its class has __slots__ without 'plans_switches'; say switches=false"
+        _set(policy, "plans_switches", switches, problem)
+
+
+def _set(policy: Any, name: str, value: Any, problem: str) -> None:
+    """Set an attribute of a policy, which may be a frozen dataclass.
+
+    Raises:
+        InputError: The class has no such slot.
+    """
     try:
-        object.__setattr__(policy, "plans_switches", switches)  # works for frozen dataclasses too
+        object.__setattr__(policy, name, value)
     except AttributeError:
-        raise InputError(f"--policy {spec}: its class has __slots__ without 'plans_switches'; say switches=false") from None
+        raise InputError(problem) from None
 
 
 def make_runnable(spec: str, seed: int = 0) -> Policy:

@@ -25,7 +25,7 @@ from rollmux_env.keys.unsupported import queue_key
 from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
 from rollmux_env.validation_errors import format_error, problems
 
-_KINDS_OF_JOB_FILES = ("task", "class", "attach", "command")
+_KINDS_OF_JOB_FILES = ("task", "attach", "command")  # a `class` is a label here, unless it names a class of Python
 
 
 class Scenario(FileModel):
@@ -97,7 +97,7 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
     Raises:
         InputError: If the mapping is invalid. The message names the source, the path of the field and the problem.
     """
-    kind = next((key for key in _KINDS_OF_JOB_FILES if has_key(data, key)), None)
+    kind = next((key for key in _KINDS_OF_JOB_FILES if has_key(data, key)), "class" if _has_own_class(data) else None)
     hint = f"; {kind} is a key of job files, which `rollmux run` reads" if kind else ""
 
     def prepare(data: dict[str, Any]) -> dict[str, Any]:
@@ -112,6 +112,12 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
         return fill_in(merged, folder)
 
     return checked(Scenario, data, source, prepare, hint)
+
+
+def _has_own_class(data: dict[str, Any]) -> bool:
+    """Return whether a job of the file has a class of Python, as in job files."""
+    jobs = data.get("jobs")
+    return isinstance(jobs, list) and any(isinstance(job, dict) and ":" in str(job.get("class", "")) for job in jobs)
 
 
 def _has_models(data: dict[str, Any]) -> bool:

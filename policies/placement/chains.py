@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.cluster.plan import Place, Plan, Wait, carry_out
+from rollmux_env.cluster.plan import Move, Place, Plan, carry_out
 from rollmux_env.cluster.state import State
 
 _MOST_STEPS = 8
@@ -140,4 +140,4 @@ def promising(rows: Rows, most: int, most_opening: int) -> list[int]:
 
 
 def _places(plan: Plan) -> frozenset[tuple[str, int | None, int]]:
-    return frozenset((a.job_id, a.placement.group, a.placement.shape) for a in plan if not isinstance(a, Wait))
+    return frozenset((a.job_id, a.placement.group, a.placement.shape) for a in plan if isinstance(a, Place | Move))

@@ -14,7 +14,7 @@ from policies.placement.scorer import random_weights, score
 from rollmux_env.cluster.candidates import CandidateTable, candidates, part_of
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.features import features
-from rollmux_env.cluster.plan import Place, Plan, Wait
+from rollmux_env.cluster.plan import Move, Place, Plan, Wait
 from rollmux_env.cluster.regroupings import regroupings
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
@@ -186,11 +186,11 @@ class Learned:
 
         A row is compatible if it touches none of the groups of the plan and there is room for both.
         """
-        placed = {action.job_id: action.placement for action in begun if not isinstance(action, Wait)}
+        placed = {action.job_id: action.placement for action in begun if isinstance(action, Place | Move)}
         taken = {placement.group for placement in placed.values()} - {None}
         rows = self._rows(state, _SHAPED_GROUPS if _is_shaped(state) else GROUPS_MOST)
         for k in best_rows(rows.worths, len(rows.worths), None):
-            moves = {action.job_id: action.placement for action in rows.plans[k] if not isinstance(action, Wait)}
+            moves = {action.job_id: action.placement for action in rows.plans[k] if isinstance(action, Place | Move)}
             changed = {state.group_of(job_id).id for job_id in moves} | {placement.group for placement in moves.values()}
             if k == 0 or (not changed & taken and state.has_room(placed | moves)):
                 return rows.plans[k]

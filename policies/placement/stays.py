@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmux_env.cluster.remaining import iterations_done
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import NOWHERE, Floats, Ints
 
@@ -27,16 +28,6 @@ _SHARE = 1000  # number of running jobs whose exposure is cheap enough to recoun
 def is_fixed(state: State, rows: Ints) -> NDArray[np.bool_]:
     """Return whether each job stays for a fixed time instead of a number of iterations, shape (n,)."""
     return np.asarray(np.isinf(state.view.jobs["iterations"][rows]))
-
-
-def iterations_done(state: State, rows: Ints) -> Floats:
-    """Return `State.iterations_done` of each job, shape (n,)."""
-    jobs, groups = state.view.jobs, state.view.groups
-    done, group = jobs["done"][rows], jobs["group"][rows]
-    if state.observed:
-        return np.asarray(done)
-    ran_s = np.maximum(0.0, state.now_s - np.maximum(groups["since_s"][group], jobs["paused_until_s"][rows]))
-    return np.asarray(done + np.divide(ran_s, groups["period_s"][group], out=np.zeros(rows.size), where=group != NOWHERE))
 
 
 def known_stays(state: State, rows: Ints) -> tuple[Floats, Floats]:

@@ -16,6 +16,7 @@ from rollmux_env.cluster.events import (
     Event,
     Moved,
     OverBudget,
+    Parked,
     Placement,
     Progressed,
     Reprofiled,
@@ -28,9 +29,10 @@ from rollmux_env.cluster.events import (
 )
 from rollmux_env.cluster.group import Nodes, nodes_of
 from rollmux_env.cluster.state import State
+from rollmux_env.cluster.stays import ParkedStay
 from rollmux_env.cluster.tables import Tables
 from rollmux_env.kernel import membership, transitions
-from rollmux_env.kernel.promises import promise
+from rollmux_env.kernel.promises import promise, promised
 from rollmux_env.kernel.tables import COLD, NOWHERE, ROLLOUT, TRAINING
 from rollmux_env.keys.cluster import SIDES
 from rollmux_env.keys.job import Job
@@ -59,6 +61,17 @@ def keep_promises(state: State) -> None:
     """Recompute how much time all jobs have left by their SLOs. It follows from the rest of the state, and visits every job."""
     if state.switches:
         promise(state.view, len(state.tables.models), state.observed, state.cluster.migration_s)
+        for job_id, parked in state.stays.parked.items():
+            _promise_parked(state, state.row(job_id), parked.placed_s + state.cluster.resume_pause_s)
+
+
+def _promise_parked(state: State, row: int, stayed_s: float) -> None:
+    """Write the limit of a parked job, which has spent some of its time and done some of its iterations."""
+    job = state.tables.job_records[row]
+    credit_s = 0.0 if job["admitted_warm"] else float(state.tables.job_records["cold_s"][job["first_shape"]])
+    limits = promised(job, credit_s, stayed_s, float(job["duration_s"]), float(job["done"]))
+    for one in {row, *state.tables.shape_rows(row)}:
+        state.tables.job_records[["enters_limit_s", "enters_per_cold"]][one] = limits
 
 
 def forecast(state: State) -> State:
@@ -82,6 +95,7 @@ def _arrived(state: State, event: Arrived) -> None:
     demands = _demands(state, job)
     nodes, steps = max(demand.rollout_nodes for demand in demands), max(len(demand.by_nodes) for demand in demands)
     before = tables.job_rows.get(job.id)
+    state.stays.begin_again(job.id, job.class_name)
     row = tables.add(job, nodes, steps)
     state.charges.add(row, job, before)
     state.arrived += 1
@@ -92,6 +106,13 @@ def _arrived(state: State, event: Arrived) -> None:
 
 def _withdrawn(state: State, event: Withdrawn) -> None:
     state.waiting.remove(event.job_id)
+    _forget_estimate(state.tables, state.row(event.job_id))
+    state.stays.parked.pop(event.job_id, None)
+
+
+def _forget_estimate(tables: Tables, row: int) -> None:
+    for one in {row, *tables.shape_rows(row)}:
+        tables.estimated.pop(one, None)
 
 
 def _warm(state: State, event: Warm) -> None:
@@ -118,6 +139,8 @@ def _describe(state: State, row: int, job: Job, demands: Sequence[Demand]) -> No
     tables.widest = max(tables.widest, *(demand.rollout_nodes for demand in demands))
     for one in {row, *tables.shape_rows(row)}:
         tables.models[one] = job
+        if job.estimate is not None:
+            tables.estimated[one] = job.model_copy(update={"iterations": job.estimate.iterations})
         write_known(tables.job_records, one, job, demands[tables.job_records["of_shape"][one]], state.pools, state.switches)
 
 
@@ -128,10 +151,47 @@ def _admitted(state: State, event: Admitted) -> None:
     row, jobs = state.row(event.job_id), state.tables.job_records
     state.waiting.remove(event.job_id)
     transitions.begin_stay(jobs, row, state.now_s)
-    state.charges.admit(row, state.now_s)
-    _enter(state, row, event.placement)
-    jobs["admitted_warm"][row] = jobs["entered_warm"][row]
+    if (parked := state.stays.parked.pop(event.job_id, None)) is not None:
+        _resume(state, event.job_id, parked)
+        _enter(state, row, event.placement)
+    else:
+        state.charges.admit(row, state.now_s)
+        _enter(state, row, event.placement)
+        jobs["admitted_warm"][row] = jobs["entered_warm"][row]
+    state.stays.since_s[event.job_id] = state.now_s
     _cool_down(state.tables)
+
+
+def _resume(state: State, job_id: str, parked: ParkedStay) -> None:
+    """Begin the pause of a parked job that gets a place again. Its time without a place counts for nothing."""
+    row, jobs, pause_s = state.row(job_id), state.tables.job_records, state.cluster.resume_pause_s
+    jobs["admitted_s"][row] = state.now_s - parked.placed_s
+    state.charges.admit(row, state.now_s, state.now_s - parked.since_s)
+    nothing = Nodes(int(jobs["rollout_pool"][row]), int(jobs["training_pool"][row]), 0, 0)
+    state.pauses.begin(job_id, state.now_s + pause_s, nothing)
+    transitions.begin_pause(jobs, row, state.now_s, pause_s)
+
+
+def _parked(state: State, event: Parked) -> None:
+    row, jobs = state.row(event.job_id), state.tables.job_records
+    _settle(state, int(jobs["group"][row]))
+    _give_back(state, _leave(state, row))
+    _reshape(state, row, 0)
+    state.charges.depart(row)
+    del state.stays.since_s[event.job_id]
+    state.stays.parked[event.job_id] = ParkedStay(state.now_s, state.now_s - float(jobs["admitted_s"][row]))
+    state.waiting.insert(_turn(state, row), event.job_id)
+
+
+def _turn(state: State, row: int) -> int:
+    """Return the position in the queue of a job by its priority and its first arrival."""
+    arrival_s, priority = state.tables.job_records["arrival_s"], state.tables.models[row].priority
+    for position, job_id in enumerate(state.waiting):
+        other = state.row(job_id)
+        before = state.job(job_id).priority - priority
+        if before < 0 or (before == 0 and (arrival_s[other], other) > (arrival_s[row], row)):
+            return position
+    return len(state.waiting)
 
 
 def _begun(state: State, event: Begun) -> None:
@@ -148,6 +208,7 @@ def _moved(state: State, event: Moved) -> None:
     state.charges.pause(row, state.now_s, left.share(state.prices))
     transitions.begin_pause(jobs, row, state.now_s, pause_s)
     _enter(state, row, event.placement)
+    state.stays.since_s[event.job_id] = state.now_s
 
 
 def _resumed(state: State, event: Resumed) -> None:
@@ -162,6 +223,9 @@ def _departed(state: State, event: Departed) -> None:
         transitions.end_stay(jobs, row)
     _give_back(state, _leave(state, row))
     state.charges.depart(row)
+    _forget_estimate(state.tables, row)
+    length_h = float(jobs["done"][row] * jobs["solo_s"][row]) / 3600
+    state.stays.end(event.job_id, state.tables.models[row].class_name, length_h)
     state.departed += 1
 
 
@@ -314,6 +378,7 @@ _CHANGES: dict[type[Event], Callable[..., None]] = {
     Resumed: _resumed,
     Departed: _departed,
     OverBudget: _departed,
+    Parked: _parked,
     Withdrawn: _withdrawn,
     Reprofiled: _reprofiled,
     Progressed: _progressed,

@@ -6,7 +6,7 @@ pause ends. So the shares of all jobs always add up to what is provisioned, and 
 
 from __future__ import annotations
 
-from math import inf, nan
+from math import inf, log, nan
 from typing import NamedTuple
 
 from rollmux_env.keys.job import Job
@@ -35,7 +35,7 @@ class _Account(NamedTuple):
         since_s: Time of the last change, seconds.
         group: Share of the job's group since then.
         pause: Share for nodes that a move left, since then.
-        admitted_s: Time of the job's first admission in seconds, nan before.
+        admitted_s: Time of the job's first admission, later by the time for which it was parked, in seconds; nan before.
     """
 
     usd: float
@@ -45,13 +45,30 @@ class _Account(NamedTuple):
     admitted_s: float
 
 
-class Charges:
-    """The accounts of all jobs that have arrived, by row of the job table.
+class _Usage(NamedTuple):
+    """Usage of a user's jobs up to a time, without what their accounts have not been settled for.
 
-    A job that arrives again under the same name continues its account and keeps the time of its first admission.
+    Attributes:
+        node_s: Integral of the nodes charged, halved every half-life, in node-seconds.
+        at_s: The time, seconds.
     """
 
-    def __init__(self) -> None:
+    node_s: float
+    at_s: float
+
+
+class Charges:
+    """The accounts of all jobs that have arrived, by row of the job table, and the usage of their users.
+
+    A job that arrives again under the same name continues its account and keeps the time of its first admission.
+
+    Args:
+        half_life_s: Time after which usage counts half, seconds.
+    """
+
+    def __init__(self, half_life_s: float) -> None:
+        self._half_life_s = half_life_s
+        self._usage: dict[str, _Usage] = {}
         self._accounts: dict[int, _Account] = {}
         self._jobs: dict[int, Job] = {}
         self._running: dict[str, dict[int, None]] = {}  # rows of each user's running jobs, in order of admission
@@ -59,7 +76,8 @@ class Charges:
 
     def copy(self) -> Charges:
         """Return independent accounts."""
-        twin = Charges()
+        twin = Charges(self._half_life_s)
+        twin._usage = self._usage.copy()
         twin._accounts, twin._jobs, twin._ends_s = self._accounts.copy(), self._jobs.copy(), self._ends_s.copy()
         twin._running = {user: rows.copy() for user, rows in self._running.items()}
         return twin
@@ -78,6 +96,23 @@ class Charges:
         """Return the current share of a user's jobs together."""
         shares = [self.share(row) for row in self._running.get(user, ())]
         return Share(sum(share.nodes for share in shares), sum(share.usd_per_hour for share in shares))
+
+    def usage_h(self, user: str, now_s: float) -> float:
+        """Return the integral of the nodes that a user's jobs have been charged, halved every half-life, in node-hours."""
+        node_s = self._usage_at(user, now_s)
+        for row in self._running.get(user, ()):
+            account = self._accounts[row]
+            node_s += _nodes(account) * self._weighed_s(now_s - account.since_s)
+        return node_s / 3600
+
+    def _usage_at(self, user: str, now_s: float) -> float:
+        """Return the settled usage of a user as it counts now, in node-seconds."""
+        before = self._usage.get(user)
+        return 0.0 if before is None else before.node_s * 0.5 ** ((now_s - before.at_s) / self._half_life_s)
+
+    def _weighed_s(self, seconds: float) -> float:
+        """Return the integral of a weight that is 1 now and was half a half-life ago, over the last seconds."""
+        return float((1 - 0.5 ** (seconds / self._half_life_s)) * self._half_life_s / log(2))
 
     def running(self, user: str) -> tuple[int, ...]:
         """Return the rows of a user's running jobs."""
@@ -108,16 +143,22 @@ class Charges:
         self._accounts[row] = _Account(0.0, 0.0, NOTHING, NOTHING, nan) if before is None else self._accounts[before]
         self._jobs[row] = job
 
-    def admit(self, row: int, now_s: float) -> None:
-        """Record that a job has been admitted."""
+    def admit(self, row: int, now_s: float, away_s: float = 0.0) -> None:
+        """Record that a job has been admitted.
+
+        Args:
+            row: Row of the job.
+            now_s: Time, seconds.
+            away_s: Time for which the job was parked, which does not count for its budget, seconds.
+        """
         account = self._accounts[row]
-        if account.admitted_s != account.admitted_s:
-            self._accounts[row] = account._replace(admitted_s=now_s)
+        first_s = now_s if account.admitted_s != account.admitted_s else account.admitted_s + away_s
+        self._accounts[row] = account._replace(admitted_s=first_s)
         user = self._jobs[row].user
         self._running.setdefault(user, {})[row] = None
 
     def depart(self, row: int) -> None:
-        """Record that a job has departed."""
+        """Record that a job has departed or been parked."""
         del self._running[self._jobs[row].user][row]
         self._ends_s.pop(row, None)
 
@@ -135,6 +176,10 @@ class Charges:
         before = self._accounts[row]
         usd = before.usd + _usd_per_hour(before) * (now_s - before.since_s) / 3600
         self._accounts[row] = account = _Account(usd, now_s, group, pause, before.admitted_s)
+        if (nodes := _nodes(before)) and now_s > before.since_s:
+            user = self._jobs[row].user
+            used_s = self._usage_at(user, now_s) + nodes * self._weighed_s(now_s - before.since_s)
+            self._usage[user] = _Usage(used_s, now_s)
         budget = self._jobs[row].budget
         if budget is None or row not in self._running[self._jobs[row].user]:  # a departed job gives back the nodes of its pause
             return
@@ -143,6 +188,10 @@ class Charges:
         if budget.usd is not None and rate > 0:
             end_s = min(end_s, now_s + max(0.0, budget.usd - usd) / rate * 3600)
         self._ends_s[row] = end_s
+
+
+def _nodes(account: _Account) -> float:
+    return account.group.nodes + account.pause.nodes
 
 
 def _usd_per_hour(account: _Account) -> float:

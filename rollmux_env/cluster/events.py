@@ -85,7 +85,7 @@ class Warm:
 
 
 class Admitted(_Placed):
-    """A waiting job is placed and runs."""
+    """A waiting job is placed and runs. One that was parked makes no progress until its pause (`resume_s`) ends."""
 
 
 class Begun(_OfJob):
@@ -97,7 +97,7 @@ class Moved(_Placed):
 
 
 class Resumed(_OfJob):
-    """The pause of a moved job ends, and the nodes that it left are given back."""
+    """The pause of a job that was moved or parked ends, and the nodes that a moved job left are given back."""
 
 
 class Departed(_OfJob):
@@ -106,6 +106,10 @@ class Departed(_OfJob):
 
 class OverBudget(Departed):
     """A job has exhausted its budget and leaves before it has completed its stay."""
+
+
+class Parked(_OfJob):
+    """A running job gives up its place, keeps its progress, and waits for another place."""
 
 
 class Withdrawn(_OfJob):
@@ -170,6 +174,7 @@ Event = (
     | Resumed
     | Departed
     | OverBudget
+    | Parked
     | Withdrawn
     | Reprofiled
     | Progressed

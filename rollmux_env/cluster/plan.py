@@ -9,20 +9,24 @@ P5  no pool has more than `max_nodes`
 P6  every member of a changed group keeps its SLO (policies with `keeps_slo`)
 P7  a moved job would meet its SLO on average if it left when the pause ends
 P8  a moved job is `movable`
+P9  a parked job is `parkable`, has had its place for `min_run_s`, and would meet its SLO on average after one more pause
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Admitted, Event, Moved, Placement
+from rollmux_env.cluster.events import Admitted, Event, Moved, Parked, Placement
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.kernel.membership import may_pause
 from rollmux_env.kernel.tables import TOLERANCE
 from rollmux_env.keys.job import Job
+
+_EARLY_S = 1e-6  # `min_run_s` is over so much earlier, since times this close are one instant
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,23 @@ class Wait:
     job_id: str
 
 
-Plan = tuple[Place | Move | Wait, ...]
+@dataclass(frozen=True)
+class Park:
+    """Action that takes the nodes of a running job, which waits and continues later."""
+
+    job_id: str
+
+
+Action = Place | Move | Park | Wait
+Plan = tuple[Action, ...]
 
 
 class Policy(Protocol):
     """A placement policy. The same object serves `plan`, `bench` and a real run.
 
-    Two attributes are optional. With `wakes_every_s` the policy gets a `Ticked` event at this interval in seconds, counted from the
-    first arrival, while jobs run. With a true `plans_switches` it gets states that plan switches (`State.switches`).
+    Three attributes are optional. With `wakes_every_s` the policy gets a `Ticked` event at this interval in seconds, counted from
+    the first arrival, while jobs run. With a true `plans_switches` it gets states that plan switches (`State.switches`). With
+    `queue_rules` waiting jobs are served by them (`rollmux_env.scheduler.order.QueueRules`).
     """
 
     @property
@@ -69,7 +82,7 @@ class Policy(Protocol):
         Args:
             state: State after the event, for reading only.
             event: `Arrived` for a job that waits for a placement (repeated at `state.now_s` when the queue is served), `Departed`,
-                or `Ticked`. After the last two a plan may only move jobs.
+                or `Ticked`. After the last two a plan may only move and park jobs.
 
         Returns:
             The actions to carry out now. Either all of them happen or none.
@@ -91,29 +104,45 @@ def may_move(state: State, job_id: str) -> bool:
     return bool(may_pause(stayed_s, state.cluster.migration_s, float(jobs["limit_s"][row]), state.iterations_done(job_id)))
 
 
-def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0) -> list[Event]:
+def may_park(state: State, job_id: str) -> bool:
+    """Check P9: whether a running job can be parked now."""
+    row, jobs = state.row(job_id), state.view.jobs
+    if state.is_paused(job_id) or not state.job(job_id).may_be_parked:
+        return False
+    if state.now_s - state.stays.since_s[job_id] < state.cluster.min_run_s - _EARLY_S:
+        return False
+    stayed_s = state.now_s - float(jobs["admitted_s"][row])
+    return bool(may_pause(stayed_s, state.cluster.resume_pause_s, float(jobs["limit_s"][row]), state.iterations_done(job_id)))
+
+
+def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0, queue: Sequence[str] | None = None) -> list[Event]:
     """Validate a plan and apply it to the state.
 
     Args:
         state: State to change.
         plan: Plan to carry out.
         keeps_slo: Whether the plan must keep P6.
-        passed: Number of jobs at the head of the queue that may be passed over because of their user's quota.
+        passed: Number of jobs at the head of the queue that may be passed over.
+        queue: Waiting jobs in the order in which they are served, or None for that of `State.waiting`.
 
     Returns:
-        The moves and admissions in the order of the plan. `Wait` causes no event.
+        The moves, parks and admissions in the order of the plan. `Wait` causes no event.
 
     Raises:
         PlanError: The plan breaks an invariant, whose number starts the message. The state must not be used afterwards.
     """
-    if not isinstance(plan, tuple) or not all(isinstance(action, Place | Move | Wait) for action in plan):
-        raise PlanError("P1: the plan is not a tuple of Place, Move and Wait")
+    if not isinstance(plan, tuple) or not all(isinstance(action, Action) for action in plan):
+        raise PlanError("P1: the plan is not a tuple of Place, Move, Park and Wait")
     if not plan:
         return []
-    _check_named(state, plan, passed)
-    events: list[Admitted | Moved] = []
+    _check_named(state, plan, passed, state.waiting if queue is None else queue)
+    events: list[Admitted | Moved | Parked] = []
     for action in plan:
         if isinstance(action, Wait):
+            continue
+        if isinstance(action, Park):
+            events.append(Parked(state.now_s, action.job_id))
+            apply(state, events[-1])
             continue
         check_nodes(state, action.job_id, action.placement)
         kind = Admitted if isinstance(action, Place) else Moved
@@ -121,14 +150,15 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0) -> lis
         apply(state, event)
         events.append(event)
     # Sizes, memory and SLOs are checked after all actions, because they need not hold halfway through a swap.
-    for event in events:
-        _check_group(state, event.job_id, keeps_slo)
+    for applied in events:
+        if not isinstance(applied, Parked):
+            _check_group(state, applied.job_id, keeps_slo)
     _check_pools(state)
     return [*events]
 
 
-def _check_named(state: State, plan: Plan, passed: int) -> None:
-    """Check P1, P7 and P8 of the jobs that a plan names. `passed` jobs at the head of the queue may be passed over."""
+def _check_named(state: State, plan: Plan, passed: int, queue: Sequence[str]) -> None:
+    """Check P1, P7, P8 and P9 of the jobs that a plan names. `passed` jobs at the head of the queue may be passed over."""
     named: set[str] = set()
     for action in plan:
         if action.job_id in named:
@@ -136,21 +166,30 @@ def _check_named(state: State, plan: Plan, passed: int) -> None:
         named.add(action.job_id)
         if isinstance(action, Move):
             _check_movable(state, action.job_id)
+        elif isinstance(action, Park):
+            _check_parkable(state, action.job_id)
         elif action.job_id not in state.waiting:
             raise PlanError(f"P1: job {action.job_id} is not waiting")
     placed = [action.job_id for action in plan if isinstance(action, Place)]
-    first = state.waiting.index(placed[0]) if placed and passed else 0
-    if first > passed or placed != state.waiting[first : first + len(placed)]:
-        raise PlanError(f"P1: the plan passes over job {state.waiting[min(first, passed)]}, the first of the queue")
+    first = queue.index(placed[0]) if placed and passed else 0
+    if first > passed or placed != [*queue[first : first + len(placed)]]:
+        raise PlanError(f"P1: the plan passes over job {queue[min(first, passed)]}, the first of the queue")
 
 
 def _check_movable(state: State, job_id: str) -> None:
     if not state.is_running(job_id) or state.is_paused(job_id):
-        raise PlanError(f"P1: job {job_id} is not running, or in the pause of a move")
+        raise PlanError(f"P1: job {job_id} is not running, or in a pause")
     if not state.job(job_id).movable:
         raise PlanError(f"P8: job {job_id} cannot be moved")
     if not may_move(state, job_id):
         raise PlanError(f"P7: job {job_id} has no time left for the pause of a move")
+
+
+def _check_parkable(state: State, job_id: str) -> None:
+    if not state.is_running(job_id) or state.is_paused(job_id):
+        raise PlanError(f"P1: job {job_id} is not running, or in a pause")
+    if not may_park(state, job_id):
+        raise PlanError(f"P9: job {job_id} may not be parked now")
 
 
 def check_nodes(state: State, job_id: str, placement: Placement) -> None:

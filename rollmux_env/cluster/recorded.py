@@ -17,6 +17,7 @@ from rollmux_env.cluster.events import (
     Event,
     Moved,
     OverBudget,
+    Parked,
     Progressed,
     Reprofiled,
     Resized,
@@ -72,14 +73,15 @@ def _check(state: State, event: Event) -> None:
         raise InputError(problem)
 
 
-JobEvent = Admitted | Withdrawn | Warm | Begun | Moved | Resumed | Departed | OverBudget
-_WAITS, _RUNS, _PAUSED = "is not waiting", "is not running", "is not in the pause of a move"
+JobEvent = Admitted | Withdrawn | Warm | Begun | Moved | Resumed | Departed | OverBudget | Parked
+_WAITS, _RUNS, _PAUSED = "is not waiting", "is not running", "is not in a pause"
 _NEEDS: dict[type[Event], str] = {  # error for an event whose job is in another state than it needs
     Admitted: _WAITS,
     Withdrawn: _WAITS,
     Warm: _WAITS,
     Begun: _RUNS,
-    Moved: f"{_RUNS}, or in the pause of a move",
+    Moved: f"{_RUNS}, or in a pause",
+    Parked: f"{_RUNS}, or in a pause",
     Resumed: _PAUSED,
     Departed: _RUNS,
     OverBudget: _RUNS,
@@ -109,7 +111,7 @@ def _problem_of_job(state: State, event: JobEvent) -> str | None:
     job_id, needs = event.job_id, _NEEDS[type(event)]
     paused = state.is_paused(job_id)
     holds = job_id in state.waiting if needs == _WAITS else paused if needs == _PAUSED else state.is_running(job_id)
-    if not holds or (isinstance(event, Moved) and paused):
+    if not holds or (isinstance(event, Moved | Parked) and paused):
         return f"job {job_id} {needs}"
     if isinstance(event, Admitted | Moved):
         check_nodes(state, job_id, event.placement)

@@ -12,12 +12,15 @@ from rollmux_env.cluster.demand import limits_of
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.group import Group, group_at
 from rollmux_env.cluster.pauses import Pauses
+from rollmux_env.cluster.stays import Stays
 from rollmux_env.cluster.tables import Tables
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import NOWHERE, ROLLOUT, TRAINING, Clock, Floats, Ints, View
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.shapes import Phases
+
+HALF_LIFE_H = 24.0
 
 
 class State:
@@ -30,6 +33,7 @@ class State:
         observed: Whether progress comes from `Progressed` events. Otherwise a job progresses at one iteration per period.
         switches: Whether periods include warm starts and limits include the cost of joining a group
             (`rollmux_env.kernel.promises`). Otherwise switches take no time.
+        half_life_h: Time after which the usage of a user counts half, hours.
 
     Attributes:
         observed: Whether progress comes from `Progressed` events, so that departure times are predictions.
@@ -42,7 +46,8 @@ class State:
         tables: Tables of the jobs and groups, with a row for each.
         waiting: Ids of the waiting jobs, by falling priority, then in order of arrival.
         charges: Nodes and dollars that each job is charged for, by row of the job table.
-        pauses: Pauses of moved jobs that are in progress.
+        pauses: Pauses of jobs in progress, after a move or after they were parked.
+        stays: Times at which jobs got their places, the parked jobs, and the lengths of those that have departed.
         nodes: Nodes of each pool provisioned now, for rollouts and for trainings, including nodes held for a move, shape (P, 2).
         busy_before_s: Node-seconds to add to those of the job table, which attributes all of a job to the pools of its current
             shape, shape (P,).
@@ -54,7 +59,7 @@ class State:
         InputError: Switches are requested for a cluster with a shared link.
     """
 
-    def __init__(self, cluster: Cluster, observed: bool = False, switches: bool = False) -> None:
+    def __init__(self, cluster: Cluster, observed: bool = False, switches: bool = False, half_life_h: float = HALF_LIFE_H) -> None:
         if switches and cluster.network is not None:
             raise InputError("cluster.network: does not go with switches=true, whose promises count no sync on a shared link")
         self.now_s = 0.0
@@ -66,8 +71,9 @@ class State:
         self.prices: list[float] = self.limits.pools["usd"].tolist()
         self.tables = Tables()
         self.waiting: list[str] = []
-        self.charges = Charges()
+        self.charges = Charges(half_life_h * 3600)
         self.pauses = Pauses(len(self.prices))
+        self.stays = Stays()
         self.nodes: Ints = np.zeros((len(self.prices), 2), dtype=np.int64)
         self.busy_before_s: Floats = np.zeros(len(self.prices))
         self.arrived = self.departed = 0
@@ -119,7 +125,7 @@ class State:
         return self.knows(job_id) and bool(self.tables.job_records["group"][self.row(job_id)] != NOWHERE)
 
     def is_paused(self, job_id: str) -> bool:
-        """Return whether the job is in the pause of a move."""
+        """Return whether the job is in the pause of a move, or in that after it was parked."""
         return job_id in self.pauses
 
     def group_of(self, job_id: str) -> Group:
@@ -173,6 +179,6 @@ class State:
     def copy(self) -> State:
         """Return an independent copy. Events applied to one of the two do not change the other."""
         twin = copy(self)
-        for name in ("tables", "waiting", "charges", "pauses", "nodes", "busy_before_s"):
+        for name in ("tables", "waiting", "charges", "pauses", "stays", "nodes", "busy_before_s"):
             setattr(twin, name, getattr(self, name).copy())
         return twin

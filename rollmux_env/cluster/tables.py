@@ -30,6 +30,7 @@ class Tables:
             it is read for all groups at every instant.
         node_columns: Columns of `groups` that state the nodes of a group.
         warm: Rows of the job that may start without a cold start in this instant.
+        estimated: Jobs with an `estimate` as policies see them, by row, while they are here.
     """
 
     def __init__(self) -> None:
@@ -41,6 +42,7 @@ class Tables:
         self.next_group_id = 0
         self.widest = 1
         self.warm: list[int] = []
+        self.estimated: dict[int, Job] = {}
         self._free: list[int] = []  # unused rows of the group table
 
     def keep(self, jobs: Records, groups: Records) -> None:
@@ -54,7 +56,7 @@ class Tables:
         """Return an independent copy."""
         twin = copy(self)
         twin.keep(copied(self.job_records), copied(self.group_records))
-        for name in ("models", "job_rows", "group_rows", "warm", "_free"):
+        for name in ("models", "job_rows", "group_rows", "warm", "estimated", "_free"):
             setattr(twin, name, getattr(self, name).copy())
         return twin
 

@@ -55,6 +55,10 @@ class Cluster(FileModel):
     """Largest number of jobs in a co-execution group."""
     migration_s: NonNegative = 300.0
     """Pause of a job that is moved to another placement (checkpoint and restart), seconds."""
+    resume_s: Annotated[NonNegative | None, Field(exclude_if=lambda resume_s: resume_s is None)] = None
+    """Pause of a parked job when it gets a place again, seconds; null is as `migration_s`."""
+    min_run_s: Annotated[NonNegative, Field(exclude_if=lambda min_run_s: min_run_s == 1800)] = 1800.0
+    """Time for which no job is parked after it got a place, seconds."""
     one_device: Unwritten[bool] = False
     """Whether `training` is the only pool: the nodes of a group run the rollout and the training of each member in turn."""
     quotas: Unwritten[dict[UserName, Quota]] = Field(default={})
@@ -101,6 +105,11 @@ class Cluster(FileModel):
         """Existing pools by name; their numbers in `rollmux_env.kernel` follow this order."""
         pools = self.by_name or {name: pool for name in SIDES if (pool := getattr(self, name)) is not None}
         return {"training": pools["training"]} if self.one_device else pools
+
+    @property
+    def resume_pause_s(self) -> float:
+        """Pause of a parked job when it gets a place again, seconds."""
+        return self.migration_s if self.resume_s is None else self.resume_s
 
     @property
     def sides(self) -> tuple[Side, ...]:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from rollmux_env.fields import (
     AtLeastOne,
@@ -28,7 +28,7 @@ from rollmux_env.keys.cluster import SIDES, Cluster, Side
 from rollmux_env.keys.every_job import Clash, ShapedJob, StaleJob
 from rollmux_env.keys.model import Lengths, Model, Timing
 from rollmux_env.keys.phases import Phase, Training
-from rollmux_env.keys.queue import Budget
+from rollmux_env.keys.queue import Budget, Estimate
 from rollmux_env.keys.shapes import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, named_keys
 from rollmux_env.validation_errors import field_error
 
@@ -66,6 +66,8 @@ def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
 class Job(ShapedJob, StaleJob):
     """An RL post-training job: a cycle of rollout, training and sync."""
 
+    model_config = ConfigDict(serialize_by_alias=True)  # `class` is a word of Python, so the field has another name
+
     id: JobId
     """Name of the job, unique in the file; quote one that reads as a number or a boolean."""
     arrival_s: NonNegative
@@ -99,6 +101,12 @@ class Job(ShapedJob, StaleJob):
     """Limit of cost and time; the job departs when either is exhausted. null is no limit."""
     weight: Annotated[Positive, Field(exclude_if=lambda weight: weight == 1)] = 1.0
     """Value of an hour of the job's waiting or running beside that of other jobs."""
+    class_name: Annotated[Unwritten[UserName], Field(alias="class")] = ""
+    """Label of jobs that are about as long as each other."""
+    estimate: Unwritten[Estimate | None] = None
+    """Length as the owner states it, for a job with iterations; null means that policies know `iterations`."""
+    parkable: Annotated[bool | None, Field(exclude_if=lambda parkable: parkable is None)] = None
+    """Whether a policy may take the job's nodes and let it continue later; null is as `movable`. With duration_s it never may."""
     shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES})]] = ()
     """Other ways to run the job, numbered from 1; the job as written is number 0."""
     colocated: Colocated | None = None
@@ -124,7 +132,14 @@ class Job(ShapedJob, StaleJob):
             raise field_error(f"needs exactly one of iterations and duration_s; {'both are' if stays else 'neither is'} given")
         if getattr(self, stays[0]) is None:
             raise field_error("must be a number, not null", stays[0])
+        if self.estimate is not None and self.iterations is None:
+            raise field_error("goes with iterations, not with duration_s", "estimate")
         return self
+
+    @property
+    def may_be_parked(self) -> bool:
+        """Whether a plan may park the job."""
+        return self.iterations is not None and (self.movable if self.parkable is None else self.parkable)
 
     def own_phases(self) -> Phases:
         """Return both phases of the job as written."""

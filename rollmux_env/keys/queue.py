@@ -1,10 +1,10 @@
-"""Keys of the queue in scenario and job files: budgets of jobs, and quotas of users."""
+"""Keys of the queue in scenario and job files: budgets and estimates of jobs, and quotas of users."""
 
 from __future__ import annotations
 
 from pydantic import model_validator
 
-from rollmux_env.fields import FileModel, Index, NonNegative, Positive
+from rollmux_env.fields import Count, FileModel, Index, NonNegative, Positive
 from rollmux_env.validation_errors import field_error
 
 
@@ -21,6 +21,13 @@ class Budget(FileModel):
         if self.usd is None and self.hours is None:
             raise field_error("needs usd, hours or both")
         return self
+
+
+class Estimate(FileModel):
+    """Length of a job as its owner states it."""
+
+    iterations: Count
+    """Number of iterations that policies see instead of the true one."""
 
 
 class Quota(FileModel):

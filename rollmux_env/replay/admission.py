@@ -7,9 +7,9 @@ from math import inf
 
 from rollmux_env.cluster.demand import demand_of, usd_per_hour
 from rollmux_env.cluster.events import Admitted
-from rollmux_env.cluster.plan import Policy, plans_switches
+from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
-from rollmux_env.replay.run import in_order_of_arrival
+from rollmux_env.replay.run import in_order_of_arrival, initial_state
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.facts import Queued
@@ -89,7 +89,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     Raises:
         PlanError: If the policy broke an invariant.
     """
-    state = State(scenario.cluster, switches=plans_switches(policy))
+    state = initial_state(scenario.cluster, policy)
     scheduler = Scheduler(state, policy)
     why = scheduler.planner.why = {}
     decisions: dict[str, Decision] = {}

@@ -17,6 +17,8 @@ have no `drift`.
   when a rollout reaches its threshold, how fast a tail runs on its share of the nodes, and how fast a rollout runs beside a tail. A
   rollout over several nodes is as slow as on a shared one. Switches are not slowed. Rollouts that neither migrate nor run beside a
   tail are unaffected.
+- A parked job leaves at the end of its iteration, with a checkpoint and without untrained samples. Until then the policy is not
+  asked, so that the place which is meant for another job is kept free. It continues when its pause after the next placement ends.
 - After the last of its `iterations` rollouts the turns of a job on rollout nodes are skipped. When a job departs, moves or dies,
   the phases that it runs, and samples that are not trained, are dropped.
 - With `cluster.network`, concurrent syncs share the link max-min fairly. The syncs of one job run one after the other.
@@ -33,19 +35,18 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from rollmux_env.cluster.plan import Policy, plans_switches
-from rollmux_env.cluster.state import State
+from rollmux_env.cluster.plan import Policy
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.dying import Dying, FailureTimes
 from rollmux_env.replay.failures import NEVER, Failures
 from rollmux_env.replay.replayed import ReplayedJob
-from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
+from rollmux_env.replay.run import Arrivals, Run, initial_state, placements, waits_for_ever
 from rollmux_env.replay.running_jobs import RunningJobs
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.commands import Grant, StartJob, Vacate
+from rollmux_env.scheduler.commands import Grant, StartJob, Vacate, YieldPlace
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.view import DispatchPolicy
@@ -128,7 +129,7 @@ class _Replay:
         failures: Failures | None,
         watch: Watch,
     ) -> None:
-        self.run = Run(scenario, State(scenario.cluster, True, plans_switches(policy)), solo_s={})
+        self.run = Run(scenario, initial_state(scenario.cluster, policy, observed=True), solo_s={})
         self.scheduler = Scheduler(self.run.state, policy, dispatch)
         self.run.decision_s = self.scheduler.planner.decision_s
         self.scenario_jobs = {job.id: job for job in scenario.jobs}
@@ -160,7 +161,7 @@ class _Replay:
             now_s = max(now_s, state.now_s)
             until_s = now_s + INSTANT_S
             now_s = jobs.advance(until_s, now_s)
-            is_due = bool(jobs.departing) or fixed_s <= until_s
+            is_due = bool(jobs.departing or jobs.parking) or fixed_s <= until_s
             if dies_s <= until_s:
                 is_due = dying.strike(until_s, now_s) or is_due
             if fails and dying.back_s < inf:
@@ -168,7 +169,7 @@ class _Replay:
                 continue
             if is_due:
                 self._place(now_s)
-                fixed_s = min(arrivals.next_s, state.pauses.next_end_s(), scheduler.planner.ticks.next_s)
+                fixed_s = min(arrivals.next_s, state.pauses.next_end_s(), scheduler.planner.next_s)
                 if self.watch.check:
                     check_state(state, arrivals.taken + len(losses) - len(dying.away), scheduler.planner.policy.keeps_slo)
             for command in scheduler.members.permits(now_s):
@@ -195,6 +196,9 @@ class _Replay:
         run, scheduler, jobs = self.run, self.scheduler, self.jobs
         assert run.solo_s is not None
         departing, jobs.departing = jobs.departing, []
+        for job_run in jobs.parking:
+            jobs.leave(job_run)
+        jobs.parking = []
         for job_run in sorted(departing, key=lambda job_run: job_run.row):
             run.solo_s[job_run.job.id] = job_run.durations.solo_s(job_run.iteration)
             jobs.leave(jobs.by_id.pop(job_run.job.id))
@@ -209,6 +213,8 @@ class _Replay:
                         jobs.phases.wake(job_run, now_s + run.scenario.cluster.migration_s, "restart")
                     else:
                         jobs.tell(job_run)
+                case YieldPlace(job_id=job_id):
+                    jobs.by_id[job_id].parks = True
                 case Vacate(job_id=job_id):
                     job_run = jobs.by_id[job_id]
                     job_run.saved = job_run.writes = job_run.iteration  # a move writes a checkpoint

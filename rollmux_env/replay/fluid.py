@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmux_env.cluster.plan import Policy, plans_switches
-from rollmux_env.cluster.state import State
+from rollmux_env.cluster.plan import Policy
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.pools import penalty_usd
 from rollmux_env.replay.checks import check_clock, check_state
-from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
+from rollmux_env.replay.run import Arrivals, Run, initial_state, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
 
@@ -28,13 +27,13 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         InputError: If the policy asks to be woken so often that the replay would not end.
         PlanError: If a plan of the policy breaks an invariant, or jobs wait and no event remains.
     """
-    run = Run(scenario, State(scenario.cluster, switches=plans_switches(policy)))
+    run = Run(scenario, initial_state(scenario.cluster, policy))
     state = run.state
     scheduler = Scheduler(state, policy)
     run.decision_s = scheduler.planner.decision_s
     arrivals = Arrivals(scenario)
     while state.departed < len(scenario.jobs):
-        now_s = min(arrivals.next_s, state.next_change_s(), scheduler.planner.ticks.next_s)
+        now_s = min(arrivals.next_s, state.next_change_s(), scheduler.planner.next_s)
         if not np.isfinite(now_s):
             raise PlanError(waits_for_ever(state))
         now_s = max(now_s, state.now_s)

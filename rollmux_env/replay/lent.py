@@ -20,13 +20,13 @@ from scipy.optimize import linprog
 
 from rollmux_env.cluster.events import JobProgress
 from rollmux_env.cluster.group import Group
-from rollmux_env.cluster.plan import Policy, plans_switches
+from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.unsupported import refuse_network
 from rollmux_env.replay.checks import check_state
-from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
+from rollmux_env.replay.run import Arrivals, Run, initial_state, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Vacate
 from rollmux_env.scheduler.core import Scheduler
@@ -118,7 +118,7 @@ def replay_lent(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
     refuse_network(scenario.cluster, "lend=true")
     if scenario.cluster.one_device:
         raise InputError("cluster.one_device: does not go with lend=true: rollouts run on the training nodes anyway")
-    run = Run(scenario, State(scenario.cluster, observed=True, switches=plans_switches(policy)))
+    run = Run(scenario, initial_state(scenario.cluster, policy, observed=True))
     state, scheduler, arrivals = run.state, Scheduler(run.state, policy), Arrivals(scenario)
     run.decision_s = scheduler.planner.decision_s
     running: dict[str, _Running] = {}

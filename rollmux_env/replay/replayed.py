@@ -87,6 +87,7 @@ class ReplayedJob:
         every: Number of iterations between two checkpoints.
         saved: Iteration of the last checkpoint.
         writes: Iteration of the checkpoint that is being written, or `saved`.
+        parks: Whether the job leaves its place at the end of its iteration, to be parked.
     """
 
     __slots__ = (
@@ -110,6 +111,7 @@ class ReplayedJob:
         "left_s",
         "nodes",
         "nodes_by_share",
+        "parks",
         "passed",
         "placed",
         "rate",
@@ -141,7 +143,7 @@ class ReplayedJob:
         self.every = every
         self.ahead = job.staleness
         self.last = inf if job.iterations is None else begins + job.iterations
-        self.placed = False
+        self.placed = self.parks = False
         self.busy_s = {"rollout": 0.0, "training": 0.0}  # node-seconds of running phases, by pool
         self.stamp = self.void = -1
         self.runs: dict[PhaseName, tuple[float, float]] = {}

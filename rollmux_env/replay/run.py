@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from rollmux_env.cluster.events import Event
+from rollmux_env.cluster.plan import plans_switches
 from rollmux_env.cluster.state import State
+from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.failures import FailureLog
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.order import half_life_h
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.quotas import Quotas, held_words
 
@@ -83,6 +86,11 @@ class Run:
 def in_order_of_arrival(scenario: Scenario) -> list[Job]:
     """Return the scenario's jobs by `arrival_s`; jobs that arrive together keep the file's order."""
     return sorted(scenario.jobs, key=lambda job: job.arrival_s)
+
+
+def initial_state(cluster: Cluster, policy: object, observed: bool = False) -> State:
+    """Return the empty state that a policy asks for."""
+    return State(cluster, observed, plans_switches(policy), half_life_h(policy))
 
 
 class Arrivals:

@@ -26,8 +26,9 @@ class RunningJobs:
         keeps: Whether phases are recorded in `run.phases`.
 
     Attributes:
-        by_id: Jobs by id, including those that a move is taking to another place.
+        by_id: Jobs by id, including those that a move is taking to another place, and parked ones.
         departing: Jobs that have done their last iteration.
+        parking: Jobs that have done an iteration and are to be parked.
         phases: Running phases of the jobs.
         listener: Receiver of facts: the scheduler, or a recorder while the scheduler is away.
     """
@@ -40,6 +41,7 @@ class RunningJobs:
         self._link: SharedLink[ReplayedJob] | None = None if network is None else SharedLink(network.link_gbps)
         self.by_id: dict[str, ReplayedJob] = {}
         self.departing: list[ReplayedJob] = []
+        self.parking: list[ReplayedJob] = []
         self.phases = RunningPhases(run, scheduler.members.migration, keeps)
         self.listener = scheduler
 
@@ -180,6 +182,13 @@ class RunningJobs:
             self.departing.append(job_run)
             return
         self.listener.jobs.iterated(job_run.progress())
+        if job_run.parks:
+            job_run.saved = job_run.writes = job_run.iteration
+            self._stop(job_run, now_s)
+            self.listener.jobs.yielded(job.id)
+            job_run.placed = job_run.parks = False
+            self.parking.append(job_run)
+            return
         if job_run.iteration - job_run.saved >= job_run.every:
             if job_run.writes > job_run.saved:  # the last checkpoint is still being written
                 self.tell(job_run)

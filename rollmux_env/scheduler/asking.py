@@ -5,10 +5,12 @@ An exception, or an answer that is no plan, becomes a one-line error that says w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from rollmux_env.cluster.events import Event, Placement
-from rollmux_env.cluster.plan import Move, Place, Plan, Policy, Wait
+from rollmux_env.cluster.estimates import as_estimated
+from rollmux_env.cluster.events import Arrived, Event, Placement
+from rollmux_env.cluster.plan import Action, Park, Plan, Policy, Wait
 from rollmux_env.cluster.snapshot import Snapshot
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
@@ -18,7 +20,7 @@ _NUMBERS = ("new_rollout_nodes", "training_nodes", "shape")
 
 
 def ask(policy: Policy, state: State, event: Event) -> Plan:
-    """Return a policy's answer to an event. A user's policy is shown a snapshot of the state.
+    """Return a policy's answer to an event. It sees jobs with their estimates; a user's policy is shown a snapshot of the state.
 
     Args:
         policy: Placement policy.
@@ -28,18 +30,21 @@ def ask(policy: Policy, state: State, event: Event) -> Plan:
     Raises:
         PlanError: If the policy raised something, or its answer is no plan.
     """
+    if isinstance(event, Arrived) and state.tables.estimated:
+        event = replace(event, job=state.tables.estimated.get(state.row(event.job.id), event.job))
     plan: Any = guarded(policy.decide)(shown_to(policy, state), event)
-    if not isinstance(plan, tuple | list) or not all(isinstance(action, Place | Move | Wait) for action in plan):
-        raise PlanError(f"the policy's decide returned {brief(plan)}, which is no tuple of Place, Move and Wait")
+    if not isinstance(plan, tuple | list) or not all(isinstance(action, Action) for action in plan):
+        raise PlanError(f"the policy's decide returned {brief(plan)}, which is no tuple of Place, Move, Park and Wait")
     return tuple(_checked(action) for action in plan) if is_users(policy) else tuple(plan)
 
 
 def shown_to(policy: object, state: State) -> State:
-    """Return the state that a policy is shown: the state itself, or a snapshot for a user's policy."""
+    """Return the state that a policy is shown: with estimates of its jobs' lengths, and as a snapshot for a user's policy."""
+    state = as_estimated(state)
     return Snapshot(state) if is_users(policy) else state
 
 
-def _checked(action: Place | Move | Wait) -> Place | Move | Wait:
+def _checked(action: Action) -> Action:
     """Return an action of a user's plan with plain Python numbers.
 
     Raises:
@@ -47,7 +52,7 @@ def _checked(action: Place | Move | Wait) -> Place | Move | Wait:
     """
     if not isinstance(action.job_id, str):
         raise PlanError(f"P1: the plan names job {brief(action.job_id)}, which is no text")
-    if isinstance(action, Wait):
+    if isinstance(action, Wait | Park):
         return action
     place = action.placement
     if not isinstance(place, Placement):

@@ -118,6 +118,16 @@ class Vacate(NamedTuple):
     job_id: str
 
 
+class YieldPlace(NamedTuple):
+    """The order to leave the job's place at the end of its iteration, and to wait for another one.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
+
+    job_id: str
+
+
 class AtRisk(NamedTuple):
     """The warning that a job breaks its SLO if it continues at its recent speed.
 
@@ -142,7 +152,7 @@ class Evict(NamedTuple):
     job_id: str
 
 
-Command = Lend | StartJob | KeepWaiting | Grant | Shrink | Grow | Vacate | AtRisk | Evict
+Command = Lend | StartJob | KeepWaiting | Grant | Shrink | Grow | Vacate | YieldPlace | AtRisk | Evict
 
 # The facts that may answer each command. Any job may fail at any time, and be halted once the run stops.
 ANSWERS: dict[type[Command], tuple[type[facts.Fact], ...]] = {
@@ -153,6 +163,7 @@ ANSWERS: dict[type[Command], tuple[type[facts.Fact], ...]] = {
     Shrink: (facts.Shrunk, facts.Finished, facts.Vacated, facts.Failed, facts.Halted),
     Grow: (),
     Vacate: (facts.Vacated, facts.Left, facts.Failed, facts.Halted),
+    YieldPlace: (facts.YieldedPlace, facts.Left, facts.Failed, facts.Halted),
     AtRisk: (),
     Evict: (facts.Cleared,),
 }

@@ -34,7 +34,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.commands import Command, KeepWaiting, StartJob, Vacate
+from rollmux_env.scheduler.commands import Command, KeepWaiting, StartJob, Vacate, YieldPlace
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.jobs import Jobs
@@ -97,7 +97,7 @@ class Scheduler:
         self.state = state
         self.nodes = nodes
         self.restrictions = Restrictions()
-        self.planner = Planner(state, policy, self.restrictions, nodes)
+        self.planner = Planner(state, policy, self.restrictions, nodes, parks_later=dispatch is not None)
         self.review = None if make_policy is None else Review(make_policy)
         self.guests = Guests()
         self.settling: Settling | None = None
@@ -182,7 +182,8 @@ class Scheduler:
     @property
     def asks(self) -> bool:
         """Whether the policy may be asked: whether as many nodes are free as the state says."""
-        return not self.members.stopped and (self.settling is None or self.settling.is_settled)
+        settled = self.settling is None or self.settling.is_settled
+        return settled and not self.members.stopped and self.planner.reserved is None
 
     @property
     def stuck(self) -> bool:
@@ -231,6 +232,7 @@ class Scheduler:
             return
         # 6. Say where jobs are now, and lend free nodes to guests.
         yield from self._said(planner.events[first:])
+        yield from map(YieldPlace, planner.take_parks())
         for arrival in news.arriving:
             if arrival.job.id in self.state.waiting:
                 yield KeepWaiting(arrival.job.id)
@@ -246,7 +248,9 @@ class Scheduler:
                     if job_id in seats:
                         yield StartJob(job_id, seats[job_id].seating)
                 case Admitted(job_id=job_id):
-                    yield self.members.place(job_id)
+                    place = self.members.place(job_id)
+                    if not self.state.is_paused(job_id):  # a job that was parked begins when its pause ends
+                        yield place
                 case Moved(job_id=job_id):
                     seats[job_id].moving = True
                     yield Vacate(job_id)
@@ -254,11 +258,11 @@ class Scheduler:
     def _is_due(self, now_s: float) -> bool:
         """Return whether there is anything to decide about placements."""
         news = self.jobs.news
-        if news.resumed or news.departed or news.withdrawn or news.arriving:
+        if news.resumed or news.departed or news.withdrawn or news.arriving or news.parked:
             return True
         if self.settling is not None and self.settling.is_due:
             return True
-        if self.planner.ticks.next_s <= now_s + INSTANT_S or (self.planner.owes and self.asks):
+        if self.planner.next_s <= now_s + INSTANT_S or (self.planner.owes and self.asks):
             return True
         return (self.review is not None and self.review.is_due) or (self.guests.waiting and not self.guests.present)
 
@@ -310,6 +314,7 @@ def _takes(jobs: Jobs, members: Members, guests: Guests, settling: Settling | No
         facts.Vacated: jobs.vacated,
         facts.PauseEnded: jobs.resumed,
         facts.Left: jobs.left,
+        facts.YieldedPlace: jobs.yielded,
         facts.Failed: jobs.failed,
         facts.Cleared: jobs.cleared,
         facts.Halted: jobs.halted,

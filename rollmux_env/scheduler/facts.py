@@ -234,6 +234,14 @@ class Left(NamedTuple):
     over_budget: bool = False
 
 
+class YieldedPlace(_OfJob):
+    """Departure of a parked job from its place between two iterations, with its progress saved.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
+
+
 class Failed(_OfJob):
     """Failure of a job, loss of one of its processes, or its cancellation. It gets no more permits.
 
@@ -326,6 +334,7 @@ Fact = (
     | Vacated
     | PauseEnded
     | Left
+    | YieldedPlace
     | Failed
     | Cleared
     | Halted

@@ -133,6 +133,13 @@ class Jobs:
         self._members.leave(job_id)
         self._depart(job_id, over_budget)
 
+    def yielded(self, job_id: str) -> None:
+        """Remove a job from its group, and queue its wait for another place for the next decision."""
+        self._members.leave(job_id)
+        self.news.parked.append(job_id)
+        if self._review is not None:
+            self._review.forget(job_id)
+
     def end_stays(self, now_s: float) -> None:
         """Let jobs depart that have finished their stay or exhausted their budget by now, as in the fluid replay.
 

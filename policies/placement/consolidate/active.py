@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.placement.stays import iterations_done
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.plan import Move, Place, Plan
+from rollmux_env.cluster.remaining import iterations_done
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records, View, begin_with, group_table, joined, rows_of_shapes
 

@@ -54,7 +54,7 @@ IMPOSSIBLE: dict[str, tuple[Event, str]] = {
     "no such group": (Admitted(1.0, "b", Placement(7, (0,), 0, 0)), "P2: job b cannot join group 7: there is none"),
     "nobody": (Moved(1.0, "nobody", ALONE), "job nobody is not running"),
     "a move of a waiting job": (Moved(1.0, "b", ALONE), "job b is not running"),
-    "no pause": (Resumed(1.0, "a"), "job a is not in the pause of a move"),
+    "no pause": (Resumed(1.0, "a"), "job a is not in a pause"),
     "not there": (Departed(1.0, "b"), "job b is not running"),
     "running": (Withdrawn(1.0, "a"), "job a is not waiting"),
     "unknown times": (Reprofiled(1.0, model(make_job("c"))), "job c has not arrived"),

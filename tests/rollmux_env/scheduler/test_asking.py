@@ -58,7 +58,10 @@ def _module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [
         (["bench", QUICKSTART, "-p", "raising_policy:Raising"], LINE),
         (["plan", QUICKSTART, "-p", "raising_policy:Raising"], LINE),
-        (["bench", QUICKSTART, "-p", "raising_policy:Late"], "decide returned None, which is no tuple of Place, Move and Wait"),
+        (
+            ["bench", QUICKSTART, "-p", "raising_policy:Late"],
+            "decide returned None, which is no tuple of Place, Move, Park and Wait",
+        ),
         (["bench", QUICKSTART, "-p", "raising_policy:NeverMade"], "raising_policy:NeverMade: LookupError: no weights"),
         (["bench", QUICKSTART, "-p", "stopping_policy:Never"], "cannot import stopping_policy: SystemExit: 3"),
     ],

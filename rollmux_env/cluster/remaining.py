@@ -1,0 +1,77 @@
+"""The work that jobs have done and have left, in seconds of T_solo, and the value of learning that from departures."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollmux_env.cluster.state import State
+from rollmux_env.kernel.tables import NOWHERE, Floats, Ints
+
+LEAST_S = 60.0  # a job has at least this much left
+ENOUGH = 20  # number of departed jobs from which their lengths are used
+_SPANS_H = np.array([2.0**k for k in range(-1, 9)])  # 0.5, 1, 2, ..., 256
+
+
+def iterations_done(state: State, rows: Ints) -> Floats:
+    """Return `State.iterations_done` of each job, shape (n,)."""
+    jobs, groups = state.view.jobs, state.view.groups
+    done, group = jobs["done"][rows], jobs["group"][rows]
+    if state.observed:
+        return np.asarray(done)
+    ran_s = np.maximum(0.0, state.now_s - np.maximum(groups["since_s"][group], jobs["paused_until_s"][rows]))
+    return np.asarray(done + np.divide(ran_s, groups["period_s"][group], out=np.zeros(rows.size), where=group != NOWHERE))
+
+
+def done_s(state: State, rows: Ints) -> Floats:
+    """Return the work that jobs have done, shape (n,)."""
+    return np.asarray(iterations_done(state, rows) * state.view.jobs["solo_s"][rows])
+
+
+def left_s(state: State, rows: Ints) -> Floats:
+    """Return the work that jobs have left, at least `LEAST_S`; of a job with a fixed stay the rest of it, shape (n,)."""
+    jobs = state.view.jobs
+    iterations, waits = jobs["iterations"][rows], jobs["group"][rows] == NOWHERE
+    fixed = np.isinf(iterations)
+    stay_s = np.where(waits, jobs["duration_s"][rows], jobs["leaves_s"][rows] - state.now_s)
+    left = np.where(fixed, 0.0, iterations) - iterations_done(state, rows)
+    return np.asarray(np.maximum(LEAST_S, np.where(fixed, stay_s, left * jobs["solo_s"][rows])))
+
+
+def learned_h(state: State, rows: Ints) -> Floats | None:
+    """Return the inverse of the Gittins index of each job in hours of T_solo, shape (n,): the time left, as departures teach it.
+
+    The index of a job that has done the work a is the largest ratio, over spans d of 0.5 to 256 h, of the chance that it is done
+    within d to the mean time that it takes of d. Lengths are those of the last `KEPT` departed jobs of its class, or of all classes
+    while fewer than `ENOUGH` of it have departed. A job that is longer than all of these has as much left as it has done.
+
+    Args:
+        state: State of the cluster.
+        rows: Rows of the jobs, shape (n,).
+
+    Returns:
+        Hours, or None while fewer than `ENOUGH` jobs have departed.
+    """
+    stays = state.stays
+    if len(stays.lengths_h) < ENOUGH:
+        return None
+    done_h, index = done_s(state, rows) / 3600, np.zeros(rows.size)
+    names = np.array([state.tables.models[row].class_name for row in rows.tolist()], dtype=object)
+    for name in set(names.tolist()):
+        own = names == name
+        of_class = stays.lengths_of_class_h.get(name, {})
+        lengths = of_class if len(of_class) >= ENOUGH else stays.lengths_h
+        index[own] = _left_h(np.sort(np.fromiter(lengths.values(), float, len(lengths))), done_h[own])
+    return index
+
+
+def _left_h(lengths_h: Floats, done_h: Floats) -> Floats:
+    """Return the inverse of the Gittins index for each amount of work done, from ascending lengths."""
+    sums = np.append(0.0, np.cumsum(lengths_h))
+    longer_from = np.searchsorted(lengths_h, done_h, side="right")
+    until = np.searchsorted(lengths_h, done_h[:, None] + _SPANS_H, side="right")
+    ended = until - longer_from[:, None]  # jobs that are done within each span
+    beyond = lengths_h.size - until
+    spent_h = sums[until] - sums[longer_from][:, None] - ended * done_h[:, None] + beyond * _SPANS_H
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = (spent_h / ended).min(axis=1)  # infinite where none is done within the longest span
+    return np.where(longer_from < lengths_h.size, left, done_h)

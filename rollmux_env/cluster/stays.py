@@ -1,0 +1,64 @@
+"""The stays of jobs over time: when they got their places, those that are parked, and how long those were that have departed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+KEPT = 200  # number of departed jobs whose lengths are kept, of each class and in all
+
+
+class ParkedStay(NamedTuple):
+    """The stay of a parked job so far.
+
+    Attributes:
+        since_s: Time since when it has had no place, in seconds.
+        placed_s: Time for which it has had places, in seconds.
+    """
+
+    since_s: float
+    placed_s: float
+
+
+class Stays:
+    """The stays of jobs, by id.
+
+    Attributes:
+        since_s: Time at which each running job got its present place, by admission or move, in seconds.
+        parked: Jobs that are parked.
+        lengths_h: Lengths of the last departed jobs in hours of T_solo, in order of departure.
+        lengths_of_class_h: The same by the jobs' class.
+    """
+
+    def __init__(self) -> None:
+        self.since_s: dict[str, float] = {}
+        self.parked: dict[str, ParkedStay] = {}
+        self.lengths_h: dict[str, float] = {}
+        self.lengths_of_class_h: dict[str, dict[str, float]] = {}
+
+    def copy(self) -> Stays:
+        """Return independent records."""
+        twin = Stays()
+        twin.since_s, twin.parked, twin.lengths_h = self.since_s.copy(), self.parked.copy(), self.lengths_h.copy()
+        twin.lengths_of_class_h = {name: lengths.copy() for name, lengths in self.lengths_of_class_h.items()}
+        return twin
+
+    # The following methods are for `apply` only.
+
+    def end(self, job_id: str, class_name: str, length_h: float) -> None:
+        """Record that a job has departed.
+
+        Args:
+            job_id: Identifier of the job.
+            class_name: Class of the job.
+            length_h: Work that it has done, in hours of T_solo.
+        """
+        del self.since_s[job_id]
+        for lengths in (self.lengths_h, self.lengths_of_class_h.setdefault(class_name, {})):
+            lengths[job_id] = length_h
+            if len(lengths) > KEPT:
+                del lengths[next(iter(lengths))]
+
+    def begin_again(self, job_id: str, class_name: str) -> None:
+        """Forget the length of a job that arrives again: its departure was none."""
+        self.lengths_h.pop(job_id, None)
+        self.lengths_of_class_h.get(class_name, {}).pop(job_id, None)

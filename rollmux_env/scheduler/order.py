@@ -1,0 +1,248 @@
+"""The order in which waiting jobs are served, as options of a policy: `order`, `backfill`, `park` and what belongs to them.
+
+Jobs are served by priority, then by the key of an order, lower first, then by arrival. Keys are computed at the present time, and
+compared exactly. They hold for running jobs too, for parking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite, isnan
+from typing import Any, Protocol
+
+import numpy as np
+
+from rollmux_env.cluster.remaining import done_s, learned_h, left_s
+from rollmux_env.cluster.state import HALF_LIFE_H, State
+from rollmux_env.errors import InputError, PlanError
+from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.scheduler.asking import shown_to
+from rollmux_env.user_code import brief, guarded, is_users
+from rollmux_env.validation_errors import not_one_of
+
+OPTIONS = ("order", "backfill", "park", "half_life_h", "starve_h", "factor")
+
+
+class Order(Protocol):
+    """An order of waiting jobs."""
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
+        """Return a key for each job, waiting or running: the job with the lowest one is served first.
+
+        Args:
+            state: State of the cluster, for reading only.
+            job_ids: Identifiers of the jobs.
+        """
+        ...
+
+
+class FirstCome:
+    """Order by arrival."""
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
+        """Return 0 for each job."""
+        return [0.0] * len(job_ids)
+
+
+class Shortest:
+    """Order by the work that jobs have left, over their weight."""
+
+    unit, scale = "h", 3600.0
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> Floats:
+        """Return seconds of T_solo, shape (n,)."""
+        rows = rows_of(state, job_ids)
+        return np.asarray(left_s(state, rows) / weights(state, rows))
+
+
+class Area:
+    """Order by the work that jobs have left times the nodes that they ask for, over their weight."""
+
+    unit, scale = "node-hours", 3600.0
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> Floats:
+        """Return node-seconds, shape (n,)."""
+        rows = rows_of(state, job_ids)
+        return np.asarray(left_s(state, rows) * _nodes(state, rows) / weights(state, rows))
+
+
+class Attained:
+    """Order by the work that jobs have done times the nodes that they ask for, over their weight, as in Tiresias.
+
+    J. Gu et al.: Tiresias: A GPU Cluster Manager for Distributed Deep Learning. NSDI 2019.
+    """
+
+    unit, scale = "node-hours done", 3600.0
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> Floats:
+        """Return node-seconds, shape (n,)."""
+        rows = rows_of(state, job_ids)
+        return np.asarray(done_s(state, rows) * _nodes(state, rows) / weights(state, rows))
+
+
+class Gittins:
+    """Order by the inverse of the Gittins index of jobs whose lengths are learned from departures, times nodes over weight.
+
+    Until enough jobs have departed it is `Attained`.
+    """
+
+    unit, scale = "expected node-hours", 1.0
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
+        """Return node-hours, shape (n,)."""
+        rows = rows_of(state, job_ids)
+        if (left_h := learned_h(state, rows)) is None:
+            return Attained().keys(state, job_ids)
+        return np.asarray(_nodes(state, rows) / weights(state, rows) * left_h)
+
+
+class Fair:
+    """Order by the usage of the jobs' users: nodes that they have been charged over time, halved every half-life."""
+
+    unit, scale = "node-hours used", 1.0
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
+        """Return node-hours."""
+        users = [state.job(job_id).user for job_id in job_ids]
+        usage = {user: state.charges.usage_h(user, state.now_s) for user in {*users}}
+        return [usage[user] for user in users]
+
+
+ORDERS: dict[str, Callable[[], Order]] = {
+    "fcfs": FirstCome,
+    "shortest": Shortest,
+    "area": Area,
+    "attained": Attained,
+    "gittins": Gittins,
+    "fair": Fair,
+}
+
+
+def rows_of(state: State, job_ids: Sequence[str]) -> Ints:
+    """Return the rows of jobs in the job table, shape (n,)."""
+    return np.fromiter(map(state.tables.job_rows.__getitem__, job_ids), np.int64, len(job_ids))
+
+
+def weights(state: State, rows: Ints) -> Floats:
+    """Return the weight of each job, shape (n,)."""
+    models = state.tables.models
+    return np.fromiter((models[row].weight for row in rows.tolist()), float, rows.size)
+
+
+def _nodes(state: State, rows: Ints) -> Floats:
+    """Return the nodes that each job asks for on both sides in shape 0, shape (n,)."""
+    jobs = state.view.jobs
+    own = np.where(jobs["more_shapes"][rows] > 0, jobs["first_shape"][rows], rows)
+    return np.asarray((jobs["rollout_nodes"][own] + jobs["training_nodes"][own]).astype(float))
+
+
+@dataclass(frozen=True)
+class QueueRules:
+    """The rules by which waiting jobs are served.
+
+    Attributes:
+        order: Order of the jobs of a priority.
+        name: Name of the order.
+        backfill: Whether a job that gets no place is passed over.
+        park: Whether running jobs may be parked for waiting ones.
+        half_life_h: Time after which the usage of a user counts half, hours.
+        starve_h: Time that a job waits, in hours, after which no job behind it is served before it.
+        factor: Number of times by which the key of a running job exceeds that of a waiting one of its priority for which it is
+            parked.
+
+    Raises:
+        InputError: If an option has an invalid value.
+    """
+
+    order: Order
+    name: str
+    backfill: bool
+    park: bool = False
+    half_life_h: float = HALF_LIFE_H
+    starve_h: float = inf
+    factor: float = 1.5
+
+    def __post_init__(self) -> None:
+        for name in ("backfill", "park"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise InputError(f"{name}: must be true or false, not {value!r}")
+        for name, least in (("half_life_h", 0.0), ("starve_h", 0.0), ("factor", 1.0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
+                raise InputError(f"{name}: must be a number, not {value!r}")
+            if value < least or value == 0 or (name != "starve_h" and not isfinite(value)):
+                raise InputError(f"{name}: must be {'above 0' if not least else 'at least 1'}, not {value:g}")
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> list[float]:
+        """Return the key of each job. The order sees jobs with their estimates.
+
+        Raises:
+            PlanError: If an order of a user's raised something, or returned no such numbers.
+        """
+        if not job_ids:
+            return []
+        answer: Any = guarded(self.order.keys, "the order")(shown_to(self.order, state), [*job_ids])
+        if not is_users(self.order):
+            return [*map(float, answer)]
+        try:
+            keys = [float(key) for key in answer]
+        except Exception:
+            raise PlanError(f"the order's keys returned {brief(answer)}, which are no numbers") from None
+        if len(keys) != len(job_ids):
+            raise PlanError(f"the order's keys returned {len(keys)} numbers for {len(job_ids)} jobs")
+        if (wrong := next((key for key in keys if isnan(key) or (self.park and key < 0)), None)) is not None:
+            raise PlanError(f"the order's keys returned {wrong:g}" + ("; with park=true they are at least 0" if self.park else ""))
+        return keys
+
+
+def rules_of(policy: object) -> QueueRules | None:
+    """Return the rules by which a policy wants the queue to be served, or None for one first-come queue without backfill."""
+    return getattr(policy, "queue_rules", None)
+
+
+def half_life_h(policy: object) -> float:
+    """Return the time after which the usage of a user counts half under a policy, hours."""
+    rules = rules_of(policy)
+    return HALF_LIFE_H if rules is None else rules.half_life_h
+
+
+def queue_rules(options: Mapping[str, Any], own: Callable[[str], Order]) -> QueueRules | None:
+    """Return the rules that options name, or None if there are none of `OPTIONS`.
+
+    Args:
+        options: Values by name.
+        own: Function that creates an order from `module:Class`.
+
+    Raises:
+        InputError: If there is no such order, or an option has an invalid value.
+    """
+    given = {name: value for name, value in options.items() if name in OPTIONS}
+    if not given:
+        return None
+    name = given.pop("order", None)
+    if name is None:
+        raise InputError(f"{next(iter(given))}: goes with order, which is missing")
+    if not isinstance(name, str) or (":" not in name and name not in ORDERS):
+        raise InputError(f"order: {not_one_of(str(name), sorted(ORDERS), ', or module:Class of your own')}")
+    order = own(name) if ":" in name else ORDERS[name]()
+    if not callable(getattr(order, "keys", None)):
+        raise InputError(f"order: {name} has no method `keys`")
+    return QueueRules(order, name, given.pop("backfill", name == "fcfs"), **given)
+
+
+def sequence(state: State, rules: QueueRules | None) -> list[str]:
+    """Return the waiting jobs in the order in which they are served."""
+    waiting = state.waiting
+    if rules is None or len(waiting) < 2:
+        return [*waiting]
+    keys = rules.keys(state, waiting)
+    priorities = [-state.job(job_id).priority for job_id in waiting]
+    return [waiting[k] for k in np.lexsort((keys, priorities)).tolist()]  # stable: else in the order of the queue
+
+
+def may_be_passed(state: State, rules: QueueRules, job_id: str) -> bool:
+    """Return whether jobs behind a waiting job without a place may be served: with backfill, unless it has waited too long."""
+    parked = state.stays.parked.get(job_id)
+    waited_s = state.now_s - state.job(job_id).arrival_s - (0.0 if parked is None else parked.placed_s)
+    return rules.backfill and waited_s <= rules.starve_h * 3600
