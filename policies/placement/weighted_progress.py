@@ -15,14 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from policies.placement.stays import known_stays
 from rollmux_env import portable
 from rollmux_env.cluster.candidates import CandidateTable, candidates
+from rollmux_env.cluster.remaining import left_s
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 
-_SHORTEST_S = 60.0  # a job never counts as shorter, so that one about to end does not outweigh all others
 _LARGER = 1e-9  # relative difference from which a later candidate is better than an earlier one
 
 
@@ -53,12 +52,6 @@ class Urgency:
         """Return the urgency of running or waiting jobs by row of the job table, shape (n,)."""
         weight = np.array([getattr(state.tables.models[row], "weight", 1.0) for row in rows.tolist()])
         return np.asarray(weight * portable.power(3600 / left_s(state, rows), self.alpha) if self.alpha else weight)
-
-
-def left_s(state: State, rows: Ints) -> Floats:
-    """Return the seconds left of each job's work, at T_solo an iteration and at least a minute, shape (n,)."""
-    stay_h, iterations = known_stays(state, rows)
-    return np.maximum(_SHORTEST_S, np.where(np.isinf(iterations), stay_h * 3600, iterations * state.view.jobs["solo_s"][rows]))
 
 
 @dataclass(frozen=True)
