@@ -217,18 +217,18 @@ def queue_rules(options: Mapping[str, Any], own: Callable[[str], Order]) -> Queu
     Raises:
         InputError: If there is no such order, or an option has an invalid value.
     """
-    given = {name: value for name, value in options.items() if name in OPTIONS}
-    if not given:
+    others = {name: value for name, value in options.items() if name in OPTIONS}
+    if not others:
         return None
-    name = given.pop("order", None)
+    name = others.pop("order", None)
     if name is None:
-        raise InputError(f"{next(iter(given))}: goes with order, which is missing")
+        raise InputError(f"{next(iter(others))}: goes with order, which is missing")
     if not isinstance(name, str) or (":" not in name and name not in ORDERS):
         raise InputError(f"order: {not_one_of(str(name), sorted(ORDERS), ', or module:Class of your own')}")
     order = own(name) if ":" in name else ORDERS[name]()
     if not callable(getattr(order, "keys", None)):
         raise InputError(f"order: {name} has no method `keys`")
-    return QueueRules(order, name, given.pop("backfill", name == "fcfs"), **given)
+    return QueueRules(order, name, others.pop("backfill", name == "fcfs"), **others)
 
 
 def sequence(state: State, rules: QueueRules | None) -> list[str]:

@@ -23,13 +23,13 @@ def parkable_for(state: State, rules: QueueRules, job_id: str) -> list[str]:
     running = [*state.stays.since_s]
     *keys, own_key = rules.keys(state, [*running, job_id])
     own_priority, most = state.job(job_id).priority, rules.factor * own_key
-    found = []
+    choices = []
     for other, key in zip(running, keys, strict=True):
         priority = state.job(other).priority
         if priority < own_priority or (priority == own_priority and key > most):
             row = state.row(other)
-            found.append((priority, -key, -float(state.tables.job_records["arrival_s"][row]), -row, other))
-    legal = (other for *_, other in sorted(found) if may_park(state, other))
+            choices.append((priority, -key, -float(state.tables.job_records["arrival_s"][row]), -row, other))
+    legal = (other for *_, other in sorted(choices) if may_park(state, other))
     return [other for other, _ in zip(legal, range(_MOST_TRIED), strict=False)]
 
 
