@@ -62,7 +62,7 @@ def _member(name: str, member: Any) -> str | None:
 
 
 def _signature(name: str, thing: Any, one_line: bool = False) -> str:
-    if inspect.isclass(thing) and (issubclass(thing, BaseModel | Exception) or inspect.isabstract(thing)):
+    if inspect.isclass(thing) and (issubclass(thing, BaseModel | BaseException) or inspect.isabstract(thing)):
         return ""
     signature = inspect.signature(thing)
     parameters = [parameter for key, parameter in signature.parameters.items() if key != "self"]
