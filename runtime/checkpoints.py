@@ -130,7 +130,7 @@ def newest(folder: Path, most: int, recorded: Collection[int] | None = None) -> 
     for iterations in reversed(numbers(folder)):
         if iterations <= most and (recorded is None or iterations in recorded):
             place = place_of(folder, iterations)
-            problem = damage(place)
+            problem = find_damage(place)
             if problem is None:
                 return ResumePoint(iterations, place, tuple(problems))
             problems.append(problem)
@@ -166,7 +166,7 @@ def place_of(folder: Path, iterations: int) -> Path:
     return folder / f"{iterations:06d}"
 
 
-def damage(place: Path) -> str | None:
+def find_damage(place: Path) -> str | None:
     """Return a line about the damage of a checkpoint, or None if it is intact."""
     name = one_line(str(place), 4096)
     try:

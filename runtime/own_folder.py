@@ -46,7 +46,7 @@ class OwnFolder:
         """Path of a folder in it for Ray, which makes that writable for every user; this folder's permissions keep them out."""
         return f"{self.path}/ray"
 
-    def doubt(self) -> str | None:
+    def problem(self) -> str | None:
         """Return the reason why this folder may not be RollMux's, or None if it is and may be removed."""
         path = Path(self.path)
         if not path.is_absolute() or os.path.normpath(self.path) != self.path or not path.name.startswith((PREFIX, SPARE)):
@@ -69,12 +69,12 @@ class OwnFolder:
 
     def remove(self) -> None:
         """Remove the folder with its contents, if it is certainly RollMux's."""
-        if self.doubt() is None:
+        if self.problem() is None:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def leftover(self) -> str | None:
         """Return a line about a folder that is left alone and may have to be removed by hand, or None if there is no doubt."""
-        doubt = self.doubt()
+        doubt = self.problem()
         if doubt is None or not os.path.isabs(self.path) or not os.path.lexists(self.path):
             return None
         name = one_line(self.path, 4096)
@@ -109,7 +109,7 @@ def left_folders() -> Iterator[OwnFolder]:
     for path in sorted({path for parent in _parents() for path in parent.glob(f"{SPARE}*")}):
         with contextlib.suppress(InputError, OSError, ValidationError):
             own = TypeAdapter(OwnFolder).validate_json(read_file(path / _NOTE), strict=True)
-            if own.path == str(path) and own.doubt() is None:
+            if own.path == str(path) and own.problem() is None:
                 with (path / _NOTE).open("rb") as note:
                     fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     yield own

@@ -59,7 +59,7 @@ class WorkerHandle(Protocol):
         """
         ...
 
-    def beside(self, method: str, *arguments: Any) -> Any:
+    def call_concurrently(self, method: str, *arguments: Any) -> Any:
         """Begin a call that does not wait for the call in progress; see `call`.
 
         Only for a job that is asynchronous or has reward workers.
@@ -118,7 +118,7 @@ class Session(Protocol):
         """Stop the rollout when a number of responses have ended, or None for never."""
         ...
 
-    def beside(self) -> Session:
+    def second_session(self) -> Session:
         """Return a session for a second thread of the job, with permits for itself."""
         ...
 
@@ -375,9 +375,9 @@ class RuntimeHook:
         session = _here()
         return session.nodes(pool) if session is not None else ()
 
-    def beside(self) -> Session:
+    def second_session(self) -> Session:
         """Return a session for the other side of an asynchronous job, for `set_side` in a separate thread."""
-        return self._run.beside()
+        return self._run.second_session()
 
     def pause(self, pauses: bool) -> None:
         """Let rollouts of an asynchronous job raise instead of waiting for permits, or end that. A rollout with a permit continues.

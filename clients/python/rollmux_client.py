@@ -360,7 +360,7 @@ class Turns:
         """Let a fresh owner continue with an earlier iteration. Its init and its first sync are not repeated."""
         self.rollouts = self.trainings = self.syncs = self.done = self.begins = iteration
 
-    def take_up(self, turn: Turn) -> None:
+    def restore_grant(self, turn: Turn) -> None:
         """Record a granted phase that the owner already held before."""
         self.open[turn.phase] = turn
         self.granted.add(turn.phase)
@@ -578,7 +578,7 @@ def processes() -> dict[int, Process]:
     return {pid: one for pid in pids if (one := process(pid)) is not None}
 
 
-def marks(pid: int) -> dict[str, str]:
+def lease_variables_of(pid: int) -> dict[str, str]:
     """Return the variables of `rollmux exec` in the environment that a process was started with; empty if it cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -593,7 +593,7 @@ def marks(pid: int) -> dict[str, str]:
 
 def carriers(leases: Collection[str], pids: Iterable[int]) -> set[int]:
     """Return the processes among `pids` that have one of the leases in their environment."""
-    return {pid for pid in pids if marks(pid).get(LEASE) in leases} if leases else set()
+    return {pid for pid in pids if lease_variables_of(pid).get(LEASE) in leases} if leases else set()
 
 
 def descendants(roots: Collection[int], table: dict[int, Process]) -> set[int]:
@@ -620,7 +620,7 @@ def keeper_of(pid: int) -> str:
     return f"{pid} {one.started if one else 0}"
 
 
-def keeper_lives(keeper: str) -> bool:
+def is_keeper_alive(keeper: str) -> bool:
     """Return whether the process that a value of `KEEPER` names still runs on this machine."""
     pid, _, started = keeper.partition(" ")
     one = process(int(pid)) if pid.isdigit() else None
@@ -797,7 +797,7 @@ class Job:
         self._answered_s = _now()
         self._progress: dict[str, int] | None = None
         self._wake, self._over = threading.Event(), False
-        self._beside: BaseException | None = None  # error of the other thread of `side_by_side`
+        self._other_thread_error: BaseException | None = None  # error of the other thread of `side_by_side`
         self._heart: threading.Thread | None = None
 
     # The lease.
@@ -832,9 +832,9 @@ class Job:
         """
         assert self._service is not None
         path, since_s, reason, pause_s = _path_of(self.name), _now(), "", 0.0
-        heard_s, wait_s, expected = since_s, _FIRST_S, _Expected()
+        heard_s, wait_s, expected = since_s, _FIRST_S, _ExpectedPlacement()
         while True:
-            body = {"wait_s": wait_s, "host": self._host or socket.gethostname(), **self._who()}
+            body = {"wait_s": wait_s, "host": self._host or socket.gethostname(), **self._own_process_ids()}
             when = ""
             try:
                 answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
@@ -854,7 +854,7 @@ class Job:
                     return self._begin(answer, handed_over=False)
                 since_s = heard_s = _now()
                 pause_s, wait_s = 0.0, _LOOK_S
-                place, when = answer.get("position"), expected.words(answer)
+                place, when = answer.get("position"), expected.describe(answer)
                 why = str(answer.get("reason") or "no nodes yet") + (f" (place {place} in the queue)" if place else "")
             words = re.sub(r"[0-9.]+ s\b", "", why)  # which run on while it waits
             if words != reason or when:
@@ -894,7 +894,7 @@ class Job:
         self.ttl_s, self.iteration = float(answer.get("ttl_s", _TTL_S)), int(answer.get("iteration", 0))
         self.nodes = answer.get("nodes") or {}
         self._answered_s, self.stopping, self._over = _now(), False, False
-        self._ask("heartbeat", self._who())  # the answer may have been delayed, so the lease counts from this request
+        self._ask("heartbeat", self._own_process_ids())  # the answer may have been delayed, so the lease counts from this request
         self._heart = threading.Thread(target=self._beat, name="rollmux-heartbeat", daemon=True)
         self._heart.start()
 
@@ -1087,7 +1087,7 @@ class Job:
                         result = sample(k)
                     samples.put((result, None))
             except BaseException as error:
-                self._beside = error
+                self._other_thread_error = error
                 samples.put((None, error))
 
         sampler = threading.Thread(target=rollouts, name="rollmux-rollouts", daemon=True)
@@ -1107,7 +1107,7 @@ class Job:
                 self.iteration = k + 1
                 room.release()
         except BaseException as error:
-            self._beside = error
+            self._other_thread_error = error
             over.set()
             room.release()
             sampler.join(2 * _WAIT_S)  # until its phase or its request ends
@@ -1115,7 +1115,7 @@ class Job:
         else:
             sampler.join()
         finally:
-            self._beside = None
+            self._other_thread_error = None
 
     def phase(self, name: str, iteration: int | None = None, extra: bool = False) -> PhaseContext:
         """Return a phase as a context manager. Entering it waits for the turn.
@@ -1169,8 +1169,8 @@ class Job:
                 break
             if phase.given_up:
                 return
-            if self._beside is not None:  # the other thread keeps its nodes, and other jobs may wait for them before this turn
-                raise self._beside
+            if self._other_thread_error is not None:  # that thread keeps its nodes, which jobs before this turn may wait for
+                raise self._other_thread_error
             if _now() - asked_s < _SOON_S:  # a service that is shutting down answers without waiting
                 time.sleep(_SOON_S)
         phase.switched = bool(answer.get("switched"))
@@ -1218,7 +1218,7 @@ class Job:
             answer = _until_answered(lambda: self._once(request, body, wait_s + _ANSWERS_S))
         except Refused as error:
             if error.status == 409 and request != "heartbeat":  # perhaps because the job has to stop
-                self._ask("heartbeat", self._who())
+                self._ask("heartbeat", self._own_process_ids())
                 self._check_stop()
             raise
         self._check_fence()  # the process may have been suspended before it read the answer
@@ -1240,7 +1240,7 @@ class Job:
             self._fence(f"the lease of job {self.name} is over: {answer['lost']}")
         return answer
 
-    def _who(self) -> dict[str, Any]:
+    def _own_process_ids(self) -> dict[str, Any]:
         return {"pids": sorted(self.pids()), "pid_space": pid_space()}
 
     def _own_pids(self) -> set[int]:
@@ -1250,7 +1250,7 @@ class Job:
     def _check_fence(self, now_s: float | None = None) -> None:
         """Kill the job's processes if its lease may be lost, unless `rollmux exec` keeps the lease and does this itself."""
         silent_s = (_now() if now_s is None else now_s) - self._answered_s
-        if silent_s >= self.ttl_s and not keeper_lives(self._keeper):
+        if silent_s >= self.ttl_s and not is_keeper_alive(self._keeper):
             self._fence(f"no answer from the service for {silent_s:.0f} s, and the lease of job {self.name} lasts {self.ttl_s:g} s")
 
     def _beat(self) -> None:
@@ -1270,7 +1270,7 @@ class Job:
                 if progress is not None:
                     self._once("progress", progress, timeout_s)
                 if _now() >= next_s:
-                    self._once("heartbeat", self._who(), timeout_s)
+                    self._once("heartbeat", self._own_process_ids(), timeout_s)
                     next_s = _now() + period_s
             except (OSError, Refused) as error:
                 next_s = _now() + min(max(1.0, _after(error)), period_s)
@@ -1281,7 +1281,7 @@ class Job:
             self._wake.clear()
 
 
-class _Expected:
+class _ExpectedPlacement:
     """Expected time of the placement of a waiting job, as the service predicts it.
 
     Attributes:
@@ -1292,7 +1292,7 @@ class _Expected:
         self.said = ""
         self._at_s: float | None = None  # in seconds of this machine's clock
 
-    def words(self, answer: dict[str, Any]) -> str:
+    def describe(self, answer: dict[str, Any]) -> str:
         """Return a text for the time in an answer, or an empty string if it has not changed much.
 
         Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,9 +25,9 @@ class EveryJob(FileModel):
         id: str
         user: str
 
+    @abstractmethod
     def own_phases(self) -> Phases:
         """Return both phases of the job as it is written."""
-        raise NotImplementedError
 
     def phases(self, shape: int = 0) -> Phases:
         """Return both phases in a shape; 0 is the job as it is written, k the k-th of `shapes`."""

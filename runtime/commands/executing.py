@@ -109,10 +109,10 @@ def _earlier(job_id: str, url: str, has_keeper: bool) -> set[int]:
     table = rollmux_client.processes()
     pids = set()
     for pid, one in table.items():
-        marks = {} if one.is_zombie else rollmux_client.marks(pid)
+        marks = {} if one.is_zombie else rollmux_client.lease_variables_of(pid)
         mine = (marks.get(rollmux_client.JOB), marks.get(rollmux_client.URL)) == (job_id, url)
         keeper = marks.get(rollmux_client.KEEPER)
-        if mine and keeper is not None and rollmux_client.keeper_lives(keeper) is has_keeper:
+        if mine and keeper is not None and rollmux_client.is_keeper_alive(keeper) is has_keeper:
             pids.add(pid)
     return pids if has_keeper else rollmux_client.descendants(pids, table)
 

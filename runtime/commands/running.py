@@ -174,12 +174,12 @@ def forecast_memory(
     return memory_tables(expected, there)
 
 
-def memory_tables(expected: Sequence[MemoryForecast], there: dict[Pool, MemoryLimits]) -> RenderableType:
+def memory_tables(expected: Sequence[MemoryForecast], available: dict[Pool, MemoryLimits]) -> RenderableType:
     """Return a table for each pool of the memory that jobs will take, in GB.
 
     Args:
         expected: Forecasts of the jobs.
-        there: Limits of devices and nodes, by pool.
+        available: Limits of devices and nodes, by pool.
     """
     update = ("state", "gathered", "activations", "they are", "log-probs", "peak", "of")
     training = make_table("job", "parameters", "ranks", "tokens", "in", *update, "waiting", "written", "loading", "of a node")
@@ -195,18 +195,18 @@ def memory_tables(expected: Sequence[MemoryForecast], there: dict[Pool, MemoryLi
             *_gb(peak.state, peak.gathered, peak.activations),
             "recomputed" if peak.recomputed else "kept",
             *_gb(peak.logprobs, peak.device),
-            figure(there["training"].device_gb, form=".1f"),
+            figure(available["training"].device_gb, form=".1f"),
             *_gb(one.waiting, one.written, peak.loading),
-            figure(there["training"].node_gb, form=".1f"),
+            figure(available["training"].node_gb, form=".1f"),
         )
         rollouts.add_row(
             one.spec.id,
             str(one.engines * one.spec.rollout.nodes),
             _number(one.on_gpu["rollout"]),
             *_gb(sampling.weights, sampling.cache, sampling.device),
-            figure(there["rollout"].device_gb, form=".1f"),
+            figure(available["rollout"].device_gb, form=".1f"),
             *_gb(one.engines * sampling.asleep, sampling.staged),
-            figure(there["rollout"].node_gb, form=".1f"),
+            figure(available["rollout"].node_gb, form=".1f"),
         )
     titles = (
         "Memory of training: a rank at the peak of an update, and host memory, GB",

@@ -104,7 +104,7 @@ class Decisions:
             case commands.Grant():
                 self._grant(handle, command)
             case commands.Shrink(_, parts) | commands.Grow(_, parts):
-                handle.tail.set_used_parts(parts)
+                handle.rollout_progress.set_used_parts(parts)
                 handle.changed.notify_all()
             case commands.Vacate():
                 handle.begin_move()
@@ -129,7 +129,7 @@ class Decisions:
     def _grant(self, handle: JobHandle, grant: commands.Grant) -> None:
         handle.permits.grant(grant, self._log.now(), handle.iteration)
         if grant.phase == "rollout" or not handle.spec.is_asynchronous:
-            handle.tail.begin(grant.parts)
+            handle.rollout_progress.begin(grant.parts)
         self.admit(handle, grant.phase)
 
     def _figures(self, job_id: str) -> str:
@@ -160,7 +160,7 @@ class Decisions:
         """Order a job's next iteration, and start its processes if it has none."""
         if handle.is_at_rest:
             self.errands.put_nowait(Errand(handle, ends=False))
-        handle.send_order(handle.next_order(str(checkpoints_of(self._plan, handle.id))), self._log.now())
+        handle.send_order(handle.make_order(str(checkpoints_of(self._plan, handle.id))), self._log.now())
 
     def evict(self, handle: JobHandle) -> None:
         """End a job's processes, after which it ends or is restarted."""

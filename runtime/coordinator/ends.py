@@ -49,7 +49,7 @@ def make_room(run: RunState, handle: JobHandle) -> None:
 
 def rest(run: RunState, handle: JobHandle) -> None:
     """End the processes of a job that has to wait; they are started again when it has a place."""
-    if handle.actors.controller is not None and handle.is_alive:
+    if handle.processes.controller is not None and handle.is_alive:
         handle.begin_rest(run.log.now(), Stopped("waits for nodes"))
 
 

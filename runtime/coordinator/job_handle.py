@@ -33,16 +33,16 @@ class JobHandle:
         spec: The job as it was submitted.
         job: The job as the policy sees it, or None until it is profiled.
         life: State of the job, which follows a table.
-        changed: Bell that rings when its place, its lease, a phase or the parts of its nodes change.
+        changed: Condition that is notified when its place, its lease, a phase or the parts of its nodes change.
         place: Place of the job.
         counts: Iterations of the job.
         permits: Permits of the job.
-        tail: Progress of its rollout, and the parts of nodes that this uses.
+        rollout_progress: Progress of its rollout, and the parts of nodes that this uses.
         profile: Measurements for its profile.
-        saved: Checkpoints of the job.
+        checkpoints: Checkpoints of the job.
         ending: End of its processes, if they are being ended.
-        actors: Processes of the job.
-        residency: State that it leaves on its nodes between phases.
+        processes: Processes of the job.
+        resident_state: State that it leaves on its nodes between phases.
     """
 
     spec: JobSpec
@@ -52,12 +52,12 @@ class JobHandle:
     place: JobPlacement = field(default_factory=JobPlacement)
     counts: IterationCounts = field(default_factory=IterationCounts)
     permits: Permits = field(default_factory=Permits)
-    tail: RolloutProgress = field(default_factory=RolloutProgress)
+    rollout_progress: RolloutProgress = field(default_factory=RolloutProgress)
     profile: ProfilePass = field(default_factory=ProfilePass)
-    saved: JobCheckpoints = field(default_factory=JobCheckpoints)
+    checkpoints: JobCheckpoints = field(default_factory=JobCheckpoints)
     ending: JobEnding = field(default_factory=JobEnding)
-    actors: JobProcesses = field(default_factory=JobProcesses)
-    residency: ResidentState = field(default_factory=ResidentState)
+    processes: JobProcesses = field(default_factory=JobProcesses)
+    resident_state: ResidentState = field(default_factory=ResidentState)
 
     @property
     def state(self) -> JobState:
@@ -97,7 +97,7 @@ class JobHandle:
     @property
     def is_at_rest(self) -> bool:
         """Whether the job has no processes, not even ones that are being ended."""
-        return self.actors.controller is None and self.ending.why is None
+        return self.processes.controller is None and self.ending.why is None
 
     @property
     def id(self) -> str:
@@ -152,7 +152,7 @@ class JobHandle:
     def end_rest(self) -> None:
         """Record that the processes of a waiting job have ended. It may have got a place meanwhile."""
         self.life.follow("rested")
-        self.actors.end()
+        self.processes.end()
         self.permits.set_busy_since(None)
 
     def begin_end(self, why: JobEnd, again: bool = False) -> None:
@@ -191,10 +191,10 @@ class JobHandle:
             place=JobPlacement(
                 awaits_owner=self.place.awaits_owner or (isinstance(self.spec, OwnersJob) and begins == self.spec.iterations)
             ),
-            saved=JobCheckpoints(self.saved.last, self.saved.recorded),
+            checkpoints=JobCheckpoints(self.checkpoints.last, self.checkpoints.recorded),
             ending=JobEnding(deaths=deaths, restarted=why),
-            actors=JobProcesses(warnings=self.actors.warnings),
-            residency=ResidentState(self.residency.levels, excess=self.residency.excess),
+            processes=JobProcesses(warnings=self.processes.warnings),
+            resident_state=ResidentState(self.resident_state.levels, excess=self.resident_state.excess),
         )
 
     def give_back(self, phase: HoldName, node_s: float = 0.0) -> None:
@@ -208,21 +208,21 @@ class JobHandle:
 
     def send_order(self, order: IterationOrder | None, now_s: float) -> None:
         """Send an order to the job, or None if the job is done."""
-        self.actors.send_order(order)
+        self.processes.send_order(order)
         self.permits.set_busy_since(now_s)
 
-    def next_order(self, checkpoints: str) -> IterationOrder:
+    def make_order(self, checkpoints: str) -> IterationOrder:
         """Return the order for the next iteration, or for a checkpoint if the job is leaving its place.
 
         Args:
             checkpoints: Folder of the job's checkpoints.
         """
         return IterationOrder(
-            self.iteration, self.iteration == PROFILE, self.place.nodes, checkpoints, self.saved.last, self.place.leaving
+            self.iteration, self.iteration == PROFILE, self.place.nodes, checkpoints, self.checkpoints.last, self.place.leaving
         )
 
     def refuse(self, error: Exception) -> None:
         """Wake the job with an error wherever it waits."""
-        for waits in (*self.permits.waits.values(), self.actors.order):
+        for waits in (*self.permits.waits.values(), self.processes.order):
             if waits is not None and not waits.done():
                 waits.set_exception(error)

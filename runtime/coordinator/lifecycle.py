@@ -7,6 +7,7 @@ together: they keep them until all are handed to the policy.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,25 +36,25 @@ _STARTS_S = 120.0  # shortest limit on the start of a process
 _LOOK_S = 5.0  # interval of looks at the machines
 
 
-class Processes:
-    """Backend of the processes of one kind of jobs. `handle.actors.controller` is not None while a job has processes."""
+class ProcessBackend(ABC):
+    """Backend of the processes of one kind of jobs. `handle.processes.controller` is not None while a job has processes."""
 
+    @abstractmethod
     def start(self, handle: JobHandle) -> Any:
         """Start a job's processes on the nodes of its place, or tell its owner that it has one; return a handle of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def wait(self, handle: JobHandle) -> JobEnd:
         """Wait for the end of a job's processes, and return how they ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def kill(self, handle: JobHandle) -> None:
         """End all processes of a job, and wait until they use nothing that the job held."""
-        raise NotImplementedError
 
-    async def drop(self, handle: JobHandle) -> None:
+    async def drop(self, handle: JobHandle) -> None:  # noqa: B027 - a backend may have nothing to free
         """Free what belongs to processes that have ended, and end what the job has left behind."""
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027 - jobs may leave nothing
         """End what jobs have left on this machine, at the end of the run."""
 
     async def dead_machines(self, machines: Collection[str]) -> set[str]:
@@ -69,7 +70,7 @@ class Processes:
         return ()
 
 
-class ProcessesByKind:
+class ProcessBackends:
     """Routes process management to the backend of each kind of job.
 
     Args:
@@ -78,11 +79,15 @@ class ProcessesByKind:
         commands: Backend of jobs with a command, which the service starts.
     """
 
-    def __init__(self, own: Processes | None, attached: Processes, commands: Processes) -> None:
-        self.has_own = own is not None
-        self.own, self._attached, self._commands = own or Processes(), attached, commands
+    def __init__(self, own: ProcessBackend | None, attached: ProcessBackend, commands: ProcessBackend) -> None:
+        self._own, self._attached, self._commands = own, attached, commands
 
-    def of(self, handle: JobHandle) -> Processes:
+    @property
+    def has_own(self) -> bool:
+        """Whether there is a backend of jobs with a task or a class."""
+        return self._own is not None
+
+    def of(self, handle: JobHandle) -> ProcessBackend:
         """Return the backend that runs a job's processes.
 
         Raises:
@@ -90,13 +95,21 @@ class ProcessesByKind:
         """
         if handle.spec.is_attached:
             return self._attached if isinstance(handle.spec, OwnersJob) else self._commands
-        if not self.has_own:
+        if self._own is None:
             raise InputError(f"job {handle.id}: needs Ray, and this service was started without")
-        return self.own
+        return self._own
+
+    async def dead_machines(self, machines: Collection[str]) -> set[str]:
+        """Return the machines, of those named, that are gone; see `ProcessBackend.dead_machines`."""
+        return set() if self._own is None else await self._own.dead_machines(machines)
+
+    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
+        """Return the nodes of machines that have joined and are not `known`."""
+        return () if self._own is None else await self._own.joined_nodes(known)
 
     async def close(self) -> None:
         """End what jobs have left on this machine, at the end of the run."""
-        await asyncio.gather(*(one.close() for one in (self.own, self._attached, self._commands)))
+        await asyncio.gather(*(one.close() for one in (self._own, self._attached, self._commands) if one is not None))
 
 
 class JobLifecycle:
@@ -112,7 +125,7 @@ class JobLifecycle:
         node_changes: Drains, undrains and joins of nodes.
     """
 
-    def __init__(self, run: RunState, end: RunEnd, processes: ProcessesByKind, stays: bool) -> None:
+    def __init__(self, run: RunState, end: RunEnd, processes: ProcessBackends, stays: bool) -> None:
         self._run, self._end, self._processes, self._stays = run, end, processes, stays
         self.node_changes = NodeChanges(run, run.plan.nodes)
 
@@ -137,7 +150,7 @@ class JobLifecycle:
         """Start a job's processes, if it has none and is not about to end."""
         if handle.is_at_rest and not self._run.stopping:
             self._end.watched.add(handle)
-            handle.actors.begin(self._processes.of(handle).start(handle))
+            handle.processes.begin(self._processes.of(handle).start(handle))
             self._run.spawn(self._watch(handle))
 
     async def _watch(self, handle: JobHandle) -> None:
@@ -209,7 +222,7 @@ class JobLifecycle:
             run.decisions.evict(handle)
 
     async def _dead_machines(self) -> set[str]:
-        return await self._processes.own.dead_machines({node.machine for node in self._run.capacity.nodes()})
+        return await self._processes.dead_machines({node.machine for node in self._run.capacity.nodes()})
 
     def _losses(self, machines: set[str]) -> list[facts.Fact]:
         names = sorted(node.name for node in self._run.capacity.nodes() if node.machine in machines)
@@ -241,7 +254,7 @@ class JobLifecycle:
         if handle.spec.is_attached:  # its owner has the checkpoints
             resume = ResumePoint(handle.iteration, None, ())
         else:
-            resume = await asyncio.to_thread(handle.saved.go_back, folder, max(0, handle.iteration))
+            resume = await asyncio.to_thread(handle.checkpoints.go_back, folder, max(0, handle.iteration))
         await run.written()
         handle.ending.clear()
         if handle.is_gone:  # the job has ended meanwhile
@@ -331,26 +344,26 @@ class JobLifecycle:
                 await run.written()
                 if losses := self._losses(dead_machines):
                     run.inform_scheduler(*losses)
-                if self._stays and (joined := await self._processes.own.joined_nodes([*self.node_changes.known.values()])):
+                if self._stays and (joined := await self._processes.joined_nodes([*self.node_changes.known.values()])):
                     await run.written()
                     self.node_changes.join(joined)
 
     def _deadline_s(self, handle: JobHandle, phase: HoldName | None) -> float:
         """Return the longest time for a phase, or for the work between two phases, in seconds."""
         timeouts, job = self._run.plan.timeouts, handle.job
-        if not handle.actors.had_contact:
+        if not handle.processes.had_contact:
             return max(timeouts.least_s, _STARTS_S)
         if job is None or handle.iteration == PROFILE:
             return timeouts.profile_s
         phases: dict[str, Any] = job.phases(handle.place.shape)._asdict()
         worst_s = {pool: phase.worst_case_s + phase.switch.warm_s + phase.switch.cold_s for pool, phase in phases.items()}
-        own_s: float = worst_s[phase] if phase else sum(worst_s.values()) + job.sync_s + handle.saved.seconds
+        own_s: float = worst_s[phase] if phase else sum(worst_s.values()) + job.sync_s + handle.checkpoints.seconds
         return max(timeouts.least_s, timeouts.times * own_s)
 
 
 def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
     """Return the times since which a job has had no reason to wait, each with its phase. An asynchronous job may have two."""
-    if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.actors.had_contact:
+    if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.processes.had_contact:
         running = [(hold.ready_s, phase) for phase, hold in handle.permits.holds.items() if hold.ready_s]
         if running or any(not waits.done() for waits in handle.permits.waits.values()):
             return [*running]

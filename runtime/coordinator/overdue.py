@@ -32,7 +32,7 @@ class Overdue(NamedTuple):
     worst_case_s: float
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """A line about the phase."""
         names = " ".join(self.nodes)
         return f"its {self.phase} has held {names} for {self.held_s:.0f} s; its worst case is {self.worst_case_s:.4g} s"

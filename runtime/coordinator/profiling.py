@@ -76,7 +76,7 @@ class Profiling:
         for handle in [run.handles[job_id] for job_id in ids]:  # a job that was restarted meanwhile has a new handle
             run.coming -= 1
             if run.plan.only_profile:
-                if handle.actors.controller is None:
+                if handle.processes.controller is None:
                     handle.close()
                 handle.send_order(None, run.log.now())
             elif handle.job is not None and not handle.is_gone and not run.stopping:
@@ -132,7 +132,7 @@ class Profiling:
         plan = self._run.plan
         job = with_shapes(handle.spec, profile.job(handle.spec, log.now()), plan.cluster, plan.nodes)
         handle.set_job(job)
-        handle.residency.set_levels(profile.waits)
+        handle.resident_state.set_levels(profile.waits)
         without_core = tuple(pool for pool in profile.parts if pool in handle.profile.without_core)
         fact = JobProfiled(log.now(), job, cached, profile.waits, profile.provisional, without_core)
         self._run.cold_starts.profiled(fact)
@@ -145,7 +145,7 @@ class Profiling:
             + (f"; asleep it keeps {asleep_gb[0]:.2f} and {asleep_gb[1]:.2f} GB of each GPU" if any(asleep_gb) else "")
         )
         if profile.provisional or without_core:
-            log.say(f"{job.id}: {self._run.cold_starts.words(job.id)}; `rollmux run --no-cache` measures it again")
+            log.say(f"{job.id}: {self._run.cold_starts.describe(job.id)}; `rollmux run --no-cache` measures it again")
         for number in range(1, 1 + len(job.shapes)):
             seconds = [f"{phase.worst_case_s:.2f} s on {phase.nodes}" for phase in job.phases(number)]
             log.say(f"{job.id}: shape {number}: rollout {seconds[0]}, training {seconds[1]}")
@@ -285,7 +285,7 @@ class Profiling:
         """Handle a completed pass of a job, and return whether its processes must end because there are too many."""
         profile = handle.profile
         profile.movable = done.movable
-        handle.actors.set_state_kept(done.is_state_kept)
+        handle.processes.set_state_kept(done.is_state_kept)
         handle.permits.forget_ready_rollouts()
         if profile.count() or self._repeats(handle):
             profile.passes = max(1, profile.passes)
@@ -351,8 +351,8 @@ def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[fact
     assert handle.job is not None
     changes = {"arrival_s": run.log.now(), "iterations": max(1, handle.spec.iterations - handle.counts.begins)}
     stays = (
-        handle.actors.is_state_kept
-        and handle.actors.controller is not None
+        handle.processes.is_state_kept
+        and handle.processes.controller is not None
         and handle.is_alive
         and handle.state is not JobState.RESTING
     )

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.lifecycle import Processes
+from runtime.coordinator.lifecycle import ProcessBackend
 from runtime.jobside.controller import Controller
 from runtime.jobside.messages import JobEnd
 from runtime.jobside.worker import on_machine
@@ -30,7 +30,7 @@ async def _answer(call: Any) -> JobEnd:
     return end
 
 
-class RayProcesses(Processes):
+class RayProcesses(ProcessBackend):
     """Backend of jobs with a task or a class.
 
     Args:
@@ -52,12 +52,12 @@ class RayProcesses(Processes):
 
     async def wait(self, handle: JobHandle) -> JobEnd:
         """Wait for the end of a job's controller, and return how it ended."""
-        controller = handle.actors.controller
+        controller = handle.processes.controller
         run = asyncio.ensure_future(_answer(controller.run.remote()))
         try:
             pid = await controller.identity.remote()
             here = ray.get_runtime_context().get_node_id()
-            handle.actors.note_process(here, pid, started(pid))
+            handle.processes.note_process(here, pid, started(pid))
             while not (await asyncio.wait([run], timeout=_LOOKS_S))[0]:
                 if not started(pid):  # forked processes keep its sockets open, so that Ray does not notice its death
                     await self._sweep(self._logs(handle), handle)
@@ -69,7 +69,7 @@ class RayProcesses(Processes):
 
     async def kill(self, handle: JobHandle) -> None:
         """Kill all processes of a job, and wait until they have ended."""
-        actors = [*handle.actors.workers, *([handle.actors.controller] if handle.actors.controller is not None else [])]
+        actors = [*handle.processes.workers, *([handle.processes.controller] if handle.processes.controller is not None else [])]
         for actor in actors:
             ray.kill(actor)
         for actor in actors:
@@ -81,7 +81,7 @@ class RayProcesses(Processes):
 
     async def drop(self, handle: JobHandle) -> None:
         """End a controller that has finished, and everything that the job has started."""
-        ray.kill(handle.actors.controller)
+        ray.kill(handle.processes.controller)
         await self._sweep(self._logs(handle), handle)
 
     async def close(self) -> None:
@@ -93,7 +93,7 @@ class RayProcesses(Processes):
 
     async def _sweep(self, logs: str, handle: JobHandle) -> None:
         """End what a job has started, on all of its machines."""
-        here, known = ray.get_runtime_context().get_node_id(), handle.actors.processes
+        here, known = ray.get_runtime_context().get_node_id(), handle.processes.processes
         others = {node.machine for nodes in handle.place.nodes.values() for node in nodes} - {here}
         ends = asyncio.to_thread(end_job_processes, logs, known.get(here, ()))
         await asyncio.gather(ends, *(self._sweep_on(machine, logs, known.get(machine, ())) for machine in others))

@@ -80,19 +80,19 @@ class Residents:
             Ids of the jobs whose state stayed on its nodes; they leave before the phase begins again.
         """
         beside = self._states_on_nodes(handle, pool)
-        handle.residency.forget_peak(pool)
+        handle.resident_state.forget_peak(pool)
         return tuple(dict.fromkeys(other.id for other, _ in beside))
 
     def add_state(self, handle: JobHandle, pool: Pool, host_gb: float, device_gb: float) -> None:
         """Record that a phase's state has stayed, with its memory; if that is more than known, it replaces the known amount."""
         self._staying[handle, pool] = tuple(node.name for node in handle.place.nodes[pool])
-        handle.residency.record_kept(pool, host_gb, device_gb)
+        handle.resident_state.record_kept(pool, host_gb, device_gb)
 
     def remove_state(self, handle: JobHandle, pools: tuple[Pool, ...] = POOLS) -> None:
         """Record that a job's state has left the nodes of some pools."""
         for pool in pools:
             self._staying.pop((handle, pool), None)
-            handle.residency.record_left(pool)
+            handle.resident_state.record_left(pool)
 
     def forget(self, handle: JobHandle) -> None:
         """Forget a job whose processes have ended or have other nodes now."""
@@ -103,7 +103,7 @@ class Residents:
     def leaving(self, handle: JobHandle) -> tuple[Pool, ...]:
         """Return the pools whose nodes a job's state must leave now; all of them if it moves. A running phase leaves at its end."""
         staying = [pool for pool in POOLS if (handle, pool) in self._staying and pool not in handle.permits.holds]
-        return tuple(pool for pool in staying if handle.is_moving or pool in handle.residency.to_leave)
+        return tuple(pool for pool in staying if handle.is_moving or pool in handle.resident_state.to_leave)
 
     def admit(self, handle: JobHandle, phase: HoldName) -> bool:
         """Pass a granted permit on to its job, or hold it back until there is memory; return whether the job has it."""
@@ -117,7 +117,7 @@ class Residents:
             return True
         self._held_back[handle, phase] = None
         for other, pool in in_the_way:
-            other.residency.ask_to_leave(pool)
+            other.resident_state.ask_to_leave(pool)
             other.permits.ask_to_leave(self.leaving(other))
         return False
 
@@ -170,9 +170,9 @@ def _waits_here(handle: JobHandle) -> Mapping[Pool, OffloadLevels]:
     They are unknown for a phase with fewer nodes than in the profile.
     """
     if not handle.place.shape:
-        return handle.residency.levels
+        return handle.resident_state.levels
     own, here = handle.spec.nodes_in(0), handle.spec.nodes_in(handle.place.shape)
-    return {pool: waits for pool, waits in handle.residency.levels.items() if here[pool] >= own[pool]}
+    return {pool: waits for pool, waits in handle.resident_state.levels.items() if here[pool] >= own[pool]}
 
 
 def _unknown(handle: JobHandle, pool: Pool) -> OffloadLevels:

@@ -93,18 +93,18 @@ class RunLog:
         After a failure, `write_again` commits.
         """
         if self.problem is None and self._commits is not None:
-            self._commits.soon()
+            self._commits.schedule()
 
     def write_again(self) -> None:
         """Try again to write what could not be written."""
         if self.problem is not None and self._commits is not None:
-            self._commits.soon()
+            self._commits.schedule()
 
     async def durable(self) -> None:
         """Wait until everything that was written is on disk.
 
         Raises:
-            Unwritable: If the journal cannot be written, after `hurry`; one line.
+            Unwritable: If the journal cannot be written, after `stop_waiting`; one line.
         """
         if self._commits is None:
             return
@@ -112,7 +112,7 @@ class RunLog:
             raise Unwritable(self.problem)
         await self._commits.durable()
 
-    def hurry(self) -> None:
+    def stop_waiting(self) -> None:
         """Stop waiting for a journal that cannot be written, because the run ends."""
         self._is_patient = False
         if self.problem is not None and self._commits is not None:
@@ -140,7 +140,7 @@ class RunLog:
         if self._commits is None:
             append_job_log(self._folder, job_id, text)
         else:
-            self._commits.aside(partial(append_job_log, self._folder, job_id, text))
+            self._commits.run_after_commit(partial(append_job_log, self._folder, job_id, text))
 
     def _ended(self, error: BaseException | None) -> None:
         """Handle the end of a commit."""
@@ -150,7 +150,7 @@ class RunLog:
                 self.say(f"{error}: nothing is granted and no job is taken until it can be; it is tried again every second")
             self.problem = str(error)
             if not self._is_patient:
-                self.hurry()
+                self.stop_waiting()
         elif error is not None:
             self._broken(error)
             if self._commits is not None:

@@ -104,7 +104,7 @@ class RunState:
         self.cold_starts = ColdStarts()
         self.capacity = Capacity(plan, nodes)
         self.decisions = Decisions(
-            plan, log, self.scheduler, self.handles, self.capacity, make_policy, lambda job_id: self.cold_starts.words(job_id)
+            plan, log, self.scheduler, self.handles, self.capacity, make_policy, lambda job_id: self.cold_starts.describe(job_id)
         )
         self.stopping = False
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -255,11 +255,11 @@ class RunState:
             self.stopping = True
             self._pending = [command for command in self._pending if isinstance(command, commands.Evict)]
             self.inform_scheduler(facts.Stop())
-            self.log.hurry()
+            self.log.stop_waiting()
             self._writable.set()
             for handle in self.handles.values():
                 handle.refuse(Stopped("stops with the run"))
-                if handle.actors.controller is None:
+                if handle.processes.controller is None:
                     handle.profile.end()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -180,7 +180,7 @@ class AsynchronousGrpo(Grpo):
         if self._buffer.resume():
             runtime_hook.pause(False)
         if self._sampler is None:
-            self._sampler = Thread(target=self._sample, args=(runtime_hook.beside(),), name="rollouts", daemon=True)
+            self._sampler = Thread(target=self._sample, args=(runtime_hook.second_session(),), name="rollouts", daemon=True)
             self._sampler.start()
         reported = self._buffer.take(runtime_hook.iteration).reported
         runtime_hook.metrics.update(reported.metrics)

@@ -117,7 +117,7 @@ class ControlledRollout(RolloutCourse):
         tables.responses["prompt"], tables.responses["group"] = own.setting.prompt_tokens, np.arange(len(keys)) // each
         self._tables = self._with_replicas(tables)
 
-    def dealt(self, engines: int) -> list[tuple[EngineShare, ...]]:
+    def shares_by_engine(self, engines: int) -> list[tuple[EngineShare, ...]]:
         """Return the shares of each engine in use, where `engines` is their number."""
         return [tuple(share for share in self.shares if self.where[share.place] == k) for k in range(engines)]
 

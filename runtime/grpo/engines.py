@@ -96,24 +96,24 @@ class RolloutEngines:
             self.size = size
             self.wake(self.in_use)
 
-    def begin(self, dealt: Sequence[Sequence[EngineShare]], number: int, anchors: Mapping[str, float]) -> list[Any]:
+    def begin(self, shares_by_engine: Sequence[Sequence[EngineShare]], number: int, anchors: Mapping[str, float]) -> list[Any]:
         """Give the engines in use their shares of a rollout; return pending calls of all engines.
 
         Args:
-            dealt: Shares of each engine in use.
+            shares_by_engine: Shares of each engine in use.
             number: Iteration of the rollout.
             anchors: Seconds of tests that the last rollout has measured, from which timeouts of rewards follow.
         """
-        total = sum(len(one.round.prompts) * one.round.responses for own in dealt for one in own if one.round.wanted)
-        shares = dict(zip(self._of_size(), dealt, strict=True))
+        total = sum(len(one.round.prompts) * one.round.responses for own in shares_by_engine for one in own if one.round.wanted)
+        shares = dict(zip(self._of_size(), shares_by_engine, strict=True))
         return [
             worker.call("begin", number, runtime_hook.worst_case, total, shares.get(k, ()), anchors)
             for k, worker in enumerate(self._workers)
         ]
 
     @property
-    def dealt_to(self) -> int:
-        """Number of engines that a rollout is dealt to: all of the size in use."""
+    def share_count(self) -> int:
+        """Number of engines that share a rollout: all of the size in use."""
         return len(self._of_size())
 
     def sample(self, engines: Iterable[int], before: Sequence[Any]) -> bool:
@@ -170,19 +170,19 @@ class RolloutEngines:
         machines, ranges = [self._machines[k] for k in here], [own.ranges for own in weights]
         plan = make_plan(ranges, machines, self._spec.sync.topology, len(self._workers))
         stagers = [self._workers[k] for k in here]
-        addresses = runtime_hook.wait([self._aside(worker, "open_inbox") for worker in stagers])
+        addresses = runtime_hook.wait([self._call(worker, "open_inbox") for worker in stagers])
         transfer = Transfer(weights[0].version, weights[0].layout, plan, tuple(addresses), secrets.token_bytes(32))
-        return transfer, [self._aside(worker, "stage", place, transfer) for place, worker in enumerate(stagers)]
+        return transfer, [self._call(worker, "stage", place, transfer) for place, worker in enumerate(stagers)]
 
     def announce_weights(self) -> None:
         """Tell every engine which weights were staged on its machine; it takes them when it samples next."""
-        landed = {k: self._aside(self._workers[k], "landed") for k in {*self._stagers}}
+        staged = {k: self._call(self._workers[k], "staged_version") for k in {*self._stagers}}
         pairs = zip(self._workers, self._stagers, strict=True)
-        runtime_hook.wait([self._aside(worker, "know", landed[stager]) for worker, stager in pairs])
+        runtime_hook.wait([self._call(worker, "set_staged", staged[stager]) for worker, stager in pairs])
 
     def check(self, ranks: Sequence[WorkerHandle]) -> None:
         """Raise what has ended a process of the engines or of the training ranks, if any has ended."""
-        runtime_hook.wait([self._aside(worker, "ready") for worker in [*ranks, *self._workers]])
+        runtime_hook.wait([self._call(worker, "ready") for worker in [*ranks, *self._workers]])
 
     def close(self) -> None:
         """End the workers."""
@@ -191,8 +191,8 @@ class RolloutEngines:
         for worker in workers:
             worker.close()
 
-    def _aside(self, worker: WorkerHandle, method: str, *arguments: Any) -> Any:
-        return worker.beside(method, *arguments) if self._concurrent else worker.call(method, *arguments)
+    def _call(self, worker: WorkerHandle, method: str, *arguments: Any) -> Any:
+        return worker.call_concurrently(method, *arguments) if self._concurrent else worker.call(method, *arguments)
 
     def _of_size(self) -> Sequence[int]:
         return [k for k, size in enumerate(self._sizes) if size == self.size]

@@ -103,6 +103,6 @@ class TrainingRanks:
                 runtime_hook.start_worker(part, _TRAINING, self._spec, k, len(parts), part) for k, part in enumerate(parts)
             ]
             runtime_hook.wait([worker.call("ready") for worker in self._workers])
-        meeting = runtime_hook.wait(self._workers[0].call("meeting"))
+        rendezvous = runtime_hook.wait(self._workers[0].call("rendezvous"))
         source = str(checkpoint) if checkpoint else None
-        wait_for_stages([worker.call("open", meeting, source) for worker in self._workers])
+        wait_for_stages([worker.call("open", rendezvous, source) for worker in self._workers])

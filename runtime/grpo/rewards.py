@@ -145,8 +145,8 @@ class Rewards:
 
 def _ask(place: Place, method: str, *arguments: Any) -> Any:
     """Call a method of a `RewardProcess`, here or in a reward worker. In a worker it can also raise WorkerDied."""
-    if hasattr(place, "beside"):
-        return runtime_hook.wait(place.beside(method, *arguments))
+    if hasattr(place, "call_concurrently"):
+        return runtime_hook.wait(place.call_concurrently(method, *arguments))
     return getattr(place, method)(*arguments)
 
 

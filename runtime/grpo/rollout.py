@@ -28,7 +28,7 @@ def run_rollout(spec: TaskJob, engines: RolloutEngines, due: Round, anchors: Map
     course = _course_of(spec, engines, due)
     for size in (*spec.rollout.sizes, course.size) if runtime_hook.worst_case else (course.size,):
         engines.resize(size)  # a worst case includes every change of size
-    beginnings = engines.begin(course.dealt(engines.dealt_to), number, anchors)
+    beginnings = engines.begin(course.shares_by_engine(engines.share_count), number, anchors)
     is_whole = bool(spec.rollout.sizes) or len(runtime_hook.parts) == len(engines)  # no other job's tail has a part of the nodes
     if not is_whole:
         engines.hand_over(range(len(engines)), runtime_hook.parts)

@@ -139,7 +139,7 @@ class RolloutWorker:
 
     def restore(self) -> Timed:
         """Bring the engine to its device, with the weights that were staged meanwhile."""
-        if self._staged.landed is not None and (self._dropped or self._staged.landed.version != self._engine.version):
+        if self._staged.staged is not None and (self._dropped or self._staged.staged.version != self._engine.version):
             with self._staged.reading() as staged:
                 restored = timed("restore", self._engine.restore, *staged)
         else:
@@ -156,8 +156,8 @@ class RolloutWorker:
 
     def offload(self) -> Timed:
         """Take the engine off the device. Its weights are not kept if they are also staged, and so can be restored from there."""
-        landed = self._staged.landed
-        drop = not self._worst_case and landed is not None and landed.version == self._engine.version
+        staged = self._staged.staged
+        drop = not self._worst_case and staged is not None and staged.version == self._engine.version
         footprint, seconds = timed("offload", self._engine.offload, drop)
         self._dropped = self._dropped or drop
         return self._whole(footprint), seconds
@@ -214,18 +214,18 @@ class RolloutWorker:
         """
         while True:
             over = self._sample_on()
-            if all(share.over for share in self._shares) or not self._take_landed():
+            if all(share.over for share in self._shares) or not self._take_new_weights():
                 return over
 
-    def _has_landed(self) -> bool:
+    def _has_new_weights(self) -> bool:
         """Whether weights newer than the engine's are staged, and responses may continue with them."""
-        landed = self._staged.landed
-        newer = landed is not None and landed.version != self._engine.version
+        staged = self._staged.staged
+        newer = staged is not None and staged.version != self._engine.version
         return self._spec.rollout.interruptible and not self._worst_case and newer
 
-    def _take_landed(self) -> bool:
+    def _take_new_weights(self) -> bool:
         """Take newer weights if there are any, and return whether there were."""
-        if not self._has_landed():
+        if not self._has_new_weights():
             return False
         self.renew()
         return True
@@ -243,7 +243,7 @@ class RolloutWorker:
             [share.prompts[key[0]].tokens for share, key in rows],
             self._sampling,
             progress=lambda step: runtime_hook.progress(self._done + step.finished, self._total, step.tokens),
-            stop=lambda: runtime_hook.stops() or self._has_landed(),
+            stop=lambda: runtime_hook.stops() or self._has_new_weights(),
             resume=[replace(share.begun[key], prompt=row) for row, (share, key) in enumerate(rows) if key in share.begun],
             streams=[share.stream(key) for share, key in rows],
             ended=ended,
@@ -368,18 +368,18 @@ class RolloutWorker:
             self._stage.end()
             self._inbox.close()
 
-    def landed(self) -> StagedVersion | None:
+    def staged_version(self) -> StagedVersion | None:
         """Return the weights that are staged here for the engines of this machine, or None."""
         return self._stage.staged_version()
 
-    def know(self, landed: StagedVersion | None) -> None:
+    def set_staged(self, staged: StagedVersion | None) -> None:
         """Tell this worker which weights are staged for it, possibly by another worker.
 
         Args:
-            landed: The staged weights. None means that there are none, and that the engine keeps its own.
+            staged: The staged weights. None means that there are none, and that the engine keeps its own.
         """
-        self._staged.landed = landed
-        if landed is None:
+        self._staged.staged = staged
+        if staged is None:
             self._staged.close()
             self._stage.close()
 

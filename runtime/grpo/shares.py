@@ -174,7 +174,7 @@ class RolloutCourse:
     def __init__(self, round: Round, size: int) -> None:
         self._round, self.size = round, size
 
-    def dealt(self, engines: int) -> list[tuple[EngineShare, ...]]:
+    def shares_by_engine(self, engines: int) -> list[tuple[EngineShare, ...]]:
         """Return the shares with which each of `engines` engines begins."""
         return [(EngineShare(k, share),) for k, share in enumerate(self._round.shares(engines))]
 
@@ -198,11 +198,11 @@ class RacedRollout(RolloutCourse):
         super().__init__(round, size)
         self.wake = round.wanted * round.needed
 
-    def dealt(self, engines: int) -> list[tuple[EngineShare, ...]]:
+    def shares_by_engine(self, engines: int) -> list[tuple[EngineShare, ...]]:
         """Return the shares as in any course, except that no share ends before all of its prompts are complete."""
         return [
             tuple(replace(one, round=replace(one.round, wanted=len(one.round.prompts))) for one in own)
-            for own in super().dealt(engines)
+            for own in super().shares_by_engine(engines)
         ]
 
     def ends(self, done: int, standings: Mapping[int, Standing]) -> tuple[int, ...] | None:

@@ -47,7 +47,7 @@ class TrainingWorker:
         """Return True, which shows that the process is running."""
         return True
 
-    def meeting(self) -> str | None:
+    def rendezvous(self) -> str | None:
         """Open the store at which the ranks meet, and return its URL. Called on rank 0; None if it is the only rank."""
         if self._world == 1:
             return None
@@ -56,14 +56,14 @@ class TrainingWorker:
         from runtime.training.group import open_store, url_of
 
         host = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
-        self._meeting = open_store(host)
-        return url_of(host, self._meeting.port)
+        self._store = open_store(host)
+        return url_of(host, self._store.port)
 
-    def open(self, meeting: str | None, checkpoint: str | None) -> Timed:
+    def open(self, rendezvous: str | None, checkpoint: str | None) -> Timed:
         """Load model and optimizer.
 
         Args:
-            meeting: URL at which the ranks meet, None for a single rank.
+            rendezvous: URL at which the ranks meet, None for a single rank.
             checkpoint: Folder of a checkpoint whose state is loaded, or None.
         """
         stages: dict[str, float] = {}
@@ -78,7 +78,7 @@ class TrainingWorker:
                 self._spec.settings,
                 rank=self._rank,
                 world=self._world,
-                rendezvous=meeting,
+                rendezvous=rendezvous,
                 threads=threads_of(self._node.cores),
                 steps=self._spec.iterations * self._spec.algorithm.minibatches,
                 cpu_offload=self._spec.training.cpu_offload,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -60,7 +61,7 @@ def generator(seed: int, name: str, number: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest[:16], "little")))
 
 
-class _Numbered:
+class _Numbered(ABC):
     """A task that draws each example from the seed and the example's number."""
 
     def __init__(self, seed: int) -> None:
@@ -70,8 +71,8 @@ class _Numbered:
         """Return examples number `position` to `position + count - 1`."""
         return [self._example(number) for number in range(position, position + count)]
 
-    def _example(self, number: int) -> TaskExample:
-        raise NotImplementedError
+    @abstractmethod
+    def _example(self, number: int) -> TaskExample: ...
 
 
 class Echo(_Numbered):

@@ -18,7 +18,7 @@ from rollmux_segment import Footprint
 
 from runtime.jobs.spec import ClassJob, TaskJob
 from runtime.jobside.messages import CallOutOfOrder, Checkpoint, IterationResult, Nodes, PhaseReport
-from runtime.jobside.worker import BESIDE, ActorHandle, CoordinatorLink, Worker, on_machine, results
+from runtime.jobside.worker import CONCURRENT, ActorHandle, CoordinatorLink, Worker, on_machine, results
 from runtime.machine import Node, Pool, boot_id, core_wait_s
 from runtime.machines.nodes import move_process, prepare_process
 from runtime.memory import resident_gb
@@ -142,7 +142,7 @@ class JobSession(CoordinatorLink):
         self._nodes = nodes
         return changed
 
-    def beside(self) -> JobSession:
+    def second_session(self) -> JobSession:
         """Return a session for the rollouts of an asynchronous job, which run in another thread and have their own turns."""
         other = copy(self)
         other.in_step, other.where, other.turns = False, "", Turns()
@@ -282,8 +282,8 @@ class JobSession(CoordinatorLink):
 
     def start_worker(self, node: Node, target: str, *arguments: Any, **options: Any) -> WorkerHandle:
         remote: Any = ray.remote
-        beside = self._spec.is_asynchronous or (isinstance(self._spec, TaskJob) and self._spec.rewards.workers)
-        made = remote(concurrency_groups={BESIDE: 1})(Worker) if beside else remote(Worker)
+        is_concurrent = self._spec.is_asynchronous or (isinstance(self._spec, TaskJob) and self._spec.rewards.workers)
+        made = remote(concurrency_groups={CONCURRENT: 1})(Worker) if is_concurrent else remote(Worker)
         actor = made.options(**on_machine(node.machine)).remote(
             node, self._coordinator, self._spec.id, self._logs, target, self._spec.folder, arguments, options
         )

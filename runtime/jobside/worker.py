@@ -24,7 +24,7 @@ from runtime.phases import WorkerDied, WorkerError, set_session
 _WATCHES_S = 0.5  # interval of memory checks
 _GRACE_S = 10.0  # time for the coordinator to end a process that is too large
 
-BESIDE = "beside"  # concurrency group of calls that do not wait for others
+CONCURRENT = "concurrent"  # concurrency group of calls that do not wait for others
 
 
 class WorkerCall:
@@ -61,10 +61,10 @@ class ActorHandle:
         values = [argument.reference if isinstance(argument, WorkerCall) else argument for argument in arguments]
         return WorkerCall(self, self.actor.call.remote(method, *values))
 
-    def beside(self, method: str, *arguments: Any) -> WorkerCall:
+    def call_concurrently(self, method: str, *arguments: Any) -> WorkerCall:
         """See `WorkerHandle`."""
         values = [argument.reference if isinstance(argument, WorkerCall) else argument for argument in arguments]
-        return WorkerCall(self, self.actor.beside.options(concurrency_group=BESIDE).remote(method, *values))
+        return WorkerCall(self, self.actor.call_concurrently.options(concurrency_group=CONCURRENT).remote(method, *values))
 
     def close(self) -> None:
         """See `WorkerHandle`."""
@@ -161,7 +161,7 @@ class Worker:
         finally:
             self._session.flush()
 
-    def beside(self, method: str, *arguments: Any) -> Any:
+    def call_concurrently(self, method: str, *arguments: Any) -> Any:
         """Call a method of the object in another thread, without waiting for the call in progress."""
         return getattr(self._object, method)(*arguments)
 
@@ -266,7 +266,7 @@ _NOT_OF_A_WORKER = {
     "hold": "a worker has no phases: mark the methods of the job's own class",
     "start_worker": "a worker starts no workers",
     "regroup": "a worker leaves no nodes: the job's own class is told which to leave",
-    "beside": "a worker has no sides",
+    "second_session": "a worker has no sides",
     "pause": "a worker pauses nothing",
     "wake": "a worker stops no rollout: the job's own class says when it does",
 }

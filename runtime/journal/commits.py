@@ -24,7 +24,7 @@ class Commits:
     Args:
         journal: The journal. No one else may commit to it from now on.
         ended: Function that is called in the loop when a commit has ended, with its error or None. After an error the facts are in
-            the journal's queue again, until `soon` is called.
+            the journal's queue again, until `schedule` is called.
     """
 
     def __init__(self, journal: Journal, ended: Callable[[BaseException | None], None]) -> None:
@@ -38,13 +38,13 @@ class Commits:
         self._thread = Thread(target=self._carry_out_all, name="rollmux-journal", daemon=True)
         self._thread.start()
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Commit at the end of this turn of the loop, or after the commit in progress."""
         if not self._is_due and not self._is_closed and self._under_way is None:
             self._is_due = True
             self._loop.call_soon(self._begin)
 
-    def aside(self, work: _Aside) -> None:
+    def run_after_commit(self, work: _Aside) -> None:
         """Run a function in the thread after the next commit. It may wait for a disk, and its end is not waited for."""
         self._asides.append(work)
 
@@ -54,13 +54,13 @@ class Commits:
         Raises:
             BaseException: The error that was passed to `give_up`, or that `close` met.
         """
-        waiting = self._next if self._journal.unwritten else self._under_way
+        waiting = self._next if self._journal.has_unwritten else self._under_way
         if waiting is None:
             return
         waits = self._loop.create_future()
         waiting.append(waits)
         if waiting is self._next:
-            self.soon()
+            self.schedule()
         await waits
 
     def give_up(self, error: BaseException) -> None:
@@ -126,7 +126,7 @@ class Commits:
             self._next = waiting + self._next
         self._ended(error)
         if error is None and (self._journal.is_due or self._next or self._asides):
-            self.soon()
+            self.schedule()
 
     @staticmethod
     def _wake(waiting: list[asyncio.Future[None]]) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import PlainValidator
+from pydantic import Field, PlainValidator
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.keys.cluster import Cluster
@@ -262,7 +262,7 @@ class SyncSlice(_Lasted):
         nodes: Names of the rollout nodes, or of all nodes of the job for a sync with a permit.
         start_s: Start of the transfer.
         end_s: End of the transfer.
-        beside: Ids of the jobs that held one of the nodes at the time.
+        sharing_jobs: Ids of the jobs that held one of the nodes at the time.
         asked_s: Time at which the job asked for a permit, or None for a sync without one.
     """
 
@@ -272,7 +272,7 @@ class SyncSlice(_Lasted):
     nodes: tuple[str, ...]
     start_s: float
     end_s: float
-    beside: tuple[str, ...]
+    sharing_jobs: Annotated[tuple[str, ...], Field(alias="beside")]
     asked_s: float | None = None
 
 

@@ -64,7 +64,7 @@ class RunRecord:
 
     started: RunStarted
     relaunched: tuple[facts.RunRelaunched, ...] = ()
-    instants: tuple[facts.SchedulerInformed, ...] = ()
+    scheduler_reports: tuple[facts.SchedulerInformed, ...] = ()
     restored: tuple[facts.SchedulerRestored, ...] = ()
     log: tuple[Event, ...] = ()
     submitted: tuple[facts.JobSubmitted, ...] = ()
@@ -77,12 +77,12 @@ class RunRecord:
     iterations: tuple[IterationSlice, ...] = ()
     repeated: tuple[IterationSlice, ...] = ()
     checkpointed: tuple[facts.JobCheckpointed, ...] = ()
-    absent: tuple[facts.CheckpointDelayed, ...] = ()
+    checkpoint_delays: tuple[facts.CheckpointDelayed, ...] = ()
     restarted: tuple[facts.JobRestarted, ...] = ()
     failed: tuple[facts.JobFailed, ...] = ()
     attached: tuple[facts.OwnerAttached, ...] = ()
-    taken_back: tuple[facts.JobRolledBack, ...] = ()
-    exceeded: tuple[facts.MemoryExceeded, ...] = ()
+    rolled_back: tuple[facts.JobRolledBack, ...] = ()
+    memory_exceeded: tuple[facts.MemoryExceeded, ...] = ()
     granted: tuple[facts.PhaseGranted, ...] = ()
     leases_ended: tuple[facts.LeaseEnded, ...] = ()
     suspected: tuple[facts.NodesSuspected, ...] = ()
@@ -118,7 +118,7 @@ class RunRecord:
 
     def reports_of(self, kind: type[Reported]) -> Iterator[tuple[float, Reported]]:
         """Yield time and content of all reports of one kind to the scheduler."""
-        return ((instant.at_s, fact) for instant in self.instants for fact in instant.facts if isinstance(fact, kind))
+        return ((instant.at_s, fact) for instant in self.scheduler_reports for fact in instant.facts if isinstance(fact, kind))
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
@@ -130,7 +130,7 @@ class RunRecord:
     @property
     def drained_nodes(self) -> set[str]:
         """Names of the nodes that are drained at the end of the record."""
-        changes = (fact for instant in self.instants for fact in instant.facts if isinstance(fact, Drained | Undrained))
+        changes = (fact for instant in self.scheduler_reports for fact in instant.facts if isinstance(fact, Drained | Undrained))
         drained = {name: isinstance(fact, Drained) for fact in changes for name in fact.names}
         return {name for name, is_drained in drained.items() if is_drained}
 
@@ -228,7 +228,7 @@ class ColdStarts:
         provisional.remove(part.phase)
         return part.run_s - part.start_s - part.permit_s
 
-    def words(self, job_id: str) -> str:
+    def describe(self, job_id: str) -> str:
         """Describe how reliable the profile of a job is. Empty if it was measured well, or stated by the user."""
         fact = self._facts.get(job_id)
         if fact is None:

@@ -117,7 +117,7 @@ def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collect
     Returns:
         Ids of the jobs that have lost their placements, as returned by `Scheduler.restore`.
     """
-    scheduler.take(scheduler_facts.Alone(exceeded.job_id) for exceeded in record.exceeded)
+    scheduler.take(scheduler_facts.Alone(exceeded.job_id) for exceeded in record.memory_exceeded)
     scheduler.take(confined for _, confined in record.reports_of(scheduler_facts.Confined))
     for fact in record.submitted:
         if phases := fact.spec.estimated_phases:

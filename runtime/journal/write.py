@@ -195,7 +195,7 @@ class Journal:
         self.binds, self._binding = self.binds or self._binding, False
 
     @property
-    def unwritten(self) -> bool:
+    def has_unwritten(self) -> bool:
         """Whether there are queued facts that no commit has taken yet."""
         return bool(self._unwritten)
 
@@ -222,7 +222,7 @@ class Journal:
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_in_errors(path: Path) -> Iterator[None]:
     """Add the name of a journal to errors about its facts."""
     try:
         yield
@@ -237,7 +237,7 @@ def read_record(folder: Path) -> RunRecord:
         InputError: There is no journal, or it is damaged.
     """
     facts = read_facts(folder / JOURNAL)
-    with naming(folder / JOURNAL):
+    with name_in_errors(folder / JOURNAL):
         return record_of(facts)
 
 
@@ -248,7 +248,7 @@ def read_run(folder: Path) -> RunRecord:
         InputError: There is no journal, it is damaged, or an event is impossible.
     """
     record = read_record(folder)
-    with naming(folder / JOURNAL):
+    with name_in_errors(folder / JOURNAL):
         state_of(record)
     return record
 

@@ -133,12 +133,12 @@ def limits(nodes: Sequence[Node], gpu_gb: float | None) -> dict[Pool, MemoryLimi
         nodes: Nodes of the run.
         gpu_gb: Memory of a GPU in GB, or None if unknown.
     """
-    there: dict[Pool, MemoryLimits] = {}
+    limits: dict[Pool, MemoryLimits] = {}
     for pool in POOLS:
         node = min(nodes_of(pool, nodes), key=lambda node: node.memory_gb)
         node_gb, machine_gb = node.memory_gb or None, sum(other.memory_gb for other in nodes if other.machine == node.machine)
-        there[pool] = MemoryLimits(gpu_gb if node.gpus else node_gb, node_gb, machine_gb or None)
-    return there
+        limits[pool] = MemoryLimits(gpu_gb if node.gpus else node_gb, node_gb, machine_gb or None)
+    return limits
 
 
 def nodes_of(pool: Pool, nodes: Sequence[Node]) -> list[Node]:
@@ -146,19 +146,19 @@ def nodes_of(pool: Pool, nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node.pool == pool] or [*nodes]
 
 
-def check_memory(expected: Sequence[MemoryForecast], there: dict[Pool, MemoryLimits], say: Callable[[str], None]) -> None:
+def check_memory(expected: Sequence[MemoryForecast], available: dict[Pool, MemoryLimits], say: Callable[[str], None]) -> None:
     """Check that jobs fit into memory, and print a line about each job that may not.
 
     Args:
         expected: Forecasts of the jobs.
-        there: Available memory, by pool.
+        available: Available memory, by pool.
         say: Callback for a line.
 
     Raises:
         InputError: If a job cannot fit, whatever the lengths of its sequences; one line.
     """
     for one in expected:
-        for check in _checks(one, there):
+        for check in _checks(one, available):
             least_gb, most_gb = check.least / 1e9, check.most / 1e9
             if check.available_together_gb is not None and least_gb > check.available_together_gb:
                 problem = f"{check.what} takes {least_gb:.1f} GB at least; there are {check.available_together_gb:.1f}"
@@ -187,8 +187,8 @@ class _MemoryCheck(NamedTuple):
     advice: str = ""
 
 
-def _checks(one: MemoryForecast, there: dict[Pool, MemoryLimits]) -> Iterator[_MemoryCheck]:
-    peak, sampling, limit = one.training, one.sampling, there["training"]
+def _checks(one: MemoryForecast, available: dict[Pool, MemoryLimits]) -> Iterator[_MemoryCheck]:
+    peak, sampling, limit = one.training, one.sampling, available["training"]
     on_gpu = one.on_gpu["training"]
     too_large = limit.device_gb is not None and peak.sure / 1e9 > limit.device_gb
     advice = "; more training nodes, or a lower algorithm.micro_batch_tokens, help"
@@ -202,7 +202,7 @@ def _checks(one: MemoryForecast, there: dict[Pool, MemoryLimits]) -> Iterator[_M
     if limit.node_gb is None or waiting / 1e9 <= limit.node_gb:
         what += ", with the copy that a checkpoint is written from,"
         yield _MemoryCheck(what, waiting, one.waiting + one.written, limit.node_gb, limit.machine_gb, advice)
-    limit = there["rollout"]
+    limit = available["rollout"]
     whole_gb = limit.device_gb if one.on_gpu["rollout"] else limit.machine_gb
     yield _MemoryCheck("sampling", sampling.weights, sampling.device, limit.device_gb, whole_gb)
     waiting = one.engines * sampling.asleep + sampling.staged

@@ -81,7 +81,7 @@ def started_processes(folder: OwnFolder) -> list[int]:
     They are this user's processes that have its folder in their environment, or a file in it open. A process that sets its title
     may have overwritten its environment.
     """
-    if folder.doubt() is not None:
+    if folder.problem() is not None:
         return []
     return marked_processes(f"{MARK}={folder.path}\0", folder.path, (os.O_RDONLY, os.O_WRONLY, os.O_RDWR))
 

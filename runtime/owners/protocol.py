@@ -26,7 +26,7 @@ from runtime.machine import Node
 from runtime.standstill import warnings
 
 
-class Next(Enum):
+class NextStep(Enum):
     """Action of a job at the end of an iteration."""
 
     DONE = "all iterations are done, and the job leaves"
@@ -41,7 +41,7 @@ def turns_of(handle: JobHandle, done: int) -> Turns:
     return Turns(handle.spec.iterations, handle.spec.staleness, done)
 
 
-def next_of(handle: JobHandle, spent: bool, drained: bool) -> Next:
+def next_step_of(handle: JobHandle, spent: bool, drained: bool) -> NextStep:
     """Return the action of a job between two iterations.
 
     Args:
@@ -50,12 +50,12 @@ def next_of(handle: JobHandle, spent: bool, drained: bool) -> Next:
         drained: Whether one of the job's nodes is drained and no other placement is available.
     """
     if handle.iteration == handle.spec.iterations:
-        return Next.DONE
+        return NextStep.DONE
     if spent:
-        return Next.OVER_BUDGET
+        return NextStep.OVER_BUDGET
     if handle.is_moving:
-        return Next.MOVE
-    return Next.MAKE_ROOM if drained else Next.GO_ON
+        return NextStep.MOVE
+    return NextStep.MAKE_ROOM if drained else NextStep.GO_ON
 
 
 def asked(
@@ -73,7 +73,7 @@ def asked(
     """
     handle.permits.request(phase, PROFILE if phase == "init" else number, now_s)
     if phase == "rollout":
-        handle.tail.set_parts(parts)
+        handle.rollout_progress.set_parts(parts)
         if not extra:
             handle.permits.record_ready_rollout(number, now_s)
     return Consequences((facts.Ready(handle.id, phase, parts),))
@@ -126,7 +126,7 @@ def released_sync(handle: JobHandle, now_s: float, cold: bool, is_first: bool = 
 
 
 def synced(
-    handle: JobHandle, number: int, start_s: float, end_s: float, beside: tuple[str, ...], asked_s: float | None = None
+    handle: JobHandle, number: int, start_s: float, end_s: float, sharing_jobs: tuple[str, ...], asked_s: float | None = None
 ) -> Consequences:
     """Record that the new weights of an iteration are on the rollout nodes.
 
@@ -135,12 +135,12 @@ def synced(
         number: Number of the iteration.
         start_s: Start of the sync, in seconds of the run's clock.
         end_s: End of the sync, in seconds of the run's clock.
-        beside: Ids of the jobs that used the rollout nodes during the sync.
+        sharing_jobs: Ids of the jobs that used the rollout nodes during the sync.
         asked_s: Time at which the owner asked for all nodes of the job, or None if it did not ask.
     """
     names = tuple(node.name for node in (handle.place.nodes["rollout"] if asked_s is None else handle.place.nodes_of("sync")))
     profile = handle.iteration == PROFILE or handle.is_guest or handle.is_over
-    note = SyncSlice(handle.id, profile, number, names, start_s, end_s, beside, asked_s)
+    note = SyncSlice(handle.id, profile, number, names, start_s, end_s, sharing_jobs, asked_s)
     return Consequences((facts.Synced(handle.id, end_s - start_s),), (note,))
 
 
@@ -175,7 +175,7 @@ def iterated(handle: JobHandle, done: IterationResult, now_s: float, asked_for: 
 
 def checkpointed(handle: JobHandle, checkpoint: Checkpoint, now_s: float) -> Consequences:
     """Record a checkpoint that is on disk. After a restart the job continues from it."""
-    lines = (f"{handle.id}: its checkpoint is written",) if handle.saved.add(checkpoint) else ()
+    lines = (f"{handle.id}: its checkpoint is written",) if handle.checkpoints.add(checkpoint) else ()
     return Consequences((), (JobCheckpointed(now_s, handle.id, checkpoint.iterations, checkpoint.seconds, checkpoint.gb),), lines)
 
 

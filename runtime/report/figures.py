@@ -64,7 +64,7 @@ def _syncs(record: RunRecord) -> dict[str, Any]:
     return {
         "count": len(own),
         "mean_s": mean(sync.end_s - sync.start_s for sync in own),
-        "beside_others": sum(bool(sync.beside) for sync in own),
+        "beside_others": sum(bool(sync.sharing_jobs) for sync in own),
     }
 
 

@@ -56,7 +56,7 @@ def job_figures(record: RunRecord, job_id: str, stays: Sequence[PlacementSpan]) 
     }
 
 
-def remarks(jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def lines_about(jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return lines about jobs, to be printed below a table.
 
     Args:

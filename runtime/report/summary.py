@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rollmux_env.report.tables import figure, heading, make_table, sharing_table
-from runtime.report.jobs import remarks
+from runtime.report.jobs import lines_about
 
 
 def summary(figures: Mapping[str, Any]) -> RenderableType:
@@ -18,7 +18,7 @@ def summary(figures: Mapping[str, Any]) -> RenderableType:
     parts += [
         Text(f"{job_id} failed: {job['failed']}", style="bold red") for job_id, job in figures["jobs"].items() if job["failed"]
     ]
-    parts += [Text(line) for line in remarks(figures["jobs"])]
+    parts += [Text(line) for line in lines_about(figures["jobs"])]
     parts += [*_shapes(figures), *_sharing(figures)]
     if users := figures.get("usd_by_user"):
         parts.append(Text("charged: " + ", ".join(f"{user or 'no user'} {usd:,.2f} $" for user, usd in users.items())))

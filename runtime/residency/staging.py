@@ -293,11 +293,11 @@ class StageReader:
         own: Stage of this process, which may be the one to be read. None means this process stages nothing.
 
     Attributes:
-        landed: Latest staged weights of which this process has been told, None means there are none.
+        staged: Latest staged weights of which this process has been told, None means there are none.
     """
 
     def __init__(self, pinned: bool, own: WeightStage | None = None) -> None:
-        self.landed: StagedVersion | None = None
+        self.staged: StagedVersion | None = None
         self._pinned, self._own = pinned, own
         self._opened: OpenedStage | None = None
 
@@ -311,9 +311,9 @@ class StageReader:
         Raises:
             RuntimeError: There are no staged weights, or they are incomplete. The message is one line.
         """
-        if self.landed is None:
+        if self.staged is None:
             raise RuntimeError("no weights are staged")
-        known, path = self.landed
+        known, path = self.staged
         try:
             opened = self.open(path)
         except OSError:

@@ -17,7 +17,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.coordinator.ends import RunEnd
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.lifecycle import JobLifecycle, Processes, ProcessesByKind
+from runtime.coordinator.lifecycle import JobLifecycle, ProcessBackend, ProcessBackends
 from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.profiles import versions
 from runtime.coordinator.profiling import Profiling, enlist
@@ -38,7 +38,7 @@ from runtime.journal.facts import (
 )
 from runtime.journal.record import RunRecord, cold_starts_of
 from runtime.journal.replay import assigned_nodes, restore
-from runtime.journal.write import JOURNAL, naming, read_facts, record_of, state_of
+from runtime.journal.write import JOURNAL, name_in_errors, read_facts, record_of, state_of
 from runtime.machines.nodes import POOLS
 from runtime.output import LOGS, trim
 from runtime.owners.http.iterations import Iterations
@@ -76,7 +76,7 @@ class RunDriver:
     """
 
     def __init__(
-        self, plan: RunPlan, processes: Processes | None, stays: bool = False, observer: RunObserver | None = None
+        self, plan: RunPlan, processes: ProcessBackend | None, stays: bool = False, observer: RunObserver | None = None
     ) -> None:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
@@ -88,7 +88,7 @@ class RunDriver:
             if plan.resume:
                 path = Path(plan.folder) / JOURNAL
                 facts = read_facts(path)
-                with naming(path):
+                with name_in_errors(path):
                     self.record, self._recalled = record_of(facts), RecalledLeases(facts)
                     state, nodes = state_of(self.record), assigned_nodes(self.record, plan.nodes)
             run = self.run = RunState(plan, log, state, nodes, stays, observer)
@@ -99,7 +99,7 @@ class RunDriver:
         self.profiling, self._solo = Profiling(run, self.end), SoloIterations(run, self.end)
         iterations = Iterations(self._ledger, self.profiling)
         self.leases, self.commands = Leases(iterations), CommandProcesses(iterations)
-        self._processes = ProcessesByKind(processes, AttachedProcesses(self._ledger), self.commands)
+        self._processes = ProcessBackends(processes, AttachedProcesses(self._ledger), self.commands)
         self.lifecycle = JobLifecycle(run, self.end, self._processes, stays)
         self.calls = JobCalls(run, self.lifecycle, self.profiling, self._solo)
 
@@ -227,8 +227,8 @@ def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord, leases: R
             handle.close()
             notes.append(JobFailed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
-    for exceeded in record.exceeded:
-        run.handles[exceeded.job_id].residency.set_excess(exceeded.why)
+    for exceeded in record.memory_exceeded:
+        run.handles[exceeded.job_id].resident_state.set_excess(exceeded.why)
     gone = [handle.id for handle in run.handles.values() if handle.is_gone]
     restored = SchedulerRestored(run.log.now(), tuple(gone))
     again = restore(run.scheduler, record, restored.at_s, gone)
@@ -250,7 +250,7 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, leases: Recalle
     """Restore a job from the journal and its checkpoints."""
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
     handle.set_job(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
-    handle.residency.set_levels(next((fact.waits for fact in record.profiled if fact.job.id == job_id), {}))
+    handle.resident_state.set_levels(next((fact.waits for fact in record.profiled if fact.job.id == job_id), {}))
     ever = (done.number + 1 for done in (*record.iterations, *record.repeated) if done.job_id == job_id)
     handle.counts.restore_done(max(ever, default=0))  # repeated iterations count: reports of them have been sent
     if handle.spec.is_attached:
@@ -259,8 +259,8 @@ def _recall(run: RunState, handle: JobHandle, record: RunRecord, leases: Recalle
     if _is_over(handle, record):
         handle.close()
         return
-    handle.saved.restore_recorded({fact.iterations for fact in record.checkpointed if fact.job_id == job_id})
-    resume = handle.saved.go_back(folder, handle.counts.done)
+    handle.checkpoints.restore_recorded({fact.iterations for fact in record.checkpointed if fact.job_id == job_id})
+    resume = handle.checkpoints.go_back(folder, handle.counts.done)
     handle.counts.resume(resume.iterations)
     if state.knows(job_id):
         _recall_work(run, handle)

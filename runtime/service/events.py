@@ -64,7 +64,7 @@ class Events:
         until_s = monotonic() + wait_s
         while number >= self._journal.last_number and (left_s := until_s - monotonic()) > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._more.wait(), min(left_s, _TOGETHER_S) if self._journal.unwritten else left_s)
+                await asyncio.wait_for(self._more.wait(), min(left_s, _TOGETHER_S) if self._journal.has_unwritten else left_s)
             if number >= self._journal.last_number:
                 self._bring()
         recent = self._journal.recent
@@ -77,6 +77,6 @@ class Events:
 
     def _bring(self) -> None:
         """Commit entries that wait for a common commit, at most once in `_TOGETHER_S` for all readers together."""
-        if self._journal.unwritten and monotonic() - self._flushed_s > _TOGETHER_S:
+        if self._journal.has_unwritten and monotonic() - self._flushed_s > _TOGETHER_S:
             self._flushed_s = monotonic()
             self._log.commit()

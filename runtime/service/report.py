@@ -273,10 +273,10 @@ class Reports:
     def _problem(self, handle: JobHandle) -> str | None:
         if handle.is_gone:
             return self._figures.ends.get(handle.id, ("", ""))[1] or None
-        if handle.saved.disk_problem is not None:
-            return f"its checkpoint cannot be written: {handle.saved.disk_problem}"
+        if handle.checkpoints.disk_problem is not None:
+            return f"its checkpoint cannot be written: {handle.checkpoints.disk_problem}"
         metrics = self._figures.reported.get(handle.id, {})
-        return handle.residency.excess or gap_warning(metrics, handle.spec.top_p)
+        return handle.resident_state.excess or gap_warning(metrics, handle.spec.top_p)
 
     def pools(self) -> dict[Pool, dict[str, Any]]:
         """Return the number of nodes of each pool in each condition, and its utilization.

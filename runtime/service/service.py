@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.lifecycle import Processes
+from runtime.coordinator.lifecycle import ProcessBackend
 from runtime.coordinator.overdue import overdue_phases
 from runtime.coordinator.run_plan import RunPlan
 from runtime.coordinator.run_state import RunState
@@ -70,7 +70,7 @@ class RunService:
 
         await self.serve(RayProcesses(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models))
 
-    async def serve(self, processes: Processes | None) -> None:
+    async def serve(self, processes: ProcessBackend | None) -> None:
         """Begin the run.
 
         Args:

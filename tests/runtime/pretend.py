@@ -24,7 +24,7 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import begin_checkpoint, drop, place_of
 from runtime.coordinator import run_log
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.lifecycle import Processes
+from runtime.coordinator.lifecycle import ProcessBackend
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.file import parse_jobs
 from runtime.jobs.spec import ClassJob, JobSpec
@@ -105,7 +105,7 @@ class Killed(BaseException):
     """The process of the coordinator is no more."""
 
 
-class Waiting(Processes):
+class Waiting(ProcessBackend):
     """Processes of jobs that the test speaks for."""
 
     def start(self, handle: JobHandle) -> object:
@@ -118,7 +118,7 @@ class Waiting(Processes):
     async def kill(self, handle: JobHandle) -> None: ...
 
 
-class Pretended(Processes):
+class Pretended(ProcessBackend):
     """The jobs of a run are tasks of this process.
 
     Args:

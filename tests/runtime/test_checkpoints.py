@@ -15,9 +15,9 @@ from runtime.checkpoints import (
     MANIFEST,
     Rest,
     begin_checkpoint,
-    damage,
     drop,
     drop_above,
+    find_damage,
     newest,
     numbers,
     place_of,
@@ -76,14 +76,14 @@ def test_what_is_hashed_while_it_is_written_is_not_read_again(tmp_path: Path) ->
     assert begin_checkpoint(tmp_path, 1, filling)() == 7002
     content = (place_of(tmp_path, 1) / "state").read_bytes()
     assert content == b"".join(pieces) and digests["state"] == (7002, hashlib.sha256(content).hexdigest())
-    assert damage(place_of(tmp_path, 1)) is None
+    assert find_damage(place_of(tmp_path, 1)) is None
 
     def wrong(folder: Path) -> Rest:
         (folder / "state").write_bytes(b"other")
         return lambda: {"state": (5, digests["state"][1])}
 
     begin_checkpoint(tmp_path, 2, wrong)()
-    assert damage(place_of(tmp_path, 2)) == f"{place_of(tmp_path, 2)}: state is damaged"
+    assert find_damage(place_of(tmp_path, 2)) == f"{place_of(tmp_path, 2)}: state is damaged"
     with pytest.raises(OSError, match="state: what was written of it is not there"):
         begin_checkpoint(tmp_path, 3, lambda folder: lambda: {"state": (5, "")})()
     assert numbers(tmp_path) == [1, 2]
@@ -110,7 +110,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, kind: str) -> None:
         case _:
             (last / MANIFEST).write_text(json.dumps({"format": 1, "files": {"state": 3}}))
     found = newest(tmp_path, 2)
-    assert found.iterations == 1 and damage(place_of(tmp_path, 1)) is None
+    assert found.iterations == 1 and find_damage(place_of(tmp_path, 1)) is None
     (problem,) = found.problems
     assert "000002" in problem and "\n" not in problem
 
@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_the_ones_before_and_nothing_else(tmp_path: Path) -> 
 
     with pytest.raises(OSError, match="No space left"):
         write_checkpoint(tmp_path, 2, full)
-    assert [path.name for path in tmp_path.iterdir()] == ["000001"] and damage(tmp_path / "000001") is None
+    assert [path.name for path in tmp_path.iterdir()] == ["000001"] and find_damage(tmp_path / "000001") is None
 
 
 def test_what_a_kill_has_left_half_written_is_no_checkpoint(tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ def bystander(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_what_was_made_is_ours_and_is_removed(own: OwnFolder) -> None:
     (Path(own.path) / "file").touch()
-    assert own.doubt() is None and own.leftover() is None
+    assert own.problem() is None and own.leftover() is None
     own.remove()
-    assert not Path(own.path).exists() and own.doubt() == "there is no such folder" and own.leftover() is None
+    assert not Path(own.path).exists() and own.problem() == "there is no such folder" and own.leftover() is None
 
 
 def test_what_is_named_like_ours_is_not_ours(own: OwnFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,14 +74,14 @@ def test_what_is_named_like_ours_is_not_ours(own: OwnFolder, tmp_path: Path, mon
             OwnFolder(f"/tmp/{PREFIX}\0"): "there is no such folder",
         }
         for folder, doubt in doubts.items():
-            assert folder.doubt() == doubt, folder
+            assert folder.problem() == doubt, folder
             folder.remove()
             assert not started_processes(folder)
         monkeypatch.setattr(os, "geteuid", lambda: os.stat(own.path).st_uid + 1)
-        assert own.doubt() == "it is another user's"
+        assert own.problem() == "it is another user's"
         own.remove()
         monkeypatch.undo()
-        assert elsewhere.is_dir() and link.is_symlink() and own.doubt() is None
+        assert elsewhere.is_dir() and link.is_symlink() and own.problem() is None
     finally:
         link.unlink()
 

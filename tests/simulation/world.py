@@ -484,7 +484,7 @@ def simulated() -> Iterator[None]:
             "pid_space": lambda: here,
         },
         serve_here: {
-            "Service": SimulatedService,
+            "RunService": SimulatedService,
             "allowing": _allowing,
             "hangups": _hangups,
             "check_signals": _check_signals,

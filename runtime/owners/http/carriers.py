@@ -23,7 +23,7 @@ def is_related(pid: int, lease: str, named: Collection[int]) -> bool:
     one = rollmux_client.process(pid)
     if (
         one is None
-        or rollmux_client.marks(pid).get(rollmux_client.LEASE) == lease
+        or rollmux_client.lease_variables_of(pid).get(rollmux_client.LEASE) == lease
         or not {one.group, one.session}.isdisjoint(named)
     ):
         return one is not None

@@ -37,7 +37,7 @@ def holdup(ledger: Ledger, handle: JobHandle) -> str | None:
         return f"is being ended: its owner has {ttl_s:g} s to end its {handle.permits.phase}, and then its lease is lost"
     overdue = next(overdue_phases(ledger.run, handle), None)
     if overdue is not None:
-        return overdue.words
+        return overdue.description
     return next(_blockers(ledger, handle), None)
 
 

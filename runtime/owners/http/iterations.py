@@ -18,7 +18,7 @@ from runtime.journal.facts import IterationSlice, JobRolledBack, LeaseEnded, Mem
 from runtime.machines.nodes import POOLS
 from runtime.owners.boundary import carry_out
 from runtime.owners.http.ledger import Lease, Ledger
-from runtime.owners.protocol import Next, asked, iterated, next_of, released, released_init, released_sync, synced
+from runtime.owners.protocol import NextStep, asked, iterated, next_step_of, released, released_init, released_sync, synced
 
 
 class Iterations:
@@ -63,14 +63,14 @@ class Iterations:
             device_gb: Memory that the job keeps of a node's GPUs, in GB.
         """
         handle = lease.handle
-        if phase == "sync" or handle.residency.excess:
+        if phase == "sync" or handle.resident_state.excess:
             return
         shared = handle.place.pool_of("rollout") == "training"  # the state of both phases is on the same devices
         stated = [getattr(handle.spec, pool).device_gb for pool in (POOLS if shared or phase == "init" else (phase,))]
         if None in stated or device_gb <= (stated_gb := sum(stated) if shared else max(stated)):
             return
         note = MemoryExceeded(self._run.log.now(), handle.id, phase, device_gb, stated_gb)
-        handle.residency.set_excess(note.why)
+        handle.resident_state.set_excess(note.why)
         self._run.apply(Consequences((facts.Alone(handle.id),), (note,), (f"{handle.id}: WARNING: {note.why}",)))
 
     def finish(self, lease: Lease, phase: HoldName) -> None:
@@ -178,12 +178,12 @@ class Iterations:
             why: Reason, for the log and the journal.
         """
         handle, run = lease.handle, self._run
-        what = next_of(handle, False, run.scheduler.is_to_go(handle.id))
-        if what is Next.DONE or (what is Next.MOVE and not (lease.must_move and run.has_seat(handle))):
-            what = Next.GO_ON
-        if what is Next.GO_ON and lease.is_awaited and run.has_seat(handle):
+        what = next_step_of(handle, False, run.scheduler.is_to_go(handle.id))
+        if what is NextStep.DONE or (what is NextStep.MOVE and not (lease.must_move and run.has_seat(handle))):
+            what = NextStep.GO_ON
+        if what is NextStep.GO_ON and lease.is_awaited and run.has_seat(handle):
             self._end_to_go(lease, why)
-        elif what is Next.GO_ON or lease.turns.open:  # the owner may have left in the middle of an iteration
+        elif what is NextStep.GO_ON or lease.turns.open:  # the owner may have left in the middle of an iteration
             self.ledger.end(lease, why, JobEnd("died", "step", why))
         else:
             self._carry_out(lease, what, why)
@@ -239,17 +239,17 @@ class Iterations:
         if not lease.turns.is_between or lease.ended or _is_over(handle) or not self._run.has_seat(handle):
             return
         if self._is_over_budget(handle):
-            self._carry_out(lease, Next.OVER_BUDGET, "its budget is spent")
+            self._carry_out(lease, NextStep.OVER_BUDGET, "its budget is spent")
 
     def _is_over_budget(self, handle: JobHandle) -> bool:
         """Return whether a job has iterations left that its spent budget does not allow."""
         state, now_s = self._run.scheduler.state, self._run.log.now()
         spent = state.is_running(handle.id) and state.charges.is_spent(state.row(handle.id), now_s)
-        return next_of(handle, spent, False) is Next.OVER_BUDGET
+        return next_step_of(handle, spent, False) is NextStep.OVER_BUDGET
 
-    def _carry_out(self, lease: Lease, what: Next, why: str) -> None:
+    def _carry_out(self, lease: Lease, what: NextStep, why: str) -> None:
         """End the lease of a job between two iterations, and let the job leave its placement."""
-        if what is Next.MOVE:
+        if what is NextStep.MOVE:
             self._end_to_go(lease, why)
         else:
             self.ledger.end(lease, why, JobEnd("stopped"))

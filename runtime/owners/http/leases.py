@@ -102,7 +102,7 @@ class Leases:
         now_s, names = run.log.now(), tuple(node.name for node in handle.place.nodes_of("sync"))
         owner = OwnerAttached(now_s, job_id, secrets.token_hex(16), host, boot, processes, names)
         taken = Lease(owner, handle, stay, now_s, turns_of(handle, handle.iteration))
-        handle.actors.record_contact()
+        handle.processes.record_contact()
         self.ledger.add(taken)
         if from_iteration is not None:
             self._iterations.take_back(taken, from_iteration)
@@ -243,7 +243,7 @@ class Leases:
             if device_gb is not None:
                 self._iterations.check_kept_memory(lease, phase, device_gb)
             self._iterations.finish(lease, phase)
-            if lease.stop_requested_s is not None and not lease.holds:
+            if lease.stop_requested_s is not None and not lease.has_grants:
                 self.ledger.end(lease, "it had to stop", JobEnd("stopped"))
             self._iterations.end_spent(lease)
             await self._run.durable()
@@ -287,7 +287,7 @@ class Leases:
         lease = self.ledger.lease(lease_id)
         with self.ledger.keep_alive(lease):
             self._check_lives(lease)
-            lease.handle.tail.count(_OWN, done, total, tokens)
+            lease.handle.rollout_progress.count(_OWN, done, total, tokens)
         return {}
 
     async def heartbeat(self, lease_id: str, pids: Sequence[int] = (), pid_space: str = "") -> dict[str, Any]:
@@ -319,7 +319,7 @@ class Leases:
 
     async def _update_processes(self, lease: Lease, pids: Sequence[int]) -> None:
         """Look for the processes that an owner names. Searches of one lease run one after the other, with a pause between."""
-        async with lease.naming:
+        async with lease.processes_lock:
             owner = lease.owner
             processes = await asyncio.to_thread(known_processes, owner, pids)
             if processes != owner.processes and not lease.ended and lease.owner is owner:
@@ -400,7 +400,7 @@ class Leases:
     def _check_lives(self, lease: Lease) -> None:
         if lease.ended:
             raise Conflict(f"job {lease.handle.id}: this lease is over: {lease.ended}")
-        if lease.stop_requested_s is not None and not lease.holds:
+        if lease.stop_requested_s is not None and not lease.has_grants:
             raise Conflict(f"job {lease.handle.id}: has to stop")
 
 

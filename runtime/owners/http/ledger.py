@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollmux_client import ATTACHMENT, JOB, OutOfOrder, Turns, marks, pid_space, same_host
+from rollmux_client import ATTACHMENT, JOB, OutOfOrder, Turns, lease_variables_of, pid_space, same_host
 
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
@@ -95,7 +95,7 @@ class Lease:
     stop_requested_s: float | None = None
     suspect_nodes: set[str] = field(default_factory=set)
     is_lost: bool = False
-    naming: asyncio.Lock = field(default_factory=asyncio.Lock)
+    processes_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def id(self) -> str:
@@ -103,7 +103,7 @@ class Lease:
         return self.owner.lease
 
     @property
-    def holds(self) -> bool:
+    def has_grants(self) -> bool:
         """Whether the owner has been granted phases, and may be using nodes."""
         return bool(self.turns.granted)
 
@@ -159,7 +159,7 @@ def own_processes(pids: Iterable[int], boot: str, job_id: str) -> tuple[OwnerPro
 
 def _is_others(pid: int, job_id: str) -> bool:
     """Return whether a process carries another job's lease, or is process 1, with which all others would end."""
-    return pid == 1 or marks(pid).get(JOB, job_id) != job_id
+    return pid == 1 or lease_variables_of(pid).get(JOB, job_id) != job_id
 
 
 def known_processes(owner: OwnerAttached, pids: Iterable[int]) -> tuple[OwnerProcess, ...]:
@@ -253,7 +253,7 @@ class Ledger:
 
     def placement_of(self, handle: JobHandle) -> AttachedPlacement | None:
         """Return a job's period in its current placement, or None if it has no placement."""
-        return handle.actors.controller if isinstance(handle.actors.controller, AttachedPlacement) else None
+        return handle.processes.controller if isinstance(handle.processes.controller, AttachedPlacement) else None
 
     @contextlib.contextmanager
     def keep_alive(self, lease: Lease) -> Iterator[None]:
@@ -309,7 +309,7 @@ class Ledger:
         """
         now_s, job_id = self.run.log.now(), lease.handle.id
         facts: list[Any] = [LeaseEnded(now_s, job_id, lease.id, False, why)]
-        if lease.holds:
+        if lease.has_grants:
             names = tuple(sorted({node.name for phase in lease.turns.granted for node in lease.handle.place.nodes_of(phase)}))
             lease.suspect_nodes = set(names)
             self.suspected[job_id] = lease
@@ -351,7 +351,7 @@ class Ledger:
     def release(self, lease: Lease, phase: HoldName) -> None:
         """Record that a phase of a lost lease has ended. The last one frees the nodes."""
         lease.turns.granted.discard(phase)
-        if not lease.holds:
+        if not lease.has_grants:
             self.free(lease, lease.suspect_nodes, "its owner has released it")
 
     def block(self, lease: Lease) -> None:
@@ -520,7 +520,7 @@ def wake(handle: JobHandle, why: str) -> None:
     """
     handle.refuse(Stopped(why))
     handle.changed.notify_all()
-    for waits in (*handle.permits.waits.values(), handle.actors.order):
+    for waits in (*handle.permits.waits.values(), handle.processes.order):
         if waits is not None and waits.done() and not waits.cancelled():
             waits.exception()  # else asyncio logs an error if no request is open to retrieve it
 

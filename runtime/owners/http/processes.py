@@ -22,7 +22,7 @@ from rollmux_client import same_host
 from rollmux_env.errors import InputError
 from runtime.coordinator.ends import left
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.lifecycle import Processes
+from runtime.coordinator.lifecycle import ProcessBackend
 from runtime.jobs.spec import CommandJob, JobSpec
 from runtime.jobside.messages import JobEnd
 from runtime.journal.facts import LeaseEnded
@@ -73,7 +73,7 @@ _ALLOWED = frozenset(
 _ALLOWED_PREFIXES = ("LC_", "XDG_", "NCCL_", "GLOO_")
 
 
-class AttachedProcesses(Processes):
+class AttachedProcesses(ProcessBackend):
     """Placements of jobs that attach. An owner learns its job's placement, or its end, from the answer to its next request.
 
     Args:
@@ -111,7 +111,7 @@ class AttachedProcesses(Processes):
         if lease is None or (lease.ended and not lease.suspect_nodes):  # for example while its owner moves to another placement
             stay.free.set()
         elif not lease.ended:
-            if lease.holds:
+            if lease.has_grants:
                 lease.apply_event("stop")
                 lease.stop_requested_s = run.log.now()
                 wake(handle, why)

@@ -59,14 +59,14 @@ class RecalledLease:
     def grant(self, fact: PhaseGranted) -> None:
         """Record that the owner has been granted a phase."""
         self.grants[fact.phase] = fact
-        self.turns.take_up(Turn(fact.phase, fact.iteration, fact.extra))
+        self.turns.restore_grant(Turn(fact.phase, fact.iteration, fact.extra))
 
     def finish(self, part: PhaseSlice) -> None:
         """Record the end of a phase. A phase that was interrupted does not count."""
         turn = Turn(part.phase, self.turns.begins if part.phase == "init" else part.iteration, part.extra and part.phase != "init")
         if part.ok:
             self.warm |= {*POOLS} if part.phase == "init" else {part.phase}
-            self.turns.take_up(turn)
+            self.turns.restore_grant(turn)
             self.turns.release(turn.phase)
         else:
             self.turns.drop(turn.phase)
@@ -74,7 +74,7 @@ class RecalledLease:
 
     def sync(self, part: SyncSlice) -> None:
         """Record the end of a sync, whether or not its owner held all nodes for it."""
-        self.turns.take_up(Turn("sync", part.iteration))
+        self.turns.restore_grant(Turn("sync", part.iteration))
         self.turns.release("sync")
         self.grants.pop("sync", None)
 
@@ -211,7 +211,7 @@ def _continue(ledger: Ledger, stay: AttachedPlacement, lease: Lease, is_over: bo
     elif lease.ended:
         stay.end(JobEnd("died", "step", lease.ended))
     else:
-        handle.actors.record_contact()
+        handle.processes.record_contact()
         run.log.say(f"{handle.id}: its lease continues")
 
 

@@ -22,7 +22,7 @@ from runtime.machine import Node, Pool, boot_id
 from runtime.machines.forecast import free_bytes, wait_for_room
 from runtime.owners import protocol
 from runtime.owners.boundary import carry_out
-from runtime.owners.protocol import Next
+from runtime.owners.protocol import NextStep
 from runtime.phases import Paused
 
 
@@ -62,7 +62,7 @@ class JobCalls:
 
     async def started_worker(self, handle: JobHandle, worker: Any) -> None:
         """Record a worker of a job."""
-        handle.actors.add(worker)
+        handle.processes.add(worker)
 
     async def has_process(self, handle: JobHandle, machine: str, pid: int, start: int) -> None:
         """Record a process of a job, so that it can be ended when the job ends.
@@ -73,7 +73,7 @@ class JobCalls:
             pid: Process id.
             start: Time at which the process was started, by the clock of its machine.
         """
-        handle.actors.note_process(machine, pid, start)
+        handle.processes.note_process(machine, pid, start)
 
     async def order(self, handle: JobHandle, done: IterationResult | None) -> IterationOrder | None:
         """Record that a job has carried out its last order, and wait for the next one.
@@ -89,13 +89,13 @@ class JobCalls:
             Stopped: If the run stops, or the job has to wait for nodes.
         """
         handle.permits.set_busy_since(None)
-        handle.actors.record_contact()
+        handle.processes.record_contact()
         await self._run.written()
         if done is not None and self._run.has_seat(handle):
             self._completed(handle, done)
         if self._run.stopping or handle.state is JobState.RESTING:
             raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
-        order = await handle.actors.next_order()
+        order = await handle.processes.next_order()
         await self._run.written()
         if self._run.stopping and order is not None:
             raise Stopped("stops with the run")
@@ -255,21 +255,26 @@ class JobCalls:
             who: Name of the process that counts; the counts of a job's processes are added up.
         """
         run = self._run
-        responses, total = handle.tail.count(who, done, total, tokens)
-        if handle.tail.is_woken:
+        responses, total = handle.rollout_progress.count(who, done, total, tokens)
+        if handle.rollout_progress.is_woken:
             handle.changed.notify_all()
         migration = run.scheduler.members.migration
         if run.log.problem is not None:
             return  # nothing can be recorded now, and another report will follow
-        if migration is None or "rollout" not in handle.permits.holds or handle.tail.past_threshold or not run.has_seat(handle):
+        if (
+            migration is None
+            or "rollout" not in handle.permits.holds
+            or handle.rollout_progress.past_threshold
+            or not run.has_seat(handle)
+        ):
             return
         if migration.at * total <= responses < total:
-            handle.tail.pass_threshold()
+            handle.rollout_progress.pass_threshold()
             run.inform_scheduler(facts.Threshold(handle.id))
 
     async def warned(self, handle: JobHandle, text: str) -> None:
         """Show a warning of a job's process to the user, unless the same text was shown before."""
-        if handle.actors.warn(text):
+        if handle.processes.warn(text):
             self._run.log.say(f"{handle.id}: WARNING: {text}")
 
     async def changes(self, handle: JobHandle) -> bool:
@@ -279,9 +284,9 @@ class JobCalls:
             False if the rollout is over or never has to stop, else True.
         """
         while "rollout" in handle.permits.holds:
-            if self._run.scheduler.members.migration is None and handle.tail.wake is None:
+            if self._run.scheduler.members.migration is None and handle.rollout_progress.wake is None:
                 return False
-            if handle.tail.used_parts != handle.tail.reported_parts or handle.tail.is_woken:
+            if handle.rollout_progress.used_parts != handle.rollout_progress.reported_parts or handle.rollout_progress.is_woken:
                 return True
             await handle.changed.wait()
         return False
@@ -293,12 +298,12 @@ class JobCalls:
             handle: The job.
             responses: Number of responses, or None to let it run to its end.
         """
-        handle.tail.wake_at(responses)
+        handle.rollout_progress.wake_at(responses)
         handle.changed.notify_all()
 
     async def parts(self, handle: JobHandle) -> tuple[int, ...]:
         """Return the numbers of the parts that a job's rollout may use from now on."""
-        return handle.tail.report_parts()
+        return handle.rollout_progress.report_parts()
 
     async def left(self, handle: JobHandle) -> None:
         """Report that a job's rollout has left the parts of its nodes that it may not use any more."""
@@ -348,11 +353,11 @@ class JobCalls:
         free = free_bytes(folder)  # before the message, to which a user may react by making room at once
         handle.permits.set_busy_since(None)
         await run.written()
-        if handle.saved.disk_problem is None and run.has_seat(handle) and not run.stopping:
+        if handle.checkpoints.disk_problem is None and run.has_seat(handle) and not run.stopping:
             run.log.say(f"{handle.id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
             handle.permits.clear()
             run.inform_scheduler(facts.Absent(handle.id), entries=(CheckpointDelayed(run.log.now(), handle.id, problem),))
-        handle.saved.record_full_disk(problem)
+        handle.checkpoints.record_full_disk(problem)
         handle.permits.record_disk_wait()
         await wait_for_room(folder, free, lambda: run.stopping or handle.ending.why is not None)
         if run.stopping:
@@ -397,15 +402,15 @@ class JobCalls:
         run, now_s = self._run, self._run.log.now()
         follows = protocol.iterated(handle, done, now_s, run.scheduler.state.job(handle.id).iterations)
         spent = handle.ending.set_over_budget(run.scheduler.state.charges.is_spent(run.scheduler.state.row(handle.id), now_s))
-        what = protocol.next_of(handle, spent, False)
+        what = protocol.next_step_of(handle, spent, False)
         settles = done.has_checkpoints or (handle.spec.is_asynchronous if spent else not done.movable)
-        if what is Next.DONE or (what is not Next.GO_ON and not settles):
+        if what is NextStep.DONE or (what is not NextStep.GO_ON and not settles):
             self._carry_out(handle, what, follows)
             return
         run.apply(follows)  # a job that leaves first ends its phases and writes a checkpoint
-        moves = what is Next.MOVE and handle.is_moving
+        moves = what is NextStep.MOVE and handle.is_moving
         goes = done.has_checkpoints and run.scheduler.is_to_go(handle.id)
-        handle.place.set_leaving(checkpoint=what is Next.OVER_BUDGET or (done.movable and (moves or goes)))
+        handle.place.set_leaving(checkpoint=what is NextStep.OVER_BUDGET or (done.movable and (moves or goes)))
         if handle.ending.why is None:
             run.decisions.order(handle)
 
@@ -414,14 +419,14 @@ class JobCalls:
         if not (handle.place.leaving and handle.is_alive and self._run.has_seat(handle)):
             return False
         handle.place.set_leaving(checkpoint=False)
-        what = protocol.next_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
-        if what is Next.MOVE:
+        what = protocol.next_step_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
+        if what is NextStep.MOVE:
             handle.permits.clear()
         self._carry_out(handle, what, follows)
         return True
 
-    def _carry_out(self, handle: JobHandle, what: Next, follows: Consequences) -> None:
+    def _carry_out(self, handle: JobHandle, what: NextStep, follows: Consequences) -> None:
         carry_out(self._run, handle, what, follows)
-        if what is Next.OVER_BUDGET or (what is Next.DONE and not self._solo.enlist(handle)):
+        if what is NextStep.OVER_BUDGET or (what is NextStep.DONE and not self._solo.enlist(handle)):
             handle.close()
             handle.send_order(None, self._run.log.now())

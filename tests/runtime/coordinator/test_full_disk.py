@@ -204,7 +204,7 @@ def test_nobody_waits_for_a_job_whose_checkpoint_finds_no_room(
     facts = read_facts(tmp_path / JOURNAL)
     record = record_of(facts)
     assert audit(facts).problems == () and replay_journal(facts).lines == ()
-    (absent,) = record.absent
+    (absent,) = record.checkpoint_delays
     assert (absent.job_id, absent.why) == ("a", "No space left on device")
     done = {name: [one.number for one in record.iterations if one.job_id == name] for name in "ab"}
     assert done == {"a": [0, 1, 2] if stops else [*range(12)], "b": [*range(12)]}
@@ -237,4 +237,4 @@ def test_room_that_is_made_when_its_lack_is_said_is_seen(tmp_path: Path, monkeyp
         return await asyncio.wait_for(driver.carry_out(), 20)
 
     assert asyncio.run(main()) == "done"
-    assert len(record_of(read_facts(tmp_path / JOURNAL)).absent) == 1
+    assert len(record_of(read_facts(tmp_path / JOURNAL)).checkpoint_delays) == 1

@@ -72,14 +72,16 @@ def test_each_record_of_a_job_is_written_in_two_files_at_most() -> None:
 
 
 def test_a_write_would_be_noticed() -> None:
-    lines = ("lease.handle.permits.holds[phase] = 1", "handle.place.group, x = 1, 2", "del handle.tail.parts")
-    text = "\n".join((*lines, "other.saved.recorded.add(3)", "handle.saved.add(4)", "handle.ending.cleared.set()"))
-    assert writers(text) == {"permits", "place", "tail", "saved", "ending"}
+    lines = ("lease.handle.permits.holds[phase] = 1", "handle.place.group, x = 1, 2", "del handle.rollout_progress.parts")
+    text = "\n".join((*lines, "other.checkpoints.recorded.add(3)", "handle.checkpoints.add(4)", "handle.ending.cleared.set()"))
+    assert writers(text) == {"permits", "place", "rollout_progress", "checkpoints", "ending"}
 
 
 def test_a_job_has_no_other_records() -> None:
     assert {cls for cls in vars(job_records).values() if is_dataclass(cls) and cls.__module__ == job_records.__name__} <= {*CLASSES}
-    assert RECORDS - {"job", "life"} == {"actors", "counts", "ending", "permits", "place", "profile", "residency", "saved", "tail"}
+    assert RECORDS - {"job", "life"} == {
+        *("checkpoints", "counts", "ending", "permits", "place", "processes", "profile", "resident_state", "rollout_progress")
+    }
 
 
 def test_a_life_follows_the_table() -> None:

@@ -79,7 +79,7 @@ def test_the_first_load_of_another_run_replaces_it_too(tmp_path: Path) -> None:
     jobs = [job("a", cold_s=[43.0])]
     record = carried_out(begun(tmp_path / "again", jobs))
     assert (record.profiled[0].cached, record.profiled[0].provisional) == (True, BOTH)
-    assert cold_starts_of(record).words("a") == "from the cache of profiles"
+    assert cold_starts_of(record).describe("a") == "from the cache of profiles"
     assert cold_s(plan) == ((), [43, 43])
     assert carried_out(begun(tmp_path / "third", jobs)).profiled[0].provisional == ()
 
@@ -134,7 +134,7 @@ def test_a_phase_without_a_core_again_counts_without_that_time_and_is_not_kept(t
     fact = record.profiled[0]
     assert len([part for part in record.phases if part.profile]) == 4 and fact.without_core == ("training",)
     assert (fact.job.rollout.worst_case_s, fact.job.training.worst_case_s) == pytest.approx((10.0, 6.0))
-    assert "the cold start of its rollout and training is provisional; its training had no core" in cold_starts_of(record).words(
+    assert "the cold start of its rollout and training is provisional; its training had no core" in cold_starts_of(record).describe(
         "a"
     )
     assert not [*(cache / "profiles").glob("*")]
@@ -173,7 +173,7 @@ def test_a_cold_start_of_another_kind_replaces_nothing() -> None:
         assert known.observed(replace(part, **other), spec) is None
     assert known.observed(part, spec.model_copy(update={"staleness": 1})) is None
     assert known.observed(part, spec) == 15.0
-    assert known.observed(part, spec) is None and known.words("a") == "the cold start of its training is provisional"
+    assert known.observed(part, spec) is None and known.describe("a") == "the cold start of its training is provisional"
 
 
 def test_caches_that_were_deleted_are_empty(tmp_path: Path, cache: Path) -> None:

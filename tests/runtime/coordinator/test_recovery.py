@@ -77,7 +77,7 @@ def test_a_job_whose_checkpoint_finds_no_room_writes_it_when_there_is_some_and_t
     outcome, record, lines = run(jobs, hear=hear)
     assert outcome == "done" and not record.failed and not record.repeated and not record.restarted, lines
     assert counts(record, "a") == counts(record, "b") == [1, 2, 3, 4] and drawn(record, "a") == drawn(record, "b")
-    (absent,) = record.absent
+    (absent,) = record.checkpoint_delays
     assert absent.job_id == "a" and "No space left on device" in absent.why
     assert [fact.iterations for fact in record.checkpointed if fact.job_id == "a"] == [1, 2, 3, 4]
     assert any(line.endswith("a: its checkpoint is written") for line in lines)

@@ -107,7 +107,7 @@ def test_a_permit_is_held_back_until_whoever_has_no_right_to_stay_has_left() -> 
             handle.take_place(Seating(0, (0,), (0,), ONE_OF_EACH[:1], ONE_OF_EACH[1:], False))
             waits = waits_of(handle)
             assert waits is not None
-            handle.residency.set_levels({"rollout": waits, "training": waits})
+            handle.resident_state.set_levels({"rollout": waits, "training": waits})
             handle.permits.wait_for("rollout")
         assert not residents.may_stay(a, "rollout")  # beside b; it has stayed before b came
         residents.add_state(a, "rollout", 7.5, 0.0)
@@ -122,7 +122,7 @@ def test_a_permit_is_held_back_until_whoever_has_no_right_to_stay_has_left() -> 
         residents.remove_state(a, ("rollout",))
         assert residents.admit(b, "rollout") and not residents.held_back() and not residents.leaving(a)
         residents.add_state(b, "training", 9.0, 0.0)  # more than was known
-        assert b.residency.levels["training"].levels[0].host_gb == 9.0
+        assert b.resident_state.levels["training"].levels[0].host_gb == 9.0
 
     asyncio.run(held_back())
 
@@ -136,7 +136,7 @@ def _on_gpus() -> tuple[Residents, JobHandle, JobHandle]:
         handle.arrive()
         handle.take_place(Seating(0, (0,), (0,), GPUS[:1], GPUS[1:], False))
         levels = OffloadLevel("stay", 0.0, 20.0, 1.0), OffloadLevel("keep", 1.0, 2.0, 1.0)
-        handle.residency.set_levels({pool: OffloadLevels(levels, 30.0, 80.0) for pool in POOLS})
+        handle.resident_state.set_levels({pool: OffloadLevels(levels, 30.0, 80.0) for pool in POOLS})
     return Residents({"a": a, "b": b}, plan.cluster), a, b
 
 

@@ -81,7 +81,7 @@ def test_weights_arrive_while_another_job_holds_the_node(run: Running, tmp_path:
     assert outcome == "done" and not record.failed
     check_run(record)
     (sync,) = (sync for sync in record.syncs if sync.job_id == "syncs" and sync.iteration == 1)
-    assert sync.beside == ("holds",)
+    assert sync.sharing_jobs == ("holds",)
     holds = [part for part in record.phases if part.job_id == "holds" and part.phase == "rollout"]
     assert any(part.start_s < sync.end_s < part.end_s for part in holds)
 

@@ -94,7 +94,7 @@ class Worker:
     def call(self, method: str, *arguments: Any) -> Future[Any]:
         return self._threads[0].submit(self._do, method, arguments)
 
-    def beside(self, method: str, *arguments: Any) -> Future[Any]:
+    def call_concurrently(self, method: str, *arguments: Any) -> Future[Any]:
         return self._threads[1].submit(self._do, method, arguments)
 
     def _do(self, method: str, arguments: tuple[Any, ...]) -> Any:
@@ -144,7 +144,7 @@ class Here:
     def wait(self, calls: Any) -> Any:
         return [call.result() for call in calls] if isinstance(calls, list | tuple) else calls.result()
 
-    def beside(self) -> Here:
+    def second_session(self) -> Here:
         return copy(self)
 
     def pause(self, pauses: bool) -> None:

@@ -103,7 +103,7 @@ def test_a_job_whose_samples_find_no_room_on_the_disk_waits_and_loses_none(run: 
 
     outcome, record, lines = run(jobs, folder=tmp_path / "x", hear=hear)
     assert outcome == "done" and not record.failed and not record.restarted and not record.repeated, lines
-    (absent,) = record.absent
+    (absent,) = record.checkpoint_delays
     assert absent.job_id == "a" and "No space left on device" in absent.why
     assert [fact.iterations for fact in record.checkpointed] == [*range(1, 9)]
     check_versions(record, "a", 1, 8)

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rollmux_env.cluster.events import Moved
 from rollmux_env.errors import InputError
 from rollmux_env.timing.trajectories import groups_of, read_trajectories
-from runtime.checkpoints import MANIFEST, damage
+from runtime.checkpoints import MANIFEST, find_damage
 from runtime.engines.pretrained import load_tokenizer
 from runtime.export import export_model
 from runtime.jobs.grpo_spec import ModelSpec
@@ -127,7 +127,7 @@ def test_weights_and_moments_after_a_stop_are_those_of_a_run_without_one(run: Ru
     metrics = [[done.metrics for done in part.iterations if done.job_id == "a"] for part in (record, together.record)]
     assert metrics[0] == metrics[1] and len(metrics[0]) == 5
     last = [folder / "checkpoints" / "a" / "000005" for folder in (together.folder, ended)]
-    assert [damage(place) for place in last] == [None, None]
+    assert [find_damage(place) for place in last] == [None, None]
     digests = [json.loads((place / MANIFEST).read_text())["files"]["rank-0.safetensors"] for place in last]
     assert digests[0] == digests[1]
     with safe_open(last[0] / "rank-0.safetensors", "pt") as file:

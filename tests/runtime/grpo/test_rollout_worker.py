@@ -49,7 +49,7 @@ def test_a_stage_is_counted_before_it_is_filled_and_once_for_all_engines_of_a_ma
             data = torch.cat([weights[name].flatten() for name, *_ in layout.tensors]).view(torch.uint8)
             assert send_streams(0, transfer, 1, data) == staged.result(60)
         for one in (worker, other):
-            one.know(worker.landed())
+            one.set_staged(worker.staged_version())
         counted = worker.offload()[0].host
         assert VOCABULARY * 4 * 128 < before <= counted <= before + _HEADER
         share = EngineShare(0, rounds_of(spec).next())

@@ -106,13 +106,13 @@ def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -
 
     landed = Event()
     engine.generate = slowly
-    know = worker.held.know
+    set_staged = worker.held.set_staged
 
     def tell(weights: Any) -> None:
-        know(weights)
+        set_staged(weights)
         landed.set()
 
-    worker.held.know = tell
+    worker.held.set_staged = tell
 
     def begins(number: int, phase: str) -> None:
         if (number, phase) == (0, "train"):

@@ -43,13 +43,13 @@ class Engine:
         finally:
             self.inbox.close()
 
-    def landed(self) -> StagedVersion | None:
+    def staged_version(self) -> StagedVersion | None:
         return self.staged.staged_version()
 
-    def know(self, landed: StagedVersion | None) -> None:
+    def set_staged(self, staged: StagedVersion | None) -> None:
         self.dead = self.dies
         self.ready()
-        self.known = landed
+        self.known = staged
 
     def ready(self) -> bool:
         if self.dead:
@@ -107,7 +107,7 @@ def test_what_crossed_the_link_is_reported(topology: str, copies: int, streams: 
         landed = engine.known
         assert landed is not None and landed.path == engines[stager].staged.path
         reader = StageReader(False)
-        reader.landed = landed
+        reader.staged = landed
         with reader.reading() as (weights, version):
             assert version == 5 and torch.equal(weights["weights"], DATA)
         reader.close()

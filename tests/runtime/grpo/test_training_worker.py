@@ -32,14 +32,14 @@ NODE = Node("training-0", "training", "m", (0,), (), 4.0, "1 core")
 
 def test_ranks_meet_at_a_port_that_is_taken_from_the_moment_it_is_named(tmp_path: Path) -> None:
     worker = TrainingWorker(job(tmp_path), 0, 2, NODE)
-    place = urlsplit(worker.meeting())
+    place = urlsplit(worker.rendezvous())
     assert place.scheme == "tcp" and place.hostname is not None and place.port is not None
     socket.create_connection((place.hostname, place.port)).close()  # nobody else can have it before the ranks come
     assert [host for host, port in listening([os.getpid()]) if port == place.port] == [place.hostname]
 
 
 def test_a_rank_that_is_alone_meets_nobody(tmp_path: Path) -> None:
-    assert TrainingWorker(job(tmp_path), 0, 1, NODE).meeting() is None
+    assert TrainingWorker(job(tmp_path), 0, 1, NODE).rendezvous() is None
 
 
 def test_new_weights_are_kept_in_the_same_memory_every_time_and_counted_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoints import damage, numbers, place_of
+from runtime.checkpoints import find_damage, numbers, place_of
 from runtime.jobs.file import parse_jobs
 from runtime.jobside.checkpointing import SHARE, CheckpointWriter, usual_interval
 from runtime.jobside.messages import Checkpoint
@@ -105,7 +105,7 @@ def test_the_job_goes_on_while_a_checkpoint_is_written_until_the_next_one_is_due
     writer.wait()
     assert [checkpoint.iterations for checkpoint in run.checkpoints] == [3, 6]
     assert [(place_of(tmp_path, k) / "number").read_text() for k in (3, 6)] == ["3", "6"]  # as they were then
-    assert [damage(place_of(tmp_path, k)) for k in (3, 6)] == [None, None]
+    assert [find_damage(place_of(tmp_path, k)) for k in (3, 6)] == [None, None]
 
 
 def test_whoever_has_to_leave_has_a_checkpoint_of_what_it_is(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_what_a_turn_writes_is_one_transaction_and_the_loop_does_not_wait_for_it
         commits = Commits(journal, ended.append)
         for fact in FACTS[:4]:
             journal.put(fact)
-            commits.soon()
+            commits.schedule()
         first = asyncio.ensure_future(commits.durable())
         for _ in range(100):
             await asyncio.sleep(0)  # it goes on, and nothing is durable
@@ -85,12 +85,12 @@ def test_what_finds_no_room_waits_in_its_order_until_it_is_tried_again_or_given_
         first = asyncio.ensure_future(commits.durable())
         assert str(await ended.get()) == "full" and not first.done()
         journal.put(FACTS[1])
-        commits.soon()
+        commits.schedule()
         assert str(await ended.get()) == "full" and not first.done()
         commits.give_up(Unwritable("the run stops"))
         with pytest.raises(InputError, match="the run stops"):
             await first
-        commits.soon()
+        commits.schedule()
         assert await ended.get() is None
         await commits.close()
         journal.close()

@@ -158,9 +158,9 @@ def test_what_only_the_scheduler_was_told_is_on_the_disk_at_once(tmp_path: Path)
     journal = Journal(tmp_path / JOURNAL)
     journal.write(FACTS[0])
     journal.write(SchedulerInformed(1.0, (Iterated(JobProgress("a", 1, 0.7, 1.0), None, False),)))
-    assert journal.unwritten
+    assert journal.has_unwritten
     journal.write(SchedulerInformed(1.0, (Drained(frozenset({"rollout-1", "rollout-0"})),)))
-    assert not journal.unwritten and len(read_facts(tmp_path / JOURNAL)) == 3
+    assert not journal.has_unwritten and len(read_facts(tmp_path / JOURNAL)) == 3
     assert record_of(read_facts(tmp_path / JOURNAL)).drained_nodes == {"rollout-0", "rollout-1"}
     journal.close()
 

@@ -21,11 +21,11 @@ def test_others_leave_its_group_and_nobody_joins_it(tmp_path: Path) -> None:
         assert handles["greedy"].place.group == handles["fixed"].place.group == handles["moves"].place.group
         await run.leases.acquire(greedy, "rollout", 0, 5.0)
         await run.leases.release(greedy, "rollout", 0, {}, 1.0)
-        assert not handles["greedy"].residency.excess
+        assert not handles["greedy"].resident_state.excess
         await run.leases.acquire(greedy, "training", 0, 5.0)
         await run.leases.release(greedy, "training", 0, {}, 2.5)
         why = "keeps 2.50 GB of its training nodes' GPUs and has stated 1.00 GB: alone in its group"
-        assert handles["greedy"].residency.excess == why
+        assert handles["greedy"].resident_state.excess == why
         await run.iterate(moves, 0)
         assert await run.leases.acquire(moves, "rollout", 1, 0.0) == {"granted": False, "move": True}
         await run.leases.end(moves)
@@ -35,7 +35,7 @@ def test_others_leave_its_group_and_nobody_joins_it(tmp_path: Path) -> None:
         )  # that one cannot be moved
         await run.iterate(fixed, 0)
         other = await run.replaced()
-        assert other.driver.run.handles["greedy"].residency.excess == why
+        assert other.driver.run.handles["greedy"].resident_state.excess == why
         facts = await other.stop(permits=False)
         assert [fact.phase for fact in facts if isinstance(fact, MemoryExceeded)] == ["training"]
 

@@ -197,10 +197,10 @@ def test_more_memory_than_a_job_may_keep_is_noticed_when_it_has_loaded(tmp_path:
     async def work(run: Served) -> None:
         lease = await run.place("a")
         await init(run, lease, device_gb=3.5)
-        assert run.driver.run.handles["a"].residency.excess == ""
+        assert run.driver.run.handles["a"].resident_state.excess == ""
         await run.leases.end(lease)
         await init(run, (await run.leases.attach("a", 5.0, "", ()))["lease"], device_gb=4.5)
-        assert "keeps 4.50 GB" in run.driver.run.handles["a"].residency.excess
+        assert "keeps 4.50 GB" in run.driver.run.handles["a"].resident_state.excess
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", rollout=kept | {"device_gb": 2.0}, training=kept | {"device_gb": 4.0})))
@@ -214,10 +214,10 @@ def test_a_job_whose_phases_share_devices_may_keep_what_it_states_of_both(tmp_pa
         await init(run, lease, device_gb=4.0)
         await run.leases.acquire(lease, "rollout", 0, 1.0)
         await run.leases.release(lease, "rollout", 0, {}, 4.0)
-        assert run.driver.run.handles["a"].residency.excess == ""
+        assert run.driver.run.handles["a"].resident_state.excess == ""
         await run.leases.acquire(lease, "training", 0, 1.0)
         await run.leases.release(lease, "training", 0, {}, 4.5)
-        assert "has stated 4.00 GB" in run.driver.run.handles["a"].residency.excess
+        assert "has stated 4.00 GB" in run.driver.run.handles["a"].resident_state.excess
         facts = await run.stop()
         assert [(part.phase, part.nodes) for part in of(facts, PhaseSlice)][:1] == [("init", ("training-0",))]
 

@@ -360,11 +360,11 @@ def test_a_job_that_is_cancelled_when_it_gets_its_place_has_never_been_there(tmp
         waits = asyncio.ensure_future(run.leases.attach("b", 5.0, HERE, ()))
         await run.settle()
         run.leases._iterations.done(run.leases.ledger.lease(lease))
-        assert driver.run.has_seat(handle) and handle.actors.controller is None  # its place has just been found
+        assert driver.run.has_seat(handle) and handle.processes.controller is None  # its place has just been found
         await driver.lifecycle.cancel(handle)
         with pytest.raises(Conflict, match="has ended"):
             await waits
-        assert handle.actors.controller is None
+        assert handle.processes.controller is None
         assert of(await run.stop(), JobCancelled, "b") and driver.run.decisions.errands.empty()
 
     served(work, attached_plan(tmp_path, job("a"), job("b"), policy="solo"))
@@ -486,7 +486,7 @@ def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
 
 
 def test_the_record_keeps_every_fact_of_leases() -> None:
-    assert {"attached", "granted", "leases_ended", "suspected", "freed", "taken_back"} <= RunRecord.__dataclass_fields__.keys()
+    assert {"attached", "granted", "leases_ended", "suspected", "freed", "rolled_back"} <= RunRecord.__dataclass_fields__.keys()
 
 
 def test_a_job_that_has_done_all_is_not_over_when_its_lease_is_lost(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def process(work: Callable[[Connection], None]) -> Iterator[tuple[ForkProcess, C
 
 def told(landed: StagedVersion) -> StageReader:
     reader = StageReader(pinned=False)
-    reader.landed = landed
+    reader.staged = landed
     return reader
 
 
@@ -214,7 +214,7 @@ def test_each_process_page_locks_its_own_mapping_of_the_one_copy_once(monkeypatc
         cuda.calls, cuda.locked = [], {}  # of this process
         reader = StageReader(pinned=True)
         for _ in range(2):
-            reader.landed = pipe.recv()
+            reader.staged = pipe.recv()
             with reader.reading() as (weights, version):
                 ((first, nbytes),), tensor = cuda.locked.items(), weights["weights"]
                 assert values(weights) == {version}
@@ -236,7 +236,7 @@ def test_each_process_page_locks_its_own_mapping_of_the_one_copy_once(monkeypatc
                 assert (its, theirs) == (how, mapped) and address in cuda.locked
                 assert footprint.host == 0 and layout.nbytes <= footprint.mapped  # the memory counts where it was made
             own = StageReader(pinned=True, own=stage)
-            own.landed = stage.staged_version()
+            own.staged = stage.staged_version()
             with own.reading() as (_, version):
                 assert version == number and len(cuda.calls) == 1
             assert own.footprint() == Footprint()
