@@ -126,6 +126,8 @@ def tables() -> dict[str, Any]:
 def test_generated_parts_of_pages_are_as_their_sources_are(tables: dict[str, Any]) -> None:
     other = [page_name(page) for page in PAGES if tables["generate"](page.read_text(), page) != page.read_text()]
     assert other == [], "`make docs-tables` writes them"
+    parts = [part for page in PAGES for part in re.findall(r"^<!-- keys of .*?^<!-- end -->", page.read_text(), re.S | re.M)]
+    assert parts and [part for part in parts if "|  |\n" in part] == [], "each key says what it means"
 
 
 class Part(FileModel):

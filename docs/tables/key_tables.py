@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rollmux_env.fields import LARGEST, FileModel
+from pydantic import BaseModel
+
+from rollmux_env.fields import LARGEST
 
 _UNBOUNDED = (2**31, LARGEST)  # limits that hold for every number
 _SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
@@ -30,7 +33,7 @@ class Row(NamedTuple):
 
 
 def key_table(
-    model: type[FileModel], base: type[FileModel] | None, elsewhere: Collection[type[FileModel]], hidden: str | None
+    model: type[BaseModel], base: type[BaseModel] | None, elsewhere: Collection[type[BaseModel]], hidden: str | None
 ) -> str:
     """Return the table of a model's keys, with those of nested mappings.
 
@@ -48,7 +51,7 @@ def key_table(
     return "\n".join([*lines, *(f"| {' | '.join((', '.join(keys), *others))} |" for others, keys in merged.items())])
 
 
-def _rows(model: type[FileModel], elsewhere: Collection[type[FileModel]], hidden: str | None) -> Iterator[Row]:
+def _rows(model: type[BaseModel], elsewhere: Collection[type[BaseModel]], hidden: str | None) -> Iterator[Row]:
     schema = model.model_json_schema()
     without = {other.__name__ for other in elsewhere}
     yield from _rows_of(schema, {name: own for name, own in schema.get("$defs", {}).items() if name not in without}, hidden)
@@ -83,6 +86,8 @@ def _default(key: Schema, is_required: bool) -> str:
         return str(default).lower()
     if isinstance(default, int | float):
         return f"{default:.10g}"
+    if default and isinstance(default, list):
+        return f"`{json.dumps(default)}`"
     return f"`{default}`" if default and isinstance(default, str) else ""
 
 
