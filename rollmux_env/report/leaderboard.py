@@ -51,8 +51,9 @@ def _text(mean: Mean) -> str:
 _HEAD = f"""\
 # Leaderboard
 
-RollMux-Bench {VERSION}. `python benchmarks/leaderboard.py` writes this page from the entries in
-`benchmarks/leaderboard/`; [how it is scored, and how to enter](guides/leaderboard.md).
+How policies compare on the fixed streams of RollMux-Bench {VERSION}, track by track. [The
+guide](guides/leaderboard.md) says how to enter. `python benchmarks/leaderboard.py` writes this page
+from the entries in `benchmarks/leaderboard/`.
 
 A score is the mean over fixed public streams, with its 95% interval: 0 for the reference
 (`{REFERENCE.placement}`, `{REFERENCE.dispatch}`, `{REFERENCE.rollout}`), 100 for the track's yardstick. *Fresh streams* is
