@@ -58,6 +58,22 @@ def _over(name: str) -> Value:
     return lambda own, base: ratio(getattr(own.metrics, name), getattr(base.metrics, name))
 
 
+def _of_fleet(name: str) -> Value:
+    """Return a function for a figure that only fleets have, or None without it."""
+
+    def value(own: Outcome, base: Outcome) -> float | None:
+        figure = getattr(own.metrics, name)
+        return None if figure is None else float(figure)
+
+    return value
+
+
+def _sooner(own: Outcome, base: Outcome) -> float | None:
+    """Return the reference policy's mean completion over that of the policy."""
+    hours, base_h = own.metrics.mean_completion_h, base.metrics.mean_completion_h
+    return None if hours is None or base_h is None else base_h / hours
+
+
 def _penalised(own: Outcome, base: Outcome) -> float | None:
     """Return the penalised cost over the reference policy's cost. A policy that keeps all SLOs pays no penalty."""
     return ratio(_known(own, "penalised_usd", own.metrics.cost_usd), base.metrics.cost_usd)
@@ -88,4 +104,13 @@ RESTARTS = Column("restarts", _extra("restarts"), digits=0, style="")
 LOST_WORK = Column("lost work-h", _extra("lost_work_h"), digits=1, style="")
 LOST_SHARE = Column("lost of the work", lambda own, base: 100 * _known(own, "lost_work_h", 0.0) / own.metrics.work_h, style="%")
 CHECKPOINT_H = Column("hours writing", _extra("checkpoint_h"), digits=1, style="")
+COMPLETION = Column("completion h", _of_fleet("mean_completion_h"), digits=1, style="")
+SOONER = Column("sooner", _sooner, ("solo",))
+COMPLETION_P95 = Column("p95 h", _of_fleet("completion_p95_h"), digits=1, style="")
+QUEUE = Column("queue h", _of_fleet("mean_queue_h"), digits=1, style="")
+STRETCH = Column("stretch", _of_fleet("mean_stretch"), style="")
+WORST_RHO = Column("worst rho", _of_fleet("worst_rho"), digits=1, style="")
+JAIN = Column("Jain", _of_fleet("jain"), style="")
+PARKS = Column("parks", _of_fleet("parks"), digits=0, style="")
+BOUND = Column("bound h", _of_fleet("bound_completion_h"), digits=1, style="")
 DECISION = Column("decision, ms", _decision_ms, digits=3, style="")

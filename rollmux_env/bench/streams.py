@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from rollmux_env.bench.fleets import with_fleet
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Actual
@@ -21,6 +22,7 @@ from rollmux_env.workloads.draws import with_durations, with_versions
 from rollmux_env.workloads.options import WorkloadOptions
 
 QUICK_JOBS = 50  # number of jobs of a shorter stream
+USERS = 10  # number of users of a fleet
 ROUNDS = 2  # number of times that a crowd arrives
 
 
@@ -108,6 +110,24 @@ def asynchronous(name: str, versions: int, seed: int, quick: bool = False, **opt
     stream = workload(name, seed, quick, **options)
     law = WorkloadOptions(**options).assumed.asynchrony
     return _with_jobs(stream, (with_versions(job, versions, law) for job in stream.jobs))
+
+
+def owned(name: str, load: float, seed: int, quick: bool = False, **options: Any) -> Scenario:
+    """Build a workload of ten users on a fleet of a size that the stream is a load for, as in `nodes_at_load`.
+
+    Args:
+        name: Name of the workload.
+        load: Load, in units of what the jobs need alone.
+        seed: Seed of the draws.
+        quick: Whether to build a shorter stream.
+        options: Options of the workload.
+    """
+    if quick:
+        options["jobs"] = QUICK_JOBS
+    stream = workload(name, seed, quick, **options)
+    users = [f"user-{int(USERS * u)}" for u in uniform(seed, "users", len(stream.jobs)).tolist()]
+    jobs = [job.model_copy(update={"user": user}) for job, user in zip(stream.jobs, users, strict=True)]
+    return with_fleet(_with_jobs(stream, jobs), f"load={load}")
 
 
 def with_actual(scenario: Scenario, mean_fraction: float, cv: float) -> Scenario:

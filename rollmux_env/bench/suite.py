@@ -133,6 +133,8 @@ class Suite:
         paper: Figures of the paper by label of the case, policy and heading.
         differences: Reasons why our figures differ, one line each.
         frontier: Headings of two figures to plot against each other, x and y, or None.
+        series: Heading of a figure to plot along the loads in which the labels of cases end, as in `mixed, load 1.6`, or empty.
+        of_trace: Cases that `--set csv=FILE` adds, whose streams take the file of a trace.
         least: Heading of a figure of which less is better. Each policy's best case is named below the table.
         varied: Name of the option along which the frontier's curves run.
         assumes: Sections of a file of assumptions that the suite uses (`rollmux_env.keys.assumptions`).
@@ -154,6 +156,8 @@ class Suite:
     paper: Mapping[tuple[str, str, str], int | float] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
     frontier: tuple[str, str] | None = None
+    series: str = ""
+    of_trace: tuple[Case, ...] = ()
     least: str = ""
     varied: str = ""
     assumes: tuple[str, ...] = ()

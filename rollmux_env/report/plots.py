@@ -19,6 +19,7 @@ from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.suite import Column, Suite, SuiteRow
 from rollmux_env.report.styles import Floats, Kind, draw, picture, style_of
+from rollmux_env.report.waiting import jobs_wait
 from rollmux_env.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -48,7 +49,12 @@ def bench_plots(benched: BenchResult, kind: Kind = "png") -> dict[str, bytes]:
     seeds = len(benched.seeds)
     over = f" (mean of {seeds} seeds, ± 1 standard deviation)" if seeds > 1 else ""
     with plt.rc_context(_STYLE):
-        return {
+        waiting = {
+            f"completion_cdf.{kind}": lambda: _completion_cdf(runs, over),
+            f"queue_over_time.{kind}": lambda: _queue_over_time(runs, over),
+        }
+        plots = {name: _closed(plot(), kind) for name, plot in waiting.items()} if jobs_wait(benched.summary) else {}
+        return plots | {
             f"cost_over_time.{kind}": _closed(_cost_over_time(scenario, runs, over), kind),
             f"gpus_over_time.{kind}": _closed(_gpus_over_time(scenario, runs, over), kind),
             f"slowdown_cdf.{kind}": _closed(_slowdown_cdf(runs, over), kind),
@@ -59,7 +65,7 @@ def bench_plots(benched: BenchResult, kind: Kind = "png") -> dict[str, bytes]:
 def key_plots(benched: SweepResult, kind: Kind = "png") -> dict[str, bytes]:
     """Return a plot of the savings by the value of the first swept key, by file name.
 
-    Each combination of the other keys' values has its own row of axes.
+    Each combination of the other keys' values has its own row of axes. Where jobs wait, there is a plot of the completion, too.
     """
     titles = {"saving": "dollars", "saving_per_work": "dollars per work-hour"}
     key, *others = benched.keys
@@ -83,7 +89,60 @@ def key_plots(benched: SweepResult, kind: Kind = "png") -> dict[str, bytes]:
             axis.set(xlabel=key, ylabel=f"{first.baseline} over policy", title=title)
         figure.tight_layout()
         _legend(axes[1])
-        return {f"{'_'.join(benched.keys)}_sweep.{kind}": _closed(figure, kind)}
+        plots = {f"{'_'.join(benched.keys)}_sweep.{kind}": _closed(figure, kind)}
+        if all(jobs_wait(point.bench.summary) for point in benched.points):
+            plots = {f"{'_'.join(benched.keys)}_completion.{kind}": _closed(_swept_completion(key, rows), kind)} | plots
+        return plots
+
+
+def _swept_completion(key: str, rows: Mapping[str, Sequence[SweepPoint]]) -> Figure:
+    """Return a figure of the mean completion by the value of a swept key.
+
+    Args:
+        key: Swept key.
+        rows: Points by the values of the other keys, one panel each.
+    """
+    panels = {}
+    for title, points in rows.items():
+        benches = [point.bench for point in points]
+        lines = {row.policy: [bench.summary[k].mean_completion_h for bench in benches] for k, row in enumerate(benches[0].summary)}
+        bounds = [
+            max((row.bound_completion_h for row in bench.summary if row.bound_completion_h), key=lambda mean: mean.mean)
+            for bench in benches
+        ]
+        panels[title.removeprefix(", ") or "Mean completion"] = [point.swept[key] for point in points], lines, bounds
+    return completion_figure(key, panels)
+
+
+def completion_figure(
+    varied: str, panels: Mapping[str, tuple[Sequence[str], Mapping[str, Sequence[Mean | None]], Sequence[Mean]]]
+) -> Figure:
+    """Return a figure of the mean completion of policies along something that varies.
+
+    Args:
+        varied: Name of what varies.
+        panels: Values along which it varies, means of each policy at these values, and lower bounds, by title of the panel.
+    """
+    figure, axes = _axes(len(panels))
+    for axis, (title, (values, lines, bounds)) in zip(axes, panels.items(), strict=True):
+        places = range(len(values))
+        for policy, means in lines.items():
+            style = style_of(policy)
+            heights, spread = zip(*map(_height, means), strict=True)
+            axis.errorbar(places, heights, spread, fmt=f"{style.line}o", color=style.colour, capsize=2, label=policy)
+        if len(bounds) == len(values):
+            axis.plot(places, [bound.mean for bound in bounds], ":", color="black", label="bound of every policy")
+        axis.set_xticks([*places], [*values])
+        shown = [mean.mean for mean in (*bounds, *(mean for means in lines.values() for mean in means)) if mean is not None]
+        axis.set_ylim(0.85 * min(shown), 1.2 * max(shown))  # the interval of a few seeds may reach below 0
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
+        axis.tick_params(axis="y", which="minor", labelsize=8)
+        axis.set(xlabel=varied, ylabel="mean completion, hours", title=title)
+    figure.tight_layout()
+    _legend(axes[-1])
+    return figure
 
 
 def _height(mean: Mean | None) -> tuple[float, float]:
@@ -123,6 +182,24 @@ def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean
             axis.set_yscale("log")
         _legend(axis)
         return _closed(figure, kind)
+
+
+def series_plot(suite: Suite, rows: Sequence[SuiteRow], kind: Kind = "png") -> bytes:
+    """Plot the completion of a suite's policies by load, with one panel per stream.
+
+    The labels of cases are stream and load, as in `mixed, load 1.6`.
+    """
+    panels: dict[str, tuple[list[str], dict[str, list[Mean | None]], list[Mean]]] = {}
+    for row in rows:
+        stream, _, load = row.case.partition(", load ")
+        loads, lines, bounds = panels.setdefault(stream, ([], {}, []))
+        bound = row.figures.get("bound h")
+        if load not in loads:
+            loads.append(load)
+            bounds += [bound] if bound is not None else []
+        lines.setdefault(row.policy, []).append(row.figures[suite.series])
+    with plt.rc_context(_STYLE):
+        return _closed(completion_figure("load, in units of what jobs alone need", panels), kind)
 
 
 def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow], kind: Kind = "png") -> bytes:
@@ -274,6 +351,36 @@ def _slowdown_cdf(runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
     axis.set(xlabel="slowdown against the same job alone", ylabel="share of jobs", title=f"Slowdown of the jobs{over}")
     axis.set(xlim=(grid[0], grid[-1]), ylim=(0, 1.02))
     axis.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def _completion_cdf(runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
+    figure, (axis,) = _axes()
+    hours = {
+        policy: [np.sort([job.completion_s / 3600 for job in run.outcome.jobs]) for run in own] for policy, own in runs.items()
+    }
+    every = np.concatenate([each for own in hours.values() for each in own])
+    grid = np.geomspace(max(every.min(), 1e-3), every.max(), _POINTS)
+    for policy, own in hours.items():
+        values = np.array([np.searchsorted(each, grid, side="right") / each.size for each in own])
+        draw(axis, grid, values, policy, drawstyle="steps-post")
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.set(xlabel="hours from arrival to departure", ylabel="share of jobs", title=f"Completion of the jobs{over}")
+    axis.set(xlim=(grid[0], grid[-1]), ylim=(0, 1.02))
+    axis.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def _queue_over_time(runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
+    figure, (axis,) = _axes()
+    grid = _grid(runs)
+    for policy, own in runs.items():
+        counts = [np.asarray(run.outcome.waiting)[np.searchsorted(_hours(run), grid, side="right") - 1] for run in own]
+        draw(axis, grid, np.array(counts, dtype=np.float64), policy, drawstyle="steps-post", linewidth=1.2)
+    axis.set(xlabel="hours", ylabel="jobs without a place", title=f"Queue over time{over}", xlim=(0, grid[-1]))
+    axis.set_ylim(bottom=0)
+    _legend(axis)
     return figure
 
 

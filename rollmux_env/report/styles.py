@@ -35,7 +35,7 @@ _COLOURS = {
     "consolidate": "#d55e00",
     "learned:default": "#009e73",
     "learned:default,moves=false": "#7ccf9f",
-    "fleet": "#4477aa",
+    "fleet": "#aa4499",
     "gavel": "#e69f00",
     "random": "#cc79a7",
     "most-idle": "#882255",

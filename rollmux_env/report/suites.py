@@ -139,9 +139,9 @@ def write_suite(
 def suite_plots(suite: Suite, rows: Sequence[SuiteRow], kind: Kind = "png") -> dict[str, bytes]:
     """Return the plots of a suite by file name.
 
-    There is a bar chart of every column, with the paper's figures as marks, and the curve of a frontier.
+    There is a bar chart of every column, with the paper's figures as marks, the lines of a series and the curve of a frontier.
     """
-    from rollmux_env.report.plots import frontier_plot, suite_bars
+    from rollmux_env.report.plots import frontier_plot, series_plot, suite_bars
 
     plots = {}
     for column in suite.columns:
@@ -149,6 +149,8 @@ def suite_plots(suite: Suite, rows: Sequence[SuiteRow], kind: Kind = "png") -> d
         if shown:
             name = "".join(letter if letter.isalnum() else "_" for letter in column.heading).strip("_")
             plots[f"{suite.name}_{name}.{kind}"] = suite_bars(suite, column, shown, kind)
+    if suite.series:
+        plots[f"{suite.name}_by_load.{kind}"] = series_plot(suite, rows, kind)
     if suite.frontier:
         plots[f"{suite.name}_frontier.{kind}"] = frontier_plot(suite, *suite.frontier, rows, kind)
     return plots

@@ -1,4 +1,4 @@
-"""Replacement of a suite's assumptions by those of a user's file (`rollmux bench --suite NAME --set assumptions=FILE`)."""
+"""Files of a user for a suite: `rollmux bench --suite NAME --set assumptions=FILE`, and the trace of `--set csv=FILE`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rollmux_env.keys.assumptions import Assumptions, find_assumptions
 
 
 def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
-    """Return the suite with the settings of `--set`: `assumptions=` and a name or a file.
+    """Return the suite with the settings of `--set`: `assumptions=` and a name or a file, or `csv=` and the file of a trace.
 
-    If the file gives actual durations, every phase is replayed.
+    If the file of assumptions gives actual durations, every phase is replayed. A trace adds cases.
 
     Args:
         suite: Suite to change.
@@ -27,10 +27,15 @@ def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
         InputError: If the suite does not support the option, or the file has an invalid value.
     """
     names = dict(parse_pairs("--set", pairs))
+    takes = [*(["assumptions"] if suite.assumes else []), *(["csv"] if suite.of_trace else [])]
     for key in names:
-        if key != "assumptions" or not suite.assumes:
-            takes = "assumptions=FILE alone" if suite.assumes else "nothing"
-            raise InputError(f"--set {key}: the suite {suite.name} has its own options, and takes {takes}")
+        if key not in takes:
+            allowed = f"{takes[0]}=FILE alone" if takes else "nothing"
+            raise InputError(f"--set {key}: the suite {suite.name} has its own options, and takes {allowed}")
+    if (csv := names.pop("csv", None)) is not None:
+        trace: list[Any] = [partial(case.stream, csv=csv) for case in suite.of_trace]
+        added = [replace(case, stream=stream) for case, stream in zip(suite.of_trace, trace, strict=True)]
+        suite = replace(suite, cases=(*suite.cases, *added))
     if not names:
         return suite
     name = names["assumptions"]

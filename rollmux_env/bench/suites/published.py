@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rollmux_env.bench import columns
-from rollmux_env.bench.streams import apart, asynchronous, crowd, drifting, sampled, workload
+from rollmux_env.bench.streams import apart, asynchronous, crowd, drifting, owned, sampled, workload
 from rollmux_env.bench.suite import Case, Column, Suite
 from rollmux_env.errors import InputError
 from rollmux_env.published import source
 from rollmux_env.validation_errors import not_one_of
 
 T = TypeVar("T")
-STREAMS: dict[str, Any] = {one.__name__: one for one in (workload, crowd, apart, sampled, drifting, asynchronous)}
+STREAMS: dict[str, Any] = {one.__name__: one for one in (workload, crowd, apart, sampled, drifting, asynchronous, owned)}
 _PAPER = dict[str, dict[str, dict[str, int | float]]]
 _SHARED = ("stream", "options", "policies", "observed", "dispatch", "failures")
 COLUMNS = {column.heading: column for column in vars(columns).values() if isinstance(column, Column)}
@@ -40,7 +40,10 @@ def published_suite(file: str, name: str, **more: Any) -> Suite:
     figures = source(file)
     text, notes = figures.value(name, dict[str, Any]).copy(), figures.value("notes", dict[str, str], {})
     shared = {key: text.pop(key) for key in _SHARED if key in text}
-    cases = [figures.checked(_case(shared, case), Case, name, "cases", k) for k, case in enumerate(text.pop("cases", ()))]
+    cases, of_trace = (
+        [figures.checked(_case(shared, case), Case, name, key, k) for k, case in enumerate(text.pop(key, ()))]
+        for key in ("cases", "of_trace")
+    )
     paper = {
         (label, policy, heading): figure
         for labels, headings in figures.checked(text.pop("paper", {}), _PAPER, name, "paper").items()
@@ -50,7 +53,7 @@ def published_suite(file: str, name: str, **more: Any) -> Suite:
     }
     differences = [line.format_map(notes) for line in text.pop("differences", ())]
     columns = [_column(heading) for heading in text.pop("columns", ())]
-    said = {"name": name, "cases": cases, "columns": columns, "paper": paper, "differences": differences}
+    said = {"name": name, "cases": cases, "of_trace": of_trace, "columns": columns, "paper": paper, "differences": differences}
     return figures.checked(said | text | more, Suite, name)
 
 
