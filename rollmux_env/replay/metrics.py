@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.cluster.demand import nodes_asked, solo_usd_per_hour
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget, Parked
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
@@ -250,7 +250,7 @@ def charged_usd_per_hour(log: Iterable[Event], state: State) -> dict[str, float]
     for event in log:
         if isinstance(event, Admitted):
             since_s[event.job_id] = event.at_s
-        elif isinstance(event, Departed) and event.job_id in since_s:
+        elif isinstance(event, Departed | Parked) and event.job_id in since_s:
             placed_s[event.job_id] = placed_s.get(event.job_id, 0.0) + event.at_s - since_s.pop(event.job_id)
     for job_id, at_s in since_s.items():
         placed_s[job_id] = placed_s.get(job_id, 0.0) + state.now_s - at_s
@@ -269,7 +269,7 @@ def metrics(run: Run) -> Metrics:
 
 def stays_of(log: Iterable[Event]) -> Stays:
     """Return the times of arrivals, admissions and departures of an event log."""
-    stays = Stays()
+    stays, since_s = Stays(), dict[str, float]()  # since when each parked job has had no place
     for event in log:
         match event:
             case Arrived():
@@ -278,6 +278,11 @@ def stays_of(log: Iterable[Event]) -> Stays:
             case Admitted():
                 stays.admitted_s.setdefault(event.job_id, event.at_s)
                 stays.admissions[event.placement.strategy] += 1
+                if event.job_id in since_s:
+                    stays.parked_s[event.job_id] = stays.parked_s.get(event.job_id, 0.0) + event.at_s - since_s.pop(event.job_id)
+            case Parked():
+                since_s[event.job_id] = event.at_s
+                stays.parks[event.job_id] = stays.parks.get(event.job_id, 0) + 1
             case Departed():
                 stays.departed_s[event.job_id] = event.at_s
                 if isinstance(event, OverBudget):

@@ -18,11 +18,11 @@ from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 
-def fleet(nodes: int, *jobs: dict[str, Any], group: int = 5) -> Scenario:
+def fleet(nodes: int, *jobs: dict[str, Any], group: int = 5, **more: Any) -> Scenario:
     """Return a scenario whose jobs arrive at once on a fleet, with a rollout of 60 s and a training of 40 s unless they differ."""
     pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 1.0, "max_nodes": nodes}
     own = {"arrival_s": 0, "slo": 3, "rollout": {"worst_case_s": 60}, "training": {"worst_case_s": 40}}
-    cluster = {"rollout": pool, "training": pool, "max_group_size": group}
+    cluster = {"rollout": pool, "training": pool, "max_group_size": group, **more}
     return parse_scenario({"version": 1, "cluster": cluster, "jobs": [{**own, **job} for job in jobs]})
 
 
@@ -76,6 +76,21 @@ def test_jobs_that_share_are_slower_and_do_not_wait() -> None:
 
 def phases(rollout_s: float, training_s: float) -> dict[str, Any]:
     return {"rollout": {"worst_case_s": rollout_s}, "training": {"worst_case_s": training_s}}
+
+
+def test_a_parked_job_waits_twice() -> None:
+    """Job l is parked for m at 1 h; m and k come first. At 2.9 h it gets a place again, and pauses for 0.1 h."""
+    jobs = [
+        {"id": "l", "iterations": 360},
+        {"id": "m", "iterations": 36, "arrival_s": 3600},
+        {"id": "k", "iterations": 32, "arrival_s": 6480, **phases(60, 41.25)},
+    ]
+    found = played(fleet(1, *jobs, group=1, migration_s=360), "solo,order=shortest,park=true")
+    long = found.jobs[0]
+    assert [job.completion_h for job in found.jobs] == pytest.approx([12, 1, 1.1])
+    assert (long.first_wait_h, long.queue_h, long.parks) == pytest.approx((0, 1.9, 1))
+    assert (long.slowdown, long.stretch) == pytest.approx((1.01, 1.2))
+    assert (found.metrics.parks, found.metrics.mean_completion_h) == pytest.approx((1, 4.7))
 
 
 def test_weights_count_in_the_mean_alone() -> None:
