@@ -14,7 +14,8 @@ PARTICIPLES = {"seen", "told", "found", "kept", "held", "given"}  # of what? a n
 REMOVED = {
     "complaint", "complain", "misfit", "presses", "heard", "undisturbed", "looks", "luck", "uncounted", "insides", "pass_on",
     "stir", "standing", "attending", "lockstep", "Desk", "Space", "Room", "Buffers", "Gate", "Gang", "Runner", "Inside", "Both",
-    "Teller",
+    "Teller", "saw", "went", "sit", "stand", "foretell", "foresee", "speak_for", "excuse", "forgive", "hurry", "thanks", "sign_s",
+    "meeting", "Bell", "Voice", "Follows", "Landed", "Rolled",
 }  # fmt: skip
 ALLOWED = {
     ("runtime/doctor.py", "found"),  # a key of the JSON that `rollmux doctor` prints

@@ -99,7 +99,7 @@ def test_two_jobs_that_wait_for_each_others_first_rollout_are_found() -> None:
         return is_present(self, handle) and (handle.id in begun or others <= begun or not others)
 
     is_present = RunState.has_seat
-    with patch.object(RunState, "present", present), patch.object(Iterations, "ask", waits):
+    with patch.object(RunState, "has_seat", present), patch.object(Iterations, "ask", waits):
         assert "one, two not over" in found(range(1))[0]
 
 
