@@ -36,13 +36,13 @@ class PPO(Settings):
     learning_rate: Positive = 3e-4
     """Learning rate of Adam."""
     linear: bool = False
-    """Decrease the learning rate linearly to 0."""
+    """Whether the learning rate decreases linearly to 0."""
     n_steps: Count = 128
-    """Decisions per stream between updates."""
+    """Number of decisions per stream between updates."""
     batch_size: Annotated[int, Field(ge=2)] = 1024
-    """Decisions per gradient step; must divide streams times n_steps. Advantages are normalised within it."""
+    """Number of decisions per gradient step, a divisor of streams * n_steps. Advantages are normalised within it."""
     n_epochs: Count = 4
-    """Passes over the decisions of an update."""
+    """Number of passes over the decisions of an update."""
     gamma: Share = 1.0
     """Discount per decision, not per hour. 1 optimises dollars, because decisions are irregular in time."""
     gae_lambda: Share = 0.95
@@ -56,7 +56,7 @@ class PPO(Settings):
     max_grad_norm: Positive = 0.5
     """Maximum norm of a gradient; longer ones are clipped."""
     target_kl: Positive | None = None
-    """Stop an update early at this KL divergence; null: never."""
+    """KL divergence at which an update stops early; null is no limit."""
 
 
 class Evaluation(Settings):
@@ -67,9 +67,9 @@ class Evaluation(Settings):
     seeds: Count = 10
     """Number of held-out streams, one episode each."""
     every: Count = 100_000
-    """Decisions between evaluations."""
+    """Number of decisions between evaluations."""
     references: tuple[str, ...] = ("solo", "rollmux")
-    """Policies to compare with on the same streams; also `masked-random` and `untrained`. Their dollars are computed once."""
+    """Policies to compare with on the same streams, also `masked-random` and `untrained`. Their dollars are computed once."""
 
     @model_validator(mode="after")
     def _held_out(self) -> Evaluation:
@@ -84,7 +84,7 @@ class Start(Settings):
     file: str
     """Path of a policy file."""
     sharpness: Positive = 1.0
-    """Factor on its scores. PPO samples from their differences: a larger factor keeps it closer to the choices of the file."""
+    """Factor on the scores of the file. PPO samples by their differences: a larger one keeps it closer to the choices of the file."""
 
 
 class Config(Settings):
@@ -95,7 +95,7 @@ class Config(Settings):
     """
 
     algorithm: Literal["maskable-ppo"] = "maskable-ppo"
-    """The learning algorithm."""
+    """Learning algorithm."""
     steps: Count
     """Total number of decisions over all streams."""
     streams: Count = 64
@@ -103,19 +103,19 @@ class Config(Settings):
     seed: Annotated[int, Field(ge=0, le=LAST_SEED)] = 0
     """Seed of weights, choices and streams; `--seeds` counts up from it."""
     threads: Count = 1
-    """Threads of torch. Another number may change rounding."""
+    """Number of threads of torch. Another number may change rounding."""
     widths: Annotated[tuple[Count, ...], Field(min_length=1)] = (64, 64)
     """Sizes of the hidden layers."""
     start: Start | None = None
-    """Start from a policy file instead of random weights."""
+    """Policy file whose weights the training starts from; null: random weights."""
     environment: dict[str, Any]
-    """The environment: its `name`, `placement`, `dispatch` or `rollout`, and its keys below."""
+    """Environment: its `name`, `placement`, `dispatch` or `rollout`, and the keys of that environment."""
     ppo: PPO = PPO()
     """Settings of PPO."""
     evaluation: Evaluation = Evaluation()
     """Evaluation on held-out streams."""
     checkpoint_every: Count = 100_000
-    """Decisions between checkpoints."""
+    """Number of decisions between checkpoints."""
 
     @model_validator(mode="after")
     def _whole_batches(self) -> Config:

@@ -92,22 +92,22 @@ class PlacementProblem(Problem):
     name: Literal["placement"] = "placement"
     """The environment `RollMux/Placement-v0`."""
     workload: str = "production"
-    """A workload by name, or `toy`."""
+    """Name of a workload, or `toy`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the workload: `jobs`, `stays`, `slo`, `max_group_size`, `shapes`, `asynchronous`, `third_pool`, `semantics`;
     `rounds` for `toy`."""
     moves: bool = False
-    """Also move running jobs."""
+    """Whether running jobs may be moved."""
     known_stays: bool = True
-    """Observe when jobs will leave."""
+    """Whether it is observed when jobs will leave."""
     shield: bool = True
-    """Mask choices that would break an SLO."""
+    """Whether choices that would break an SLO are masked."""
     candidates: Annotated[int, Field(ge=2)] = 32
-    """Rows of the candidate table. If there are more choices, the cheapest are kept."""
+    """Number of rows of the candidate table. If there are more choices, the cheapest are kept."""
     skip_forced: bool = False
-    """Carry out a decision with one legal action without asking. It is then no step of the episode."""
+    """Whether a decision with one legal action is carried out without a step of the episode."""
     reference: Reference | None = None
-    """Reward the saving over this policy on the same stream instead of the dollars."""
+    """Policy on the same stream over which the saving is the reward; null: the reward is minus the dollars."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 1.0
     """Penalty of a masked action, in Solo-D dollars of a mean job."""
     slo_penalty: Annotated[float, Field(ge=0)] = 1.0
@@ -182,7 +182,7 @@ class DispatchProblem(Problem):
     stale: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the groups that have stale members."""
     reference: DispatchReference | None = None
-    """Reward the work gained over this rule on the same group instead of the work."""
+    """Rule on the same group over which the gained work is the reward; null: the reward is the work."""
     slo_penalty: Annotated[float, Field(ge=0)] = 1.0
     """Penalty of a second behind an SLO, in seconds of work."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
@@ -237,11 +237,11 @@ class RolloutProblem(Problem):
     name: Literal["rollout"] = "rollout"
     """The environment `RollMux/Rollout-v0`."""
     sigma: Annotated[float, Field(ge=0, le=3)] | None = None
-    """Sigma of the lengths; null: drawn, 0.3 to 1.8."""
+    """Sigma of the lengths; null: drawn from 0.3 to 1.8."""
     rollouts: Annotated[int, Field(ge=1, le=50)] = 5
-    """Rollouts of an episode."""
+    """Number of rollouts of an episode."""
     rewards: bool = False
-    """Rewards take time on separate nodes, and the network observes the responses that wait for theirs."""
+    """Whether rewards take time on separate nodes, and the responses that wait for theirs are observed."""
     held_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of held GPU-seconds relative to the job's seconds."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
