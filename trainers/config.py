@@ -84,7 +84,7 @@ class Start(Settings):
     file: str
     """Path of a policy file."""
     sharpness: Positive = 1.0
-    """Factor on the scores of the file. PPO samples by their differences: a larger one keeps it closer to the choices of the file."""
+    """Factor on the scores of the file. PPO samples by their differences: a larger one keeps it closer to the choices there."""
 
 
 class Config(Settings):
