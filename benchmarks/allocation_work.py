@@ -12,7 +12,7 @@ from itertools import product
 from policies.allocation import make_allocator
 from rollmux_env.bench.suites.areal_hex import H20_BUDGET, H800_BUDGET, MIXED_BUDGET, SIZES
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.work import IterationWork
 
 RESPONSES = (1024, 8192)
 TOKENS = (2048, 4096, 8192, 16384, 24000)
@@ -25,7 +25,7 @@ def main() -> None:
     for responses, tokens, cache in product(RESPONSES, TOKENS, (False, True)):
         cells = []
         for size in SIZES:
-            work = Work(SHAPES[size], responses, response_tokens=tokens, reads_cache=cache)
+            work = IterationWork(SHAPES[size], responses, response_tokens=tokens, reads_cache=cache)
             least_s = hex_(work, MIXED_BUDGET).iteration_s
             over_h800, over_h20 = (exhaustive(work, budget).iteration_s / least_s for budget in (H800_BUDGET, H20_BUDGET))
             cells.append(f"{over_h800:>15.2f}x {over_h20:.2f}x")

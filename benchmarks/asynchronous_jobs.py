@@ -44,7 +44,7 @@ _RUNS, _QUICK_RUNS, _ITERATIONS, _QUICK_ITERATIONS = 3, 1, 20, 8
 _STARTS = 3  # largest number of attempts to start Ray
 
 
-class Seen(NamedTuple):
+class AsynchronousFigures(NamedTuple):
     """Figures of a run.
 
     Attributes:
@@ -90,7 +90,7 @@ def main() -> None:
         os.environ["ROLLMUX_CACHE"] = cache  # no profiles of earlier runs
         for name in arguments.pair or PAIRS:
             prompts = PAIRS[name]
-            runs: dict[str, list[Seen]] = {kind: [] for kind in KINDS}
+            runs: dict[str, list[AsynchronousFigures]] = {kind: [] for kind in KINDS}
             with nodes_here() as nodes:
                 run(jobs_of(prompts, 0, 0, 2), nodes)  # makes the profiles, and warms the machine's caches
                 for seed in seeds:
@@ -142,7 +142,7 @@ def run(jobs: JobFile, nodes: Sequence[Node]) -> RunRecord:
     return record
 
 
-def look(record: RunRecord, jobs: JobFile) -> Seen:
+def look(record: RunRecord, jobs: JobFile) -> AsynchronousFigures:
     """Return the figures of a run."""
     known: dict[str, Any] = figures(record)
     (group,) = known["groups"]
@@ -154,7 +154,7 @@ def look(record: RunRecord, jobs: JobFile) -> Seen:
     cycle_s = max(job.rollout.worst_case_s + job.training.worst_case_s + job.sync_s for job in planned)
     planned_s = max(load_s, *(job.solo_s for job in planned))
     compared = compare(record)
-    return Seen(
+    return AsynchronousFigures(
         samples,
         *earned(record, per_iteration),
         fmean(seconds.values()),
@@ -167,7 +167,7 @@ def look(record: RunRecord, jobs: JobFile) -> Seen:
 
 
 def earned(record: RunRecord, per_iteration: dict[str, int]) -> tuple[float, float, float]:
-    """Return `reward`, `by_weights` and `last` of a run (see `Seen`)."""
+    """Return `reward`, `by_weights` and `last` of a run (see `AsynchronousFigures`)."""
     means = []
     for job_id in per_iteration:
         metrics = [one.metrics for one in record.iterations_of(job_id)]
@@ -182,7 +182,7 @@ def earned(record: RunRecord, per_iteration: dict[str, int]) -> tuple[float, flo
     return reward, by_weights, last
 
 
-def add_rows(tables: Sequence[Table], name: str, runs: dict[str, list[Seen]]) -> None:
+def add_rows(tables: Sequence[Table], name: str, runs: dict[str, list[AsynchronousFigures]]) -> None:
     """Add a row with the means and spreads of a pair's runs to each table."""
     (periods, gains, rewards), before = tables, runs["on-policy"]
     for kind, own in runs.items():

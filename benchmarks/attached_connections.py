@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 
-class Connections:
+class ConnectionPool:
     """Pool of open connections to a server. A request uses any free one.
 
     Args:

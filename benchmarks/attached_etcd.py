@@ -15,7 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from attached_connections import Connections
+from attached_connections import ConnectionPool
 
 TTL_S = 30
 _STARTS_S = 30.0
@@ -30,7 +30,7 @@ class EtcdJob:
         token: Not used.
     """
 
-    def __init__(self, asks: Connections, job_id: str, token: str = "") -> None:
+    def __init__(self, asks: ConnectionPool, job_id: str, token: str = "") -> None:
         self._asks, self._id = asks, job_id
         self._lease = ""
 

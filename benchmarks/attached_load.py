@@ -32,7 +32,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from attached_connections import Connections
+from attached_connections import ConnectionPool
 from attached_etcd import EtcdJob, etcd_serving
 from attached_service import start, write_cluster
 
@@ -46,11 +46,11 @@ CONNECTIONS = 64  # least number of connections of a client process
 ROWS = ((0, 400, 100.0), (3, 400, 100.0), (3, 2000, 100.0), (0, 400, 800.0))  # busy loops, jobs, permits per second
 ATTACH_S = 15.0  # time for all jobs to attach, in seconds
 
-_Make = Callable[[Connections, str, str], Any]
+_Make = Callable[[ConnectionPool, str, str], Any]
 
 
 @dataclass
-class Figures:
+class ClientFigures:
     """Figures of a client process.
 
     Attributes:
@@ -73,7 +73,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Client:
+class ClientWork:
     """Work of a client process.
 
     Attributes:
@@ -102,7 +102,7 @@ class OurJob:
         token: Token of its user.
     """
 
-    def __init__(self, asks: Connections, job_id: str, token: str) -> None:
+    def __init__(self, asks: ConnectionPool, job_id: str, token: str) -> None:
         self._asks, self._id, self._token = asks, job_id, token
         self._lease = ""
 
@@ -141,7 +141,7 @@ def job(job_id: str, iterations: int) -> dict[str, Any]:
     return {"id": job_id, "iterations": iterations, "slo": 1.0, "attach": True, "rollout": phase, "training": phase}
 
 
-async def _live(job: Any, every_s: float, begin_s: float, until_s: float, figures: Figures) -> None:
+async def _live(job: Any, every_s: float, begin_s: float, until_s: float, figures: ClientFigures) -> None:
     """Attach a job, and let it hold a phase at regular times.
 
     Args:
@@ -176,24 +176,24 @@ async def _live(job: Any, every_s: float, begin_s: float, until_s: float, figure
         beats.cancel()
 
 
-async def _beat(job: Any, until_s: float, figures: Figures) -> None:
+async def _beat(job: Any, until_s: float, figures: ClientFigures) -> None:
     while time.monotonic() < until_s:
         await asyncio.sleep(random.uniform(0.8, 1.0) * HEARTBEAT_S)
         figures.takes(await job.beat())
 
 
-async def _clients(client: Client) -> Figures:
-    figures, asks = Figures(), Connections(client.url, CONNECTIONS + len(client.jobs) // 4)
+async def _clients(client: ClientWork) -> ClientFigures:
+    figures, asks = ClientFigures(), ConnectionPool(client.url, CONNECTIONS + len(client.jobs) // 4)
     jobs = (client.make(asks, job_id, token) for job_id, token in client.jobs)
     await asyncio.gather(*(_live(one, client.every_s, client.begin_s, client.until_s, figures) for one in jobs))
     return figures
 
 
-def _client(number: int, client: Client, results: Any) -> None:
+def _client(number: int, client: ClientWork, results: Any) -> None:
     results.put((number, asyncio.run(_clients(client))))
 
 
-def drive(clients: list[Client], meanwhile: Callable[[], None]) -> list[Figures]:
+def drive(clients: list[ClientWork], meanwhile: Callable[[], None]) -> list[ClientFigures]:
     """Run clients, each in a new process, and return the figures of each.
 
     Args:
@@ -206,7 +206,7 @@ def drive(clients: list[Client], meanwhile: Callable[[], None]) -> list[Figures]
     for process in processes:
         process.start()
     meanwhile()
-    figures: dict[int, Figures] = dict(results.get(timeout=120) for _ in processes)
+    figures: dict[int, ClientFigures] = dict(results.get(timeout=120) for _ in processes)
     for process in processes:
         process.join()
     return [figures[number] for number in range(len(clients))]
@@ -261,7 +261,7 @@ def usage(pid: int) -> tuple[float, float]:
 
 
 async def _submit(url: str, jobs: list[tuple[str, str]], iterations: int) -> None:
-    asks = Connections(url, 4)
+    asks = ConnectionPool(url, 4)
 
     async def one(job_id: str, token: str) -> None:
         status, answer = await asks.ask(token, "POST", "/v1/jobs", job(job_id, iterations))
@@ -298,10 +298,12 @@ def load(folder: Path, arguments: argparse.Namespace) -> None:
         _report(figures, samples)
 
 
-def _clients_of(make: _Make, url: str, jobs: list[tuple[str, str]], permits: float, arguments: argparse.Namespace) -> list[Client]:
+def _clients_of(
+    make: _Make, url: str, jobs: list[tuple[str, str]], permits: float, arguments: argparse.Namespace
+) -> list[ClientWork]:
     every_s, begin_s = len(jobs) / permits, time.monotonic() + ATTACH_S
     until_s, count = begin_s + 60 * arguments.minutes, arguments.processes
-    return [Client(make, url, jobs[k::count], every_s, begin_s, until_s) for k in range(count)]
+    return [ClientWork(make, url, jobs[k::count], every_s, begin_s, until_s) for k in range(count)]
 
 
 def compare(arguments: argparse.Namespace) -> None:
@@ -324,7 +326,7 @@ def compare(arguments: argparse.Namespace) -> None:
     show(table)
 
 
-def _measure(clients: list[Client], loops: int, pid: int) -> list[str]:
+def _measure(clients: list[ClientWork], loops: int, pid: int) -> list[str]:
     """Run clients beside busy loops, and return the cells of a row."""
     used: list[float] = []
 
@@ -344,7 +346,7 @@ def _measure(clients: list[Client], loops: int, pid: int) -> list[str]:
     return [*quantiles, f"{len(took_s) / seconds:.0f}", f"{(used[1] - used[0]) / seconds:.2f}"]
 
 
-def _report(figures: list[Figures], samples: list[tuple[float, float, float]]) -> None:
+def _report(figures: list[ClientFigures], samples: list[tuple[float, float, float]]) -> None:
     """Print the figures of clients and of the service.
 
     Args:
@@ -383,7 +385,7 @@ def queue(folder: Path, arguments: argparse.Namespace) -> None:
 
 async def _through(url: str, jobs: list[tuple[str, str]]) -> int:
     """Let every job do its iteration when it is placed. About 500 jobs at a time wait for their places, in the queue's order."""
-    asks, waiting, done = Connections(url, 600), asyncio.Semaphore(500), 0
+    asks, waiting, done = ConnectionPool(url, 600), asyncio.Semaphore(500), 0
 
     async def one(job_id: str, token: str) -> None:
         nonlocal done

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from attached_connections import Connections
+from attached_connections import ConnectionPool
 from attached_load import job, served, usage
 from attached_service import start
 
@@ -47,7 +47,7 @@ class Many:
     """
 
     def __init__(self, url: str, tokens: Sequence[str]) -> None:
-        self.url, self.asks, self._tokens = url, Connections(url, 32), tokens
+        self.url, self.asks, self._tokens = url, ConnectionPool(url, 32), tokens
         self.leases: dict[int, str] = {}
         self.lost = 0
 
@@ -133,7 +133,7 @@ def main() -> None:
         url, many.lost = json.loads((folder / "service" / SERVICE).read_text())["url"], 0
 
         async def ask_all() -> Any:
-            many.asks = Connections(url, 32)
+            many.asks = ConnectionPool(url, 32)
             return await _each(many.beat, range(len(many.leases)), process.pid)
 
         asyncio.run(ask_all())

@@ -33,7 +33,7 @@ PATHS = os.pathsep.join((str(ROOT), str(ROOT / "clients" / "python"), os.environ
 ENVIRONMENT = os.environ | {"PYTHONPATH": PATHS, "HF_HUB_OFFLINE": "1"}
 
 
-class Alone(NamedTuple):
+class SoloMedians(NamedTuple):
     """Medians of a job that runs alone, in seconds.
 
     Attributes:
@@ -71,7 +71,7 @@ def run(names: tuple[str, ...], folder: Path) -> RunRecord:
     return read_run(folder)
 
 
-def alone(record: RunRecord, name: str) -> Alone:
+def alone(record: RunRecord, name: str) -> SoloMedians:
     """Return the medians of a job that ran alone."""
     ends = [done.end_s for done in record.iterations if done.job_id == name]
     phases = {
@@ -80,10 +80,10 @@ def alone(record: RunRecord, name: str) -> Alone:
         )
         for phase in ("rollout", "training")
     }
-    return Alone((ends[-1] - ends[WARM]) / (len(ends) - 1 - WARM), phases["rollout"], phases["training"])
+    return SoloMedians((ends[-1] - ends[WARM]) / (len(ends) - 1 - WARM), phases["rollout"], phases["training"])
 
 
-def gain(record: RunRecord, solo: dict[str, Alone]) -> float:
+def gain(record: RunRecord, solo: dict[str, SoloMedians]) -> float:
     """Return the throughput per node-hour of the jobs together relative to each alone, while both are present."""
     ends = {name: [done.end_s for done in record.iterations if done.job_id == name] for name in solo}
     begin_s, end_s = max(mine[WARM] for mine in ends.values()), min(mine[-1] for mine in ends.values())

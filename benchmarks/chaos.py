@@ -55,7 +55,7 @@ def last_line(path: Path) -> str:
 
 
 @dataclass
-class Round:
+class ResumedRun:
     """Run of some jobs, resumed as often as needed.
 
     Args:
@@ -119,7 +119,7 @@ class Strike:
 
 
 @dataclass
-class Tally:
+class ChaosTally:
     """Results of all rounds.
 
     Attributes:
@@ -175,7 +175,7 @@ def strikes(rng: random.Random, until_s: float) -> Iterator[Strike]:
         yield Strike(rng.uniform(0.5, 4.0), rng.choice(KINDS), rng.random())
 
 
-def strike(round_: Round, target: Strike) -> bool:
+def strike(round_: ResumedRun, target: Strike) -> bool:
     """Carry out a kill, and return whether there was anything of its kind to kill."""
     pools = round_.pools
     if target.kind == "ray":
@@ -197,7 +197,7 @@ def strike(round_: Round, target: Strike) -> bool:
     return True
 
 
-def recover(round_: Round, kind: str, number: int, tally: Tally) -> None:
+def recover(round_: ResumedRun, kind: str, number: int, tally: ChaosTally) -> None:
     """Resume the run if necessary, and wait until every job that was set back has done an iteration again.
 
     Args:
@@ -234,7 +234,7 @@ def recover(round_: Round, kind: str, number: int, tally: Tally) -> None:
         time.sleep(_LOOK_S)
 
 
-def leave(round_: Round) -> None:
+def leave(round_: ResumedRun) -> None:
     """Wait for a driver that has lost what it needs, and kill it if it does not end."""
     assert round_.driver is not None
     try:
@@ -244,7 +244,7 @@ def leave(round_: Round) -> None:
         round_.driver.wait()
 
 
-def play(round_: Round, strikes: Iterable[Strike], tally: Tally) -> None:
+def play(round_: ResumedRun, strikes: Iterable[Strike], tally: ChaosTally) -> None:
     """Play one round: kill and recover, then let the run end, and check its journal."""
     round_.go_on()
     assert round_.driver is not None
@@ -272,7 +272,7 @@ def works(facts: Facts) -> bool:
     return any(name == "Iteration" for _, name, _ in facts)
 
 
-def judge(round_: Round, tally: Tally) -> None:
+def judge(round_: ResumedRun, tally: ChaosTally) -> None:
     """Check the journal of a run, and add the result."""
     facts: list[Fact] = read_facts(round_.folder / JOURNAL)
     result = audit(facts)
@@ -317,7 +317,7 @@ def cluster(nodes: int, folder: Path) -> Iterator[Pools]:
         os.environ |= before
 
 
-def chaos(minutes: float, seed: int, nodes: int, jobs: int, folder: Path) -> Tally:
+def chaos(minutes: float, seed: int, nodes: int, jobs: int, folder: Path) -> ChaosTally:
     """Play rounds until the time is up.
 
     Args:
@@ -327,19 +327,19 @@ def chaos(minutes: float, seed: int, nodes: int, jobs: int, folder: Path) -> Tal
         jobs: Number of small jobs of a round. In every other round, one more job trains a language model.
         folder: Folder for all files.
     """
-    rng, tally = random.Random(seed), Tally()
+    rng, tally = random.Random(seed), ChaosTally()
     with cluster(nodes, folder) as pools:
         until_s, number = time.monotonic() + 60.0 * minutes, 0
         while time.monotonic() < until_s:
             file = folder / f"jobs-{number}.json"
             write_jobs(file, rng, jobs, real=number % 2 == 0)
             pools.mend()
-            play(Round(pools, folder / f"run-{number}", file), strikes(rng, until_s), tally)
+            play(ResumedRun(pools, folder / f"run-{number}", file), strikes(rng, until_s), tally)
             number += 1
     return tally
 
 
-def report(tally: Tally) -> list[str]:
+def report(tally: ChaosTally) -> list[str]:
     """Print the results, and return the problems."""
     table = Table("killed", "kills", "set jobs back", "recovery: median s", "worst s")
     for kind, seconds in tally.recovered_s.items():

@@ -57,7 +57,7 @@ class Crew(Counter):
         """Start the processes of a phase when it is loaded for the first time."""
         if phase not in self.workers:
             nodes = rollmux.runtime_hook.nodes("rollout" if phase == "rollout" else "training")
-            self.workers[phase] = [rollmux.runtime_hook.start_worker(node, "chaos_jobs:Hand", self.phase_s) for node in nodes]
+            self.workers[phase] = [rollmux.runtime_hook.start_worker(node, "chaos_jobs:CrewWorker", self.phase_s) for node in nodes]
             rollmux.runtime_hook.wait([worker.call("ready") for worker in self.workers[phase]])
 
     def work(self, phase: str) -> None:
@@ -65,7 +65,7 @@ class Crew(Counter):
         rollmux.runtime_hook.wait([worker.call("work") for worker in self.workers[phase]])
 
 
-class Hand:
+class CrewWorker:
     """Object of a worker process."""
 
     def __init__(self, phase_s: float) -> None:

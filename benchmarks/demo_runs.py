@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 CACHES = ("ROLLMUX_CACHE", "XDG_CACHE_HOME", "VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
-class Outcome(NamedTuple):
+class DemoFigures(NamedTuple):
     """Figures of a run.
 
     Attributes:
@@ -83,7 +83,7 @@ def beside(busy: int) -> Iterator[None]:
             process.wait()
 
 
-def run(fresh: bool) -> Outcome:
+def run(fresh: bool) -> DemoFigures:
     """Run the demo once, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="rollmux-demo-") as place:
         caches = {name: str(Path(place) / name) for name in CACHES} if fresh else {}
@@ -101,10 +101,10 @@ def run(fresh: bool) -> Outcome:
         results = json.loads((folder / RESULTS).read_text())
         errors = [job["error"] for job in compare(read_run(folder))["jobs"].values()]
     shared, gained = any(len(group["jobs"]) > 1 for group in results["groups"]), results["throughput"] or {}
-    return Outcome(shared, gained.get("gain"), gained.get("bound"), max(errors, key=abs, default=None), seconds)
+    return DemoFigures(shared, gained.get("gain"), gained.get("bound"), max(errors, key=abs, default=None), seconds)
 
 
-def cells(runs: Sequence[Outcome]) -> tuple[str, ...]:
+def cells(runs: Sequence[DemoFigures]) -> tuple[str, ...]:
     """Return the figures of a single run, or the means of several with the smallest and the largest value."""
     shared = sum(one.shared for one in runs)
     of_bound = [one.gain / one.bound for one in runs if one.gain and one.bound]

@@ -36,7 +36,7 @@ POLICIES = ("round-robin", "fifo,migrate=0.8", "learned:default")
 Found = dict[str, np.ndarray]
 
 
-class Timed:
+class TimedDispatch:
     """A dispatch policy that measures its time.
 
     Args:
@@ -80,7 +80,7 @@ def main() -> None:
         return
     table = Table("shape", "skew", f"SLO of {BASE}", *(title for name in arguments.policies for title in (name, "SLO points")))
     every: dict[str, list[Found]] = {name: [] for name in names}
-    policies = {name: Timed(make_dispatch(name)) for name in names}
+    policies = {name: TimedDispatch(make_dispatch(name)) for name in names}
     for policy in policies.values():  # the first call compiles the kernel and does not count
         _play(policy, RandomGroups(SHAPES[0], SKEWS[0]), range(1))
         policy.seconds, policy.calls = 0.0, 0

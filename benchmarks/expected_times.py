@@ -39,7 +39,7 @@ CASES = ("fluid", "worst cases", "drawn durations", "drawn durations, priorities
 MEAN, CV = 0.8, 0.2  # of drawn durations: mean relative to the worst case, and coefficient of variation
 
 
-class Figures(NamedTuple):
+class WaitFigures(NamedTuple):
     """Figures of one replay.
 
     Attributes:
@@ -110,7 +110,7 @@ def expected(run: Run, observed: bool, policy: str) -> Iterator[tuple[str, float
             coming = []
 
 
-def figures(case: str, seed: int, jobs: int, share: float, policy: str) -> Figures:
+def figures(case: str, seed: int, jobs: int, share: float, policy: str) -> WaitFigures:
     """Replay one stream, compute the forecasts, and return the figures."""
     scenario = stream(case, seed, jobs, share, policy)
     observed = case != "fluid"
@@ -123,7 +123,7 @@ def figures(case: str, seed: int, jobs: int, share: float, policy: str) -> Figur
     errors_s = np.array([abs(eta_s - placed[job_id]) for job_id, eta_s, _ in asked])
     ms = 1e3 * float(np.median([took_s for _, _, took_s in asked]))
     percent = 100 * float(np.median(errors_s / waits_s))
-    return Figures(len(asked), float(np.median(waits_s)) / 3600, float(np.median(errors_s)) / 3600, percent, ms)
+    return WaitFigures(len(asked), float(np.median(waits_s)) / 3600, float(np.median(errors_s)) / 3600, percent, ms)
 
 
 def cost(jobs: int, policy: str) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuzz_cases import KINDS, Case, make_case
+from fuzz_cases import KINDS, FuzzCase, make_case
 from rich.table import Table
 
 MOST_GB, MOST_CPU_S, MOST_WALL_S = 4.0, 30, 300  # the last one is large, since the machine may be busy
@@ -49,7 +49,7 @@ _OWN = ("-wal", "-shm", ".lock")  # endings of files that SQLite and locks leave
 
 
 @dataclass(frozen=True)
-class Ended:
+class CaseEnd:
     """End of a case.
 
     Attributes:
@@ -138,7 +138,7 @@ def run_all(numbers: Any, seed: int, home: Path) -> int:
     return failures
 
 
-def run(case: Case, folder: Path, is_executed: bool) -> Ended:
+def run(case: FuzzCase, folder: Path, is_executed: bool) -> CaseEnd:
     """Run a case in a forked process, and wait for its end."""
     for name in ("out", "err"):
         (folder / name).touch()
@@ -152,10 +152,10 @@ def run(case: Case, folder: Path, is_executed: bool) -> Ended:
         time.sleep(0.01)
     _, status, usage = ended
     out, err = ((folder / name).read_text(errors="replace") for name in ("out", "err"))
-    return Ended(os.waitstatus_to_exitcode(status), out, err, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20)
+    return CaseEnd(os.waitstatus_to_exitcode(status), out, err, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20)
 
 
-def become(case: Case, folder: Path, is_executed: bool) -> None:
+def become(case: FuzzCase, folder: Path, is_executed: bool) -> None:
     """Run the command of a case in this forked process. It does not return."""
     status = 99
     try:
@@ -198,7 +198,7 @@ def would_start(*_: Any, **__: Any) -> Any:
     raise InputError(_STARTS)
 
 
-def judge(ended: Ended, before: dict[str, str], folder: Path) -> list[str]:
+def judge(ended: CaseEnd, before: dict[str, str], folder: Path) -> list[str]:
     """Return the problems with the end of a case."""
     problems = []
     lines = [line for line in ended.err.splitlines() if not line.startswith(PROGRESS)]
@@ -244,7 +244,7 @@ def whole(path: Path) -> bool:
     return True
 
 
-def outcome(ended: Ended) -> str:
+def outcome(ended: CaseEnd) -> str:
     """Return the name under which an end is counted."""
     if _STARTS in ended.err:
         return "would start"

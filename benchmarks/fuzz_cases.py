@@ -78,7 +78,7 @@ def halfway() -> bytes:
 
 
 @dataclass(frozen=True)
-class Case:
+class FuzzCase:
     """A command to run.
 
     Attributes:
@@ -92,7 +92,7 @@ class Case:
     starts: bool = False
 
 
-def make_case(rng: random.Random, folder: Path) -> Case:
+def make_case(rng: random.Random, folder: Path) -> FuzzCase:
     """Write the files of a case into an empty folder, and return the case."""
     kind = rng.choices([*KINDS], [weight for _, weight in KINDS.values()])[0]
     return KINDS[kind][0](rng, folder)
@@ -119,7 +119,7 @@ def named(rng: random.Random, names: tuple[str, ...]) -> str:
     return name if rng.random() < 0.85 else damaged.text(name, rng).replace("\0", "")
 
 
-def scenario(rng: random.Random, folder: Path) -> Case:
+def scenario(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage a scenario file."""
     source = rng.choice([ROOT / "examples" / f"{name}.yaml" for name in ("quickstart", "quickstart", "models")])
     name = written(rng, source, folder)
@@ -132,10 +132,10 @@ def scenario(rng: random.Random, folder: Path) -> Case:
         ("bench", name, "--rollout-policy", named(rng, ("plain", "tail-batching", "adaptive-parallelism"))),
         ("trace", name, "--out", "pictures", *rng.choice([(), ("--from", "-1"), ("--hours", "1e300"), ("--group", "7")])),
     ]
-    return Case("scenario", rng.choice(commands))
+    return FuzzCase("scenario", rng.choice(commands))
 
 
-def job_file(rng: random.Random, folder: Path) -> Case:
+def job_file(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage a job file."""
     source = rng.choice([ROOT / "examples" / f"{name}.yaml" for name in ("two_jobs", "own_job", "long_tail")])
     if source.stem == "own_job":
@@ -149,10 +149,10 @@ def job_file(rng: random.Random, folder: Path) -> Case:
         ("serve", "service", "--cluster", name),
         ("profile", name, "--engine", "torch"),
     ]
-    return Case("job file", rng.choice(commands), starts=True)
+    return FuzzCase("job file", rng.choice(commands), starts=True)
 
 
-def prompts(rng: random.Random, folder: Path) -> Case:
+def prompts(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage the prompts of a job."""
     lines = "".join(json.dumps({"prompt": f"{k} + 1?", "answer": str(k + 1)}) + "\n" for k in range(20))
     (folder / "prompts.jsonl").write_text(damaged.text(lines, rng), errors="surrogatepass")
@@ -160,10 +160,10 @@ def prompts(rng: random.Random, folder: Path) -> Case:
         damaged.file(folder / "prompts.jsonl", rng)
     task = {"name": "jsonl", "file": "prompts.jsonl"}
     damaged.dumped({"version": 1, "jobs": [{"id": "a", "iterations": 1, "slo": 2, "task": task}]}, folder / "a.json")
-    return Case("prompts", ("run", "a.json"), starts=True)
+    return FuzzCase("prompts", ("run", "a.json"), starts=True)
 
 
-def arrivals(rng: random.Random, folder: Path) -> Case:
+def arrivals(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage a trace of arrivals."""
     rows = "".join(f"{k * 600},{600 + k},{'ab'[k % 2]}\n" for k in range(30))
     path = folder / "trace.csv"
@@ -171,10 +171,10 @@ def arrivals(rng: random.Random, folder: Path) -> Case:
     if rng.random() < 0.3:
         damaged.file(path, rng)
     settings = [word for _ in range(rng.randrange(3)) for word in ("--set", setting(rng))]
-    return Case("trace of arrivals", ("workload", "philly", "--set", "csv=trace.csv", *settings, "--out", "a.yaml"))
+    return FuzzCase("trace of arrivals", ("workload", "philly", "--set", "csv=trace.csv", *settings, "--out", "a.yaml"))
 
 
-def authors(rng: random.Random, folder: Path) -> Case:
+def authors(rng: random.Random, folder: Path) -> FuzzCase:
     """Write a trace of the paper's authors, with phase times and drift, and damage one of these files."""
     rows = [(10 * k, f"job{k}, 2025-07-30 15:{10 + k}:00, 1, {rng.choice(['7B_8k', '120.5, 40.25, 1.75'])}") for k in range(20)]
     rows += [(10 * k + 15, f"job{k}, 2025-07-30 16:{10 + k}:00, -1, 7B_8k") for k in range(20)]
@@ -194,7 +194,7 @@ def authors(rng: random.Random, folder: Path) -> Case:
         damaged.file(broken, rng)
     words = [word for name in chosen for word in ("--set", f"{name}={name}")]
     more = [word for _ in range(rng.randrange(2)) for word in ("--set", setting(rng))]
-    return Case("trace of the authors", ("workload", "authors", *words, *more, "--out", "a.yaml"))
+    return FuzzCase("trace of the authors", ("workload", "authors", *words, *more, "--out", "a.yaml"))
 
 
 def setting(rng: random.Random) -> str:
@@ -204,22 +204,24 @@ def setting(rng: random.Random) -> str:
     return f"{key}={(value, json.dumps(rng.choice(damaged.VALUES)), damaged.text(value, rng))[kind]}".replace("\0", "")[:1000]
 
 
-def settings(rng: random.Random, folder: Path) -> Case:
+def settings(rng: random.Random, folder: Path) -> FuzzCase:
     """Make a workload with settings that may be wrong."""
     words = [word for _ in range(rng.choice([1, 1, 2, 4])) for word in ("--set", setting(rng))]
     few = ("--set", "jobs=5") if not any(word.startswith("jobs=") for word in words) and rng.random() < 0.9 else ()
     name = rng.choice(["production", "mixed", "micro-temporal", "rollout-heavy", "nothing"])
-    return Case("--set of workloads", ("workload", name, *words, *few, "--out", rng.choice(["a.yaml", "a.json", "no/a.json", "."])))
+    return FuzzCase(
+        "--set of workloads", ("workload", name, *words, *few, "--out", rng.choice(["a.yaml", "a.json", "no/a.json", "."]))
+    )
 
 
-def arguments(rng: random.Random, folder: Path) -> Case:
+def arguments(rng: random.Random, folder: Path) -> FuzzCase:
     """Run commands with random arguments."""
     shutil.copy(ROOT / "examples" / "quickstart.yaml", folder / "a.yaml")
     words = [rng.choice(WORDS[:14]), *rng.choices(WORDS, k=rng.randrange(6))]
-    return Case("arguments", tuple(named(rng, (word,)) for word in words) if rng.random() < 0.3 else tuple(words))
+    return FuzzCase("arguments", tuple(named(rng, (word,)) for word in words) if rng.random() < 0.3 else tuple(words))
 
 
-def policy_name(rng: random.Random, folder: Path) -> Case:
+def policy_name(rng: random.Random, folder: Path) -> FuzzCase:
     """Run a benchmark with a damaged name of a policy, or with wrong values in it."""
     shutil.copy(ROOT / "examples" / "quickstart.yaml", folder / "a.yaml")
     value = rng.choice(
@@ -228,26 +230,26 @@ def policy_name(rng: random.Random, folder: Path) -> Case:
     known = rng.choice(KEYS)
     name = known + value if rng.random() < 0.5 else damaged.text(rng.choice([known, *POLICIES]), rng)
     option = rng.choice(["-p", "-p", "-p", "--dispatch", "--rollout-policy"])
-    return Case("policy string", ("bench", "a.yaml", option, name.replace("\0", "")))
+    return FuzzCase("policy string", ("bench", "a.yaml", option, name.replace("\0", "")))
 
 
-def training(rng: random.Random, folder: Path) -> Case:
+def training(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage a training configuration."""
     source = rng.choice(sorted((ROOT / "trainers" / "presets").glob("*.yaml")))
     name = written(rng, source, folder)
     changed = damaged.tree({"steps": 10, "ppo.n_steps": 8, "environment.options": {"jobs": 3}, "widths": [4]}, rng)
     pairs = changed if isinstance(changed, dict) else {}
     words = [word for key, value in pairs.items() for word in ("--set", f"{key}={json.dumps(value)}"[:1000])]
-    return Case("training configuration", ("train", name, *(words if rng.random() < 0.4 else ()), "--out", "out"), starts=True)
+    return FuzzCase("training configuration", ("train", name, *(words if rng.random() < 0.4 else ()), "--out", "out"), starts=True)
 
 
-def checkpoint(rng: random.Random, folder: Path) -> Case:
+def checkpoint(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage the checkpoint of a training, or of a run whose journal is checked."""
     if rng.random() < 0.5:
         run = folder / "run"
         shutil.copytree(FIXTURES / "finished-run", run)
         damaged.file(rng.choice([path for path in run.glob("checkpoints/*/*/*") if path.is_file()]), rng)
-        return Case("checkpoint", ("journal", "check", "run"))
+        return FuzzCase("checkpoint", ("journal", "check", "run"))
     place = folder / "out" / "seed-0"
     place.mkdir(parents=True)
     (place / "checkpoint.safetensors").write_bytes(halfway())
@@ -260,7 +262,7 @@ def checkpoint(rng: random.Random, folder: Path) -> Case:
     if rng.random() < 0.2:
         damaged.file(folder / "out" / "config.json", rng)
     damaged.file(place / "checkpoint.safetensors", rng)
-    return Case("checkpoint", ("train", "a.json", "--resume", "--out", "out"), starts=True)
+    return FuzzCase("checkpoint", ("train", "a.json", "--resume", "--out", "out"), starts=True)
 
 
 def run_folder(rng: random.Random, folder: Path) -> Path:
@@ -271,25 +273,25 @@ def run_folder(rng: random.Random, folder: Path) -> Path:
     return folder / "run"
 
 
-def reading(rng: random.Random, kind: str) -> Case:
+def reading(rng: random.Random, kind: str) -> FuzzCase:
     """Return a case that reads the folder of a run."""
     words = rng.choice(READS).split()
-    return Case(kind, (*words, "run"), starts=words[0] in ("run", "serve"))
+    return FuzzCase(kind, (*words, "run"), starts=words[0] in ("run", "serve"))
 
 
-def journal_bytes(rng: random.Random, folder: Path) -> Case:
+def journal_bytes(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage the bytes of a journal."""
     damaged.file(run_folder(rng, folder) / "journal.sqlite", rng)
     return reading(rng, "journal, bytes")
 
 
-def journal_rows(rng: random.Random, folder: Path) -> Case:
+def journal_rows(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage facts of a journal."""
     damaged.rows(run_folder(rng, folder) / "journal.sqlite", rng)
     return reading(rng, "journal, rows")
 
 
-def service_file(rng: random.Random, folder: Path) -> Case:
+def service_file(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage the file that says where a service is."""
     path = run_folder(rng, folder) / "service.json"
     where = {"address": "127.0.0.1:1", "actor": "x", "namespace": "n", "token": "t", "ray": "/tmp", "device": 1, "inode": 2}
@@ -298,10 +300,10 @@ def service_file(rng: random.Random, folder: Path) -> Case:
         damaged.file(path, rng)
     command = rng.choice(["status --at", "cancel a --at", "logs a --follow --at", "serve", "submit two_jobs.yaml --at"])
     shutil.copy(ROOT / "examples" / "two_jobs.yaml", folder)
-    return Case("service.json", (*command.split(), "run"), starts=command.startswith("serve"))
+    return FuzzCase("service.json", (*command.split(), "run"), starts=command.startswith("serve"))
 
 
-def note(rng: random.Random, folder: Path) -> Case:
+def note(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage the note about a run's Ray, which the next command reads before it ends processes and removes folders."""
     run = run_folder(rng, folder)
     (folder / "theirs").mkdir()
@@ -311,17 +313,17 @@ def note(rng: random.Random, folder: Path) -> Case:
     damaged.dumped(note if rng.random() < 0.3 else damaged.tree(note, rng), run / "ray")
     if rng.random() < 0.5:
         damaged.file(run / "ray", rng)
-    return Case("note of a Ray", ("run", "--resume", "run", *rng.choice([(), ("--compare", "solo")])), starts=True)
+    return FuzzCase("note of a Ray", ("run", "--resume", "run", *rng.choice([(), ("--compare", "solo")])), starts=True)
 
 
-def weights(rng: random.Random, folder: Path) -> Case:
+def weights(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage a policy file, or files with a model's shape or response lengths that a scenario names."""
     if rng.random() < 0.5:
         shutil.copy(FIXTURES / "policy.safetensors", folder)
         damaged.file(folder / "policy.safetensors", rng)
         shutil.copy(ROOT / "examples" / "quickstart.yaml", folder / "a.yaml")
         option = rng.choice(["-p", "-p", "--dispatch"])
-        return Case("weights", ("bench", "a.yaml", option, f"learned:{folder / 'policy.safetensors'}"))
+        return FuzzCase("weights", ("bench", "a.yaml", option, f"learned:{folder / 'policy.safetensors'}"))
     config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 100}
     data = read_mapping(ROOT / "examples" / "models.yaml")
     data["jobs"][0] |= {
@@ -333,10 +335,10 @@ def weights(rng: random.Random, folder: Path) -> Case:
     if rng.random() < 0.3:
         damaged.file(folder / rng.choice(["config.json", "lengths.txt"]), rng)
     damaged.dumped(data, folder / "a.json")
-    return Case("weights", ("plan", "a.json"))
+    return FuzzCase("weights", ("plan", "a.json"))
 
 
-Maker = Callable[[random.Random, Path], Case]
+Maker = Callable[[random.Random, Path], FuzzCase]
 KINDS: dict[str, tuple[Maker, int]] = {
     "scenario": (scenario, 20),
     "job file": (job_file, 15),

@@ -25,7 +25,7 @@ from statistics import median
 from time import sleep
 from typing import Any
 
-from gpu_parts import SHAPES, Budget, GpuWatch, Rows, make_model_apart
+from gpu_parts import SHAPES, GpuWatch, PrintedTable, TimeBudget, make_model_apart
 
 from rollmux_env.files import write_whole
 from runtime.engines.model_files import read_model_files
@@ -48,7 +48,7 @@ def model_in(work: Path, shape: str) -> Path:
     folder = work / f"model-{shape}"
     if not folder.exists():
         new = work / f"model-{shape}.new"
-        if problem := make_model_apart(new, shape, Budget(MINUTES)):
+        if problem := make_model_apart(new, shape, TimeBudget(MINUTES)):
             raise SystemExit(problem)
         for file in model_directory(ModelSpec(), 0).glob("tokenizer*"):
             shutil.copyfile(file, new / file.name)
@@ -149,7 +149,7 @@ def watching() -> Iterator[None]:
     with GpuWatch() as watch:
         yield
     if watch.memory:
-        rows = Rows(f"{'process':<34}", "least GB", "most GB", "on the GPU, as NVML says")
+        rows = PrintedTable(f"{'process':<34}", "least GB", "most GB", "on the GPU, as NVML says")
         for name, (least, most) in watch.memory.items():
             rows.add(f"{name[:34]:<34}", f"{least / 1e9:.2f}", f"{most / 1e9:.2f}")
 

@@ -33,7 +33,7 @@ PACKAGES = ("torch", "transformers", "vllm", "ray", "numpy", "nvidia-ml-py")
 JOBS, TESTS = "benchmarks/gpu_jobs.py", ("-m", "pytest", "-vv", "-rs", "-W", "default", "-p", "no:cacheprovider", "tests/gpu", "-m")
 
 
-class Part(NamedTuple):
+class KitPart(NamedTuple):
     """A part of the kit.
 
     Attributes:
@@ -47,14 +47,14 @@ class Part(NamedTuple):
     share: float
 
 
-def _jobs(*words: str, shape: str, share: float) -> Part:
+def _jobs(*words: str, shape: str, share: float) -> KitPart:
     command = (JOBS, *words, "--work", "WORK", "--figures", "FIGURES", "--shape")
-    return Part((*command, shape), (*command, "tiny"), share)
+    return KitPart((*command, shape), (*command, "tiny"), share)
 
 
 PARTS = {
     "jobs": _jobs("run", shape="0.5b", share=0.4),
-    "tests": Part((*TESTS, "gpu"), (*TESTS, "not gpu"), 0.25),
+    "tests": KitPart((*TESTS, "gpu"), (*TESTS, "not gpu"), 0.25),
     "forced": _jobs("run", "--leave", shape="0.5b", share=0.15),
     "http": _jobs("attached", shape="1.5b", share=0.2),
 }
@@ -130,7 +130,7 @@ def carry_out(name: str, words: Sequence[str], out: Path, work: Path, limit_s: f
 
     Args:
         name: Name of the part.
-        words: Arguments of Python, as in `Part.words`.
+        words: Arguments of Python, as in `KitPart.words`.
         out: Folder for results.
         work: Folder for models and runs.
         limit_s: Time that the part has, in seconds.

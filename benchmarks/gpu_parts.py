@@ -166,7 +166,7 @@ class GpuWatch:
                 self._readings.setdefault(process.pid, []).append(process.usedGpuMemory or 0)
 
 
-class Rows:
+class PrintedTable:
     """Table whose rows are printed as they come.
 
     Args:
@@ -217,7 +217,7 @@ def cells(figures: dict[str, Any], ways: dict[str, str], rates: dict[str, float]
     return f"{stage:<27}", taken, f"{moved / 1e9:.2f}" if moved else "", f"{rate:<16}", beside
 
 
-class Budget:
+class TimeBudget:
     """Time that is left of a benchmark's minutes."""
 
     def __init__(self, minutes: float) -> None:
@@ -240,7 +240,7 @@ class Child:
         problem: Reason why it ended early, in one line. Empty if it did not.
     """
 
-    def __init__(self, script: str, words: Sequence[str], budget: Budget) -> None:
+    def __init__(self, script: str, words: Sequence[str], budget: TimeBudget) -> None:
         command = [sys.executable, script, MEASURE, *words]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._budget = budget
@@ -279,7 +279,7 @@ class Child:
         self._timer.cancel()
 
 
-def make_model_apart(folder: Path, size: str, budget: Budget) -> str:
+def make_model_apart(folder: Path, size: str, budget: TimeBudget) -> str:
     """Make a model in a new process, so that its device memory is free afterwards. Returns why it failed, or an empty text."""
     code = "import sys, pathlib, gpu_parts; gpu_parts.make_model(pathlib.Path(sys.argv[1]), sys.argv[2])"
     try:

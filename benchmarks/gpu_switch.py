@@ -22,10 +22,10 @@ from gpu_parts import (
     MEASURE,
     PROMPTS,
     ROUNDS,
-    Budget,
     Child,
     Laps,
-    Rows,
+    PrintedTable,
+    TimeBudget,
     announce,
     bus,
     cells,
@@ -145,9 +145,9 @@ def main() -> None:
     arguments = parser(__doc__, ["0.5b", "1.5b", "7b"])
     arguments.add_argument("--engine", nargs="+", choices=KINDS, default=KINDS, help="both where it is not said")
     asked = arguments.parse_args()
-    budget, kinds = Budget(asked.minutes), usable(asked.engine)
+    budget, kinds = TimeBudget(asked.minutes), usable(asked.engine)
     rates = bus()
-    rows = Rows("model", "engine", *COLUMNS)
+    rows = PrintedTable("model", "engine", *COLUMNS)
     with tempfile.TemporaryDirectory() as name:
         for size in asked.shape:
             folder = Path(name) / size
@@ -169,7 +169,7 @@ def usable(kinds: list[str]) -> list[str]:
     return [kind for kind in kinds if kind != "vllm" or not problem]
 
 
-def switches(rows: Rows, size: str, kind: str, folder: Path, budget: Budget, rates: dict[str, float]) -> None:
+def switches(rows: PrintedTable, size: str, kind: str, folder: Path, budget: TimeBudget, rates: dict[str, float]) -> None:
     """Measure one engine's cold and warm starts, then two engines in turns, and add the rows."""
     pair = [Child(__file__, (kind, str(folder)), budget)]
     for figures in pair[0].figures():
@@ -186,7 +186,7 @@ def switches(rows: Rows, size: str, kind: str, folder: Path, budget: Budget, rat
         print(f"{size} {kind}: cut off: {problem}", flush=True)
 
 
-def take_turns(rows: Rows, size: str, kind: str, pair: list[Child]) -> str:
+def take_turns(rows: PrintedTable, size: str, kind: str, pair: list[Child]) -> str:
     """Let two engines use one device in turns. Returns why they could not, or an empty text."""
     taken: dict[str, list[float]] = {"restore": [], "offload": []}
     for turn in range(TURNS):

@@ -24,10 +24,10 @@ from gpu_parts import (
     COLUMNS,
     MEASURE,
     ROUNDS,
-    Budget,
     Child,
     Laps,
-    Rows,
+    PrintedTable,
+    TimeBudget,
     announce,
     bus,
     cells,
@@ -166,7 +166,7 @@ def too_large(folder: Path) -> str:
     return ""
 
 
-def report(rows: Rows, size: str, words: list[str], budget: Budget, rates: dict[str, float]) -> None:
+def report(rows: PrintedTable, size: str, words: list[str], budget: TimeBudget, rates: dict[str, float]) -> None:
     """Measure the training of one model in a new process, and add its rows."""
     child = Child(__file__, words, budget)
     for figures in child.figures():
@@ -184,10 +184,10 @@ def main() -> None:
     arguments = parser(__doc__, ["0.5b", "1.5b", "3b", "7b"])
     arguments.add_argument("--cpu-offload", action="store_true", help="updates with the state in host memory too")
     asked = arguments.parse_args()
-    budget = Budget(asked.minutes)
+    budget = TimeBudget(asked.minutes)
     announce()
     rates = bus()
-    rows = Rows("model", *COLUMNS)
+    rows = PrintedTable("model", *COLUMNS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for size in asked.shape:

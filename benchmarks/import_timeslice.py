@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 LEAST_S = 0.1  # duration of a rollout that ended before `--from`, in seconds
 
 
-class Hold(NamedTuple):
+class LockHold(NamedTuple):
     """A job's time with a lock.
 
     Attributes:
@@ -37,11 +37,11 @@ class Hold(NamedTuple):
     back_s: float
 
 
-def read_run(path: Path, run: int) -> dict[str, list[Hold]]:
+def read_run(path: Path, run: int) -> dict[str, list[LockHold]]:
     """Read the holds of each lock, in order of time, from run number `run` of a page."""
     text = path.read_text(encoding="utf-8")
     data, _ = json.JSONDecoder().raw_decode(text[text.index("const DATA = ") + len("const DATA = ") :])
-    holds: dict[str, list[Hold]] = {}
+    holds: dict[str, list[LockHold]] = {}
     got: dict[tuple[str, str], Mapping[str, Any]] = {}
     for event in data["runs"][run]["timeslice"]["events"]:
         key = event["pool"], event["job"]
@@ -50,17 +50,19 @@ def read_run(path: Path, run: int) -> dict[str, list[Hold]]:
         elif event["kind"] == "yielded":
             first = got[key]
             asked_s = first["t"] - first["wait_ms"] / 1000
-            holds.setdefault(event["pool"], []).append(Hold(event["job"], asked_s, first["t"], event["t"]))
+            holds.setdefault(event["pool"], []).append(LockHold(event["job"], asked_s, first["t"], event["t"]))
     return {pool: sorted(each, key=lambda hold: hold.got_s) for pool, each in holds.items()}
 
 
-def switch_s(holds: Sequence[Hold], from_s: float) -> float:
+def switch_s(holds: Sequence[LockHold], from_s: float) -> float:
     """Return the median time from a job's release to another, waiting job's hold, in seconds. It is 0 if there is no such pair."""
     pairs = [(one, other) for one, other in pairwise(holds) if one.back_s >= from_s and one.job != other.job]
     return median([other.got_s - one.back_s for one, other in pairs if other.asked_s <= one.back_s] or [0.0])
 
 
-def lines(trainings: Sequence[Hold], rollouts: Sequence[Hold] | None, from_s: float) -> list[tuple[str, float, float, float]]:
+def lines(
+    trainings: Sequence[LockHold], rollouts: Sequence[LockHold] | None, from_s: float
+) -> list[tuple[str, float, float, float]]:
     """Return the iterations of all jobs.
 
     Args:

@@ -41,7 +41,7 @@ _LOOK_S = 0.05
 
 
 @dataclass
-class Tally:
+class InterruptionTally:
     """Results of the interruptions.
 
     Attributes:
@@ -156,7 +156,7 @@ def interrupt(one: Command, number: int, rng: random.Random) -> str | None:
     return where
 
 
-def check(one: Command, what: str, expected: tuple[int, ...], status: int, tally: Tally, stays: bool) -> str:
+def check(one: Command, what: str, expected: tuple[int, ...], status: int, tally: InterruptionTally, stays: bool) -> str:
     """Check what an interruption has left, and return its outcome in a few words.
 
     Args:
@@ -185,7 +185,7 @@ def check(one: Command, what: str, expected: tuple[int, ...], status: int, tally
     return f"{outcome}, journal {ended.outcome if ended else 'open'}"
 
 
-def judge(folder: Path, names: list[str], iterations: int, tally: Tally) -> None:
+def judge(folder: Path, names: list[str], iterations: int, tally: InterruptionTally) -> None:
     """Check that all iterations of all jobs were done once."""
     facts = read_facts(folder / JOURNAL)
     tally.problems += [f"{folder.name}: {problem}" for problem in audit(facts).problems]
@@ -196,7 +196,7 @@ def judge(folder: Path, names: list[str], iterations: int, tally: Tally) -> None
     print(f"{folder.name}: {sum(isinstance(fact, IterationSlice) for fact in facts)} iterations recorded", flush=True)
 
 
-def interrupt_run(home: Path, times: int, rng: random.Random, tally: Tally) -> None:
+def interrupt_run(home: Path, times: int, rng: random.Random, tally: InterruptionTally) -> None:
     """Interrupt runs, and resume each until it is done."""
     done = 0
     for number in range(times):
@@ -226,7 +226,7 @@ def interrupt_run(home: Path, times: int, rng: random.Random, tally: Tally) -> N
             return
 
 
-def interrupt_service(home: Path, times: int, rng: random.Random, tally: Tally) -> None:
+def interrupt_service(home: Path, times: int, rng: random.Random, tally: InterruptionTally) -> None:
     """Interrupt a service. Jobs are submitted to it at every fourth start."""
     one, names, iterations = Command(home / "service"), list[str](), 80
     for number in range(times + 1):
@@ -263,7 +263,7 @@ def interrupt_service(home: Path, times: int, rng: random.Random, tally: Tally) 
     judge(one.folder, names, iterations, tally)
 
 
-def report(tally: Tally) -> None:
+def report(tally: InterruptionTally) -> None:
     """Print the results."""
     table = Table("command", "signal", "place", "outcome", "times")
     for key, times in sorted(tally.counts.items()):
@@ -282,7 +282,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="keep journals and logs here")
     arguments = parser.parse_args()
-    rng, tally = random.Random(arguments.seed), Tally()
+    rng, tally = random.Random(arguments.seed), InterruptionTally()
     with kept_or_spare(arguments.out, "interruptions") as home:
         os.environ |= {
             "ROLLMUX_CACHE": str(home / "cache"),

@@ -31,7 +31,7 @@ FIRST_SEED = 100
 
 
 @dataclass(frozen=True)
-class Part:
+class EnvironmentRows:
     """Part of the table for one environment.
 
     Attributes:
@@ -48,7 +48,7 @@ class Part:
 
 
 PARTS = (
-    Part(
+    EnvironmentRows(
         "Placement-v0, production, without moves",
         {"name": "placement", "workload": "production", "options": {"jobs": 60}},
         (
@@ -56,13 +56,13 @@ PARTS = (
             *("ppo", "learned:default,moves=false", "consolidate"),
         ),
     ),
-    Part(
+    EnvironmentRows(
         "Dispatch-v0",
         {"name": "dispatch"},
         ("round-robin,migrate=0.8", "masked-random", "untrained", "round-robin", "fifo,migrate=0.8", "ppo", "learned:default"),
         each=4,
     ),
-    Part(
+    EnvironmentRows(
         "Rollout-v0",
         {"name": "rollout", "rollouts": 3},
         ("tail-batching", "masked-random", "untrained", "plain", "tail-batching+adaptive-parallelism", "ppo", "learned:default"),
@@ -70,7 +70,7 @@ PARTS = (
 )
 
 
-def trained(part: Part, decisions: int, folder: Path) -> str:
+def trained(part: EnvironmentRows, decisions: int, folder: Path) -> str:
     """Train a policy with masked PPO, and return the name of the best policy."""
     base = part.environment["name"] if part.environment["name"] in ("dispatch", "rollout") else "mixed"
     options = [f"environment={json.dumps(part.environment)}", f"steps={decisions}", f"evaluation.every={decisions}"]

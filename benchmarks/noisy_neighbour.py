@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from attached_load import ATTACH_S, Client, OurJob, drive, quantile, served, submit
+from attached_load import ATTACH_S, ClientWork, OurJob, drive, quantile, served, submit
 
 from rollmux_env.report.tables import make_table, show
 
@@ -41,7 +41,7 @@ def window(times: int, permits: float, seconds: float) -> tuple[list[float], lis
             loud = submit(folder, url, _JOBS * times, 1, "loud")
             begin_s = time.monotonic() + ATTACH_S
             every_s, until_s = _JOBS * _USERS / permits, begin_s + seconds
-            clients = [Client(OurJob, url, part, every_s, begin_s, until_s) for part in (jobs[::2], jobs[1::2], loud)]
+            clients = [ClientWork(OurJob, url, part, every_s, begin_s, until_s) for part in (jobs[::2], jobs[1::2], loud)]
             figures = drive(clients, lambda: time.sleep(max(0.0, until_s - time.monotonic())))
     if refused := [status for each in figures for status in each.refused]:
         raise SystemExit(f"refused: {refused}")

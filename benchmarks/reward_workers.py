@@ -40,7 +40,7 @@ class Judged(Echo):
         return super().reward(example, response)
 
 
-class Seen(NamedTuple):
+class RewardFigures(NamedTuple):
     """Figures of a run.
 
     Attributes:
@@ -63,7 +63,7 @@ def main() -> None:
     arguments = parser.parse_args()
     seeds = range(arguments.runs or (_QUICK_RUNS if arguments.quick else _RUNS))
     iterations = arguments.iterations or (_QUICK_ITERATIONS if arguments.quick else _ITERATIONS)
-    shown: dict[str, list[Seen]] = {kind: [] for kind in KINDS}
+    shown: dict[str, list[RewardFigures]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory(prefix="rollmux-bench-") as cache:
         os.environ["ROLLMUX_CACHE"] = cache  # no profiles of earlier runs
         with nodes_here() as nodes:
@@ -90,14 +90,14 @@ def jobs_of(kind: str, seed: int, iterations: int) -> JobFile:
     return parse_jobs({"version": 1, "defaults": shared, "jobs": jobs}, "pair", Path(__file__).parent)
 
 
-def look(record: RunRecord) -> Seen:
+def look(record: RunRecord) -> RewardFigures:
     """Return the figures of a run."""
     known: dict[str, Any] = figures(record)
     (group,) = known["groups"]
     samples = sum(PROMPTS * GROUP / seconds for seconds in group["iteration_s"].values()) * 3600 / len(record.nodes)
     rollouts = [part.end_s - part.start_s for part in record.phases if part.phase == "rollout" and not (part.profile or part.cold)]
     waits = [done.metrics.get("reward_wait_s", 0.0) for done in record.iterations]
-    return Seen(samples, fmean(rollouts), fmean(waits))
+    return RewardFigures(samples, fmean(rollouts), fmean(waits))
 
 
 def spread(values: list[float], digits: int) -> str:

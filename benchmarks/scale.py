@@ -34,7 +34,7 @@ POLICIES = ("solo", "rollmux", "rollmux,prune=false", "learned:default,moves=fal
 CLOSER = 0.0055 * 5000  # divided by the number of jobs: factor on the times of arrivals
 
 
-class Timed:
+class TimedPlacement:
     """A policy that measures the time of its decisions.
 
     Args:
@@ -57,7 +57,7 @@ class Timed:
         return plan
 
 
-class Outcome(NamedTuple):
+class ScaleFigures(NamedTuple):
     """Outcome of a stream under a policy.
 
     Attributes:
@@ -91,9 +91,9 @@ def crowded(jobs: int, seed: int) -> Scenario:
     return stream.model_copy(update={"jobs": nearer})
 
 
-def outcome(stream: Scenario, name: str) -> Outcome:
+def outcome(stream: Scenario, name: str) -> ScaleFigures:
     """Replay a stream under a policy, and return its outcome."""
-    timed = Timed(make_runnable(name))
+    timed = TimedPlacement(make_runnable(name))
     began_s = process_time()
     contender: Contender = timed
     run = replay(stream, contender)
@@ -103,10 +103,10 @@ def outcome(stream: Scenario, name: str) -> Outcome:
     p50, p99 = np.percentile(ms, (50, 99))
     busy = float(np.median(ms[active >= np.quantile(active, 0.9)]))
     work = figures.usd_per_work_hour
-    return Outcome(name, int(active.max()), p50, p99, busy, took_s, work, figures.slo_attainment, figures.migrations)
+    return ScaleFigures(name, int(active.max()), p50, p99, busy, took_s, work, figures.slo_attainment, figures.migrations)
 
 
-def chart(path: Path, outcomes: list[Outcome]) -> None:
+def chart(path: Path, outcomes: list[ScaleFigures]) -> None:
     """Draw two panels over the largest number of active jobs: the median decision time of `busy_ms`, and dollars per work-hour."""
     picture = Figure(figsize=(9, 3.6), layout="constrained")
     panels = picture.subplots(1, 2)

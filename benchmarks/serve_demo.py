@@ -28,13 +28,13 @@ from runtime.journal.write import JOURNAL, read_facts, read_run
 
 HERE = Path(__file__).parent
 FIRST = """version: 1
-defaults: {{folder: {here}, class: "serve_demo_jobs:Counts", iterations: 30, slo: 1000, checkpoint: {{every: 1}}}}
+defaults: {{folder: {here}, class: "serve_demo_jobs:CountingJob", iterations: 30, slo: 1000, checkpoint: {{every: 1}}}}
 jobs:
   - {{id: early}}
   - {{id: strict, slo: 1.45, iterations: 1000}}
 """
 SECOND = """version: 1
-defaults: {{folder: {here}, class: "serve_demo_jobs:Counts", iterations: 15, slo: 1000, checkpoint: {{every: 1}}}}
+defaults: {{folder: {here}, class: "serve_demo_jobs:CountingJob", iterations: 15, slo: 1000, checkpoint: {{every: 1}}}}
 jobs:
   - {{id: late}}
   - {{id: killed}}

@@ -10,7 +10,7 @@ import rollmux
 from runtime.phases import WorkerHandle
 
 
-class Hand:
+class CountingWorker:
     """Object of a job's worker process."""
 
     def work(self, seconds: float) -> int:
@@ -19,7 +19,7 @@ class Hand:
         return os.getpid()
 
 
-class Counts:
+class CountingJob:
     """Job that counts its iterations.
 
     Args:
@@ -29,26 +29,26 @@ class Counts:
 
     def __init__(self, seconds: float = 0.5, breaks_at: int | None = None) -> None:
         self.seconds, self.breaks_at, self.count = seconds, breaks_at, 0
-        self.hands: dict[str, WorkerHandle] = {}
+        self.workers: dict[str, WorkerHandle] = {}
 
     def load(self, phase: str) -> None:
         """Start the process of a phase when it is loaded for the first time."""
-        if phase not in self.hands:
+        if phase not in self.workers:
             (node,) = rollmux.runtime_hook.nodes("rollout" if phase == "rollout" else "training")
-            self.hands[phase] = rollmux.runtime_hook.start_worker(node, "serve_demo_jobs:Hand")
-            rollmux.runtime_hook.wait(self.hands[phase].call("work", 0.0))
+            self.workers[phase] = rollmux.runtime_hook.start_worker(node, "serve_demo_jobs:CountingWorker")
+            rollmux.runtime_hook.wait(self.workers[phase].call("work", 0.0))
 
     @rollmux.phase("rollout")
     def rollout(self) -> None:
         """Sleep in the rollout process, and raise an error in the chosen iteration."""
-        rollmux.runtime_hook.wait(self.hands["rollout"].call("work", self.seconds))
+        rollmux.runtime_hook.wait(self.workers["rollout"].call("work", self.seconds))
         if rollmux.runtime_hook.iteration == self.breaks_at:
             raise ValueError("the reward is no number")
 
     @rollmux.phase("train")
     def train(self) -> None:
         """Sleep in the training process, and count the iteration."""
-        pid = rollmux.runtime_hook.wait(self.hands["train"].call("work", self.seconds))
+        pid = rollmux.runtime_hook.wait(self.workers["train"].call("work", self.seconds))
         self.count += 1
         rollmux.runtime_hook.report(count=self.count, pid=pid)
 

@@ -53,7 +53,7 @@ _PAPER = {  # model: (parameters in billions, {(ranks, rollout nodes, workers of
 
 
 @dataclass(frozen=True)
-class Measured:
+class SyncMeasurement:
     """Measurement of a sync.
 
     Attributes:
@@ -65,7 +65,7 @@ class Measured:
     link_bytes: int
 
 
-class Link:
+class ThrottledLink:
     """Training side of the link: for every rank a thread in a separate network, with a cable to the rollout side.
 
     Args:
@@ -101,7 +101,7 @@ class Link:
         _ip("link", "del", "rollout")
 
 
-def measure(link: Link, ranks: int, nodes: int, workers: int, nbytes: int, topology: Topology) -> Measured:
+def measure(link: ThrottledLink, ranks: int, nodes: int, workers: int, nbytes: int, topology: Topology) -> SyncMeasurement:
     """Measure one sync of random weights, and check what arrives.
 
     Args:
@@ -125,7 +125,7 @@ def measure(link: Link, ranks: int, nodes: int, workers: int, nbytes: int, topol
         sending = [link.submit(rank, transfer, torch.cat([data[a:b] for a, b in part])) for rank, part in enumerate(shards)]
         for future in [*sending, *receiving]:
             future.result()
-        measured = Measured(monotonic() - began_s, link.count() - before)
+        measured = SyncMeasurement(monotonic() - began_s, link.count() - before)
     for inbox, stage in zip(inboxes, stages, strict=True):
         assert torch.equal(stage.weights()["weights"].flatten(), data)
         inbox.close()
@@ -146,7 +146,7 @@ def compare(
         paper: Times of the paper, flat and aware, in seconds. None means there are none.
     """
     ranks, nodes, workers = case
-    link = Link(ranks, arguments.mbit)
+    link = ThrottledLink(ranks, arguments.mbit)
     try:
         runs = {name: [measure(link, ranks, nodes, workers, nbytes, name) for _ in range(arguments.times)] for name in TOPOLOGIES}
     finally:

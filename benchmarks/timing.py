@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 
 from rollmux_env.bench import tables
-from rollmux_env.bench.tables import Row
+from rollmux_env.bench.tables import PublishedRow
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.published import source
 from rollmux_env.report.tables import make_table, show
@@ -27,7 +27,7 @@ from rollmux_env.workloads.catalogue import MEMORY_GB, PHASES_S
 
 
 @dataclass(frozen=True)
-class Figure:
+class PublishedFigure:
     """A published figure.
 
     Attributes:
@@ -47,33 +47,35 @@ class Figure:
     fitted: bool
 
 
-def figures() -> list[Figure]:
+def figures() -> list[PublishedFigure]:
     """Return all published figures of RollMux, and figures of others for the same quantities."""
     return [*_phases(tables.ROLLMUX.rows, True), *_syncs(), *_memory(), *_phases(tables.ROLLPACKER.rows, False), *_updates()]
 
 
-def _phases(rows: tuple[Row, ...], fitted: bool) -> Iterator[Figure]:
+def _phases(rows: tuple[PublishedRow, ...], fitted: bool) -> Iterator[PublishedFigure]:
     for row in rows:
         for phase, seconds in row.seconds.items():
             predict = partial(_phase_s, row, phase)
-            yield Figure(f"{row.name}: {phase}", "rollout" if phase == "gen" else "training", "s", seconds, predict, fitted)
+            yield PublishedFigure(
+                f"{row.name}: {phase}", "rollout" if phase == "gen" else "training", "s", seconds, predict, fitted
+            )
 
 
-def _phase_s(row: Row, phase: str, calibration: Calibration) -> float:
+def _phase_s(row: PublishedRow, phase: str, calibration: Calibration) -> float:
     return phases_s(row.job_for(ROLLMUX), calibration)[phase]
 
 
-def _syncs() -> Iterator[Figure]:
+def _syncs() -> Iterator[PublishedFigure]:
     for size, (gpus, flat, aware) in source("rollmux").table("sync_s", tuple[int, float, float]):
         name = f"{size} sync, {gpus} to {gpus} GPUs"
-        yield Figure(f"{name}, flat", "sync", "s", flat, partial(_flat_s, size, "H800", gpus, gpus), True)
-        yield Figure(f"{name}, topology-aware", "sync", "s", aware, partial(_aware_s, size, gpus), True)
+        yield PublishedFigure(f"{name}, flat", "sync", "s", flat, partial(_flat_s, size, "H800", gpus, gpus), True)
+        yield PublishedFigure(f"{name}, topology-aware", "sync", "s", aware, partial(_aware_s, size, gpus), True)
 
 
-def _updates() -> Iterator[Figure]:
+def _updates() -> Iterator[PublishedFigure]:
     for size, (seconds,) in source("areal_hex").table("update_s", tuple[float]):
         predict = partial(_flat_s, size, "H800-areal-hex", 3, 1)
-        yield Figure(f"{size} weight update (AReaL-Hex)", "sync", "s", seconds, predict, False)
+        yield PublishedFigure(f"{size} weight update (AReaL-Hex)", "sync", "s", seconds, predict, False)
 
 
 def _flat_s(size: str, gpu: str, copies: int, links: int, calibration: Calibration) -> float:
@@ -89,19 +91,19 @@ def _weights_gb(size: str) -> float:
     return 2 * SHAPES[size].parameters / 1e9
 
 
-def _memory() -> Iterator[Figure]:
+def _memory() -> Iterator[PublishedFigure]:
     for billions, (rollout_gb, training_gb) in MEMORY_GB.items():
         size, nodes = f"{billions}B", {32: 2, 70: 4}.get(billions, 1)  # 70B: TP 8 and PP 4, 32 GPUs
         here = rollout_memory_gb(SHAPES[size], 8, tables.TENSOR_PARALLEL.get(size, 1)), training_memory_gb(SHAPES[size], 8, nodes)
         for phase, published, predicted in zip(("rollout", "training"), (rollout_gb, training_gb), here, strict=True):
-            yield Figure(f"{size} {phase}'s host memory", "memory", "GB", published, partial(_same, predicted), False)
+            yield PublishedFigure(f"{size} {phase}'s host memory", "memory", "GB", published, partial(_same, predicted), False)
 
 
 def _same(value: float, calibration: Calibration) -> float:
     return value
 
 
-def fitted_to() -> list[Figure]:
+def fitted_to() -> list[PublishedFigure]:
     """Return the figures to which RollMux's calibration is fitted: those of RollMux, with the streams' training time of 32B-8k."""
     of_streams = {f"{kind} apart, training: training": seconds[1] for kind, seconds in PHASES_S.items()}
     return [replace(figure, published=of_streams.get(figure.name, figure.published)) for figure in figures() if figure.fitted]

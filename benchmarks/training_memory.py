@@ -33,7 +33,7 @@ PROMPT, LENGTH = 64, 512  # tokens of a prompt, and of a prompt with its respons
 WAYS = ("chunks", "plain")
 
 
-class Shape(NamedTuple):
+class TestedModel(NamedTuple):
     """Shape of a model, and the size of a pass.
 
     Attributes:
@@ -50,14 +50,14 @@ class Shape(NamedTuple):
 
 
 SHAPES = {
-    "0.1B": Shape(151_936, 512, 8),
-    "narrow": Shape(151_936, 64, 2),
-    "small": Shape(32_000, 256, 4),
-    "small, several passes": Shape(32_000, 256, 4, 1024),
+    "0.1B": TestedModel(151_936, 512, 8),
+    "narrow": TestedModel(151_936, 64, 2),
+    "small": TestedModel(32_000, 256, 4),
+    "small, several passes": TestedModel(32_000, 256, 4, 1024),
 }
 
 
-def make_model(folder: Path, shape: Shape) -> None:
+def make_model(folder: Path, shape: TestedModel) -> None:
     """Write a random model to a folder."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -75,7 +75,7 @@ def make_model(folder: Path, shape: Shape) -> None:
     Qwen2ForCausalLM(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
 
 
-def settings(tokens: int, shape: Shape) -> Algorithm:
+def settings(tokens: int, shape: TestedModel) -> Algorithm:
     """Return the settings for a batch of `tokens` tokens: responses of `LENGTH` tokens with their prompts, two for each prompt."""
     return Algorithm(
         prompts_per_iteration=max(1, tokens // LENGTH // 2),
@@ -88,7 +88,7 @@ def settings(tokens: int, shape: Shape) -> Algorithm:
     )
 
 
-def measure(folder: Path, way: str, tokens: int, shape: Shape) -> dict[str, float]:
+def measure(folder: Path, way: str, tokens: int, shape: TestedModel) -> dict[str, float]:
     """Run an update in this process, which must be new.
 
     Args:
@@ -142,7 +142,7 @@ def resident(name: str) -> int:
     return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) * 1024
 
 
-def predicted(way: str, tokens: int, shape: Shape, size: ModelSize) -> int:
+def predicted(way: str, tokens: int, shape: TestedModel, size: ModelSize) -> int:
     """Return the predicted bytes beyond weights, gradients and Adam's moments. For the plain way they are approximate."""
     size = size._replace(whole_logits=way == "plain")
     return training_peak(size, settings(tokens, shape), 1, on_gpu=False).device - 16 * size.parameters

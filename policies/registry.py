@@ -27,7 +27,7 @@ PLACEMENT = {
     "first-fit": "policies.placement.baselines:FirstFit",
     "fleet": "policies.placement.fleet:Fleet",
     "solo": "policies.placement.baselines:Solo",
-    "colocated": "policies.placement.baselines:Colocated",
+    "colocated": "policies.placement.baselines:ColocatedJobs",
     "consolidate": "policies.placement.consolidate:Consolidate",
     "gavel": "policies.placement.gavel:Gavel",
     "regroup": "policies.placement.regroup:Regroup",

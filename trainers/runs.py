@@ -24,7 +24,7 @@ from trainers.maskable_ppo import maskable_ppo
 from trainers.problem import Figures, Problem, make_problem
 from trainers.progress import ProgressPrinter, training_bar
 from trainers.references import reference_usd
-from trainers.train import CHECKPOINT, Learner, Run, train
+from trainers.train import CHECKPOINT, Learner, TrainingRun, train
 
 Curve = list[dict[str, float]]
 
@@ -61,7 +61,7 @@ def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool, l
             progress.reset(bar, total=config.steps)
             make_folder(folder / f"seed-{seed}")
             tell = ProgressPrinter(progress, bar, seed, config.steps)
-            curves[seed] = train(Run(config, problem, references, seed, folder / f"seed-{seed}", tell, learner), resume)
+            curves[seed] = train(TrainingRun(config, problem, references, seed, folder / f"seed-{seed}", tell, learner), resume)
     return curves
 
 

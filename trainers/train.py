@@ -38,7 +38,7 @@ Learner = Callable[[Config, NativeVecEnv, int], Any]
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """Inputs of the training run of one seed.
 
     Attributes:
@@ -61,7 +61,7 @@ class Run:
     learner: Learner = maskable_ppo
 
 
-def train(run: Run, resume: bool = False) -> list[dict[str, float]]:
+def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
     """Train, and write all results into the folder.
 
     Args:
@@ -133,7 +133,7 @@ class _RunCallback(BaseCallback):
         saved: Decisions at the last checkpoint.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainingRun) -> None:
         super().__init__()
         self.run = run
         self.held_out = run.problem.environment(run.config.evaluation.seeds, autoreset=False)

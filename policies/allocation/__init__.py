@@ -10,11 +10,11 @@ from collections.abc import Callable
 from policies.allocation.hex import hex_search
 from policies.allocation.yardsticks import exhaustive, uniform
 from rollmux_env.errors import InputError
-from rollmux_env.timing.allocation import Allocation, Budget
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.allocation import Allocation, GpuBudget
+from rollmux_env.timing.work import IterationWork
 from rollmux_env.validation_errors import not_one_of
 
-Allocator = Callable[[Work, Budget], Allocation]
+Allocator = Callable[[IterationWork, GpuBudget], Allocation]
 """A function of the work of an iteration and a budget. It raises an InputError if the budget holds no plan."""
 
 ALLOCATION: dict[str, Allocator] = {"uniform": uniform, "hex": hex_search, "exhaustive": exhaustive}

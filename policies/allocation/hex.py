@@ -26,11 +26,11 @@ from typing import NamedTuple
 import numpy as np
 
 from policies.allocation.plan_table import PlanTable
-from policies.allocation.plans import Timed, fastest
+from policies.allocation.plans import TimedPlan, fastest
 from rollmux_env.kernel.tables import Floats, Ints
-from rollmux_env.timing.allocation import Allocation, Budget, Counts
+from rollmux_env.timing.allocation import Allocation, Counts, GpuBudget
 from rollmux_env.timing.hardware import Hardware, link_between
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.work import IterationWork
 
 
 class Bisections(NamedTuple):
@@ -66,7 +66,7 @@ class Bisections(NamedTuple):
         return tuple(int(count) for count in self.counts[near[np.argmax(score)]])
 
 
-def bisections(budget: Budget) -> Bisections:
+def bisections(budget: GpuBudget) -> Bisections:
     """Enumerate all bisections of a budget that have at least one GPU on either side."""
     hardware = budget.hardware
     whole = np.array(budget.counts)
@@ -96,14 +96,14 @@ STABLE = 20  # rounds without an improvement after which the refinement ends
 WEIGHTS = (0.5, 0.0)  # weights of links in the score, one for each binary search
 
 
-def hex_search(work: Work, budget: Budget) -> Allocation:
+def hex_search(work: IterationWork, budget: GpuBudget) -> Allocation:
     """Search for the allocation with the shortest iteration by alternating plans and bisections.
 
     Raises:
         InputError: The budget holds no plan.
     """
     table = PlanTable(work, budget)
-    search = _Search(table)
+    search = _HexSearch(table)
     for weight in WEIGHTS:
         search.bisect(weight)
     search.refine()
@@ -111,7 +111,7 @@ def hex_search(work: Work, budget: Budget) -> Allocation:
     return search.best
 
 
-class _Search:
+class _HexSearch:
     """State of one search.
 
     Attributes:
@@ -147,7 +147,7 @@ class _Search:
                 return
             self._round(timed)
 
-    def _round(self, timed: Timed) -> Allocation | None:
+    def _round(self, timed: TimedPlan) -> Allocation | None:
         if timed.gpus in self.tried:
             return self.tried[timed.gpus]
         allocation = self._table.complete(timed)
@@ -157,7 +157,7 @@ class _Search:
             self.best, self.stable, self._near = allocation, 0, timed.gpus
         return allocation
 
-    def _better(self) -> Iterator[Timed]:
+    def _better(self) -> Iterator[TimedPlan]:
         """Yield the training plans not tried yet that leave room for a shorter iteration."""
         for timed in self._table.plans:
             if self.best is not None and timed.seconds >= self.best.iteration_s:
@@ -165,6 +165,6 @@ class _Search:
             if timed.gpus not in self.tried:
                 yield timed
 
-    def _distance(self, timed: Timed) -> float:
+    def _distance(self, timed: TimedPlan) -> float:
         """Count the GPUs that change sides between a plan and the best one."""
         return sum(abs(a - b) for a, b in zip(timed.gpus, self._near, strict=True))

@@ -7,10 +7,10 @@ from functools import cached_property
 from itertools import product
 from math import inf
 
-from policies.allocation.plans import Kind, RolloutPlan, Timed, replica_kinds, rollout_plan, training_plans
+from policies.allocation.plans import ReplicaKind, RolloutPlan, TimedPlan, replica_kinds, rollout_plan, training_plans
 from rollmux_env.errors import InputError
-from rollmux_env.timing.allocation import Allocation, Budget, Counts
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.allocation import Allocation, Counts, GpuBudget
+from rollmux_env.timing.work import IterationWork
 
 
 class PlanTable:
@@ -24,7 +24,7 @@ class PlanTable:
         InputError: The budget holds no training plan, no replica, or no training plan with a replica beside it.
     """
 
-    def __init__(self, work: Work, budget: Budget) -> None:
+    def __init__(self, work: IterationWork, budget: GpuBudget) -> None:
         self.work = work
         self.budget = budget
         self._rollouts: dict[Counts, RolloutPlan | None] = {}
@@ -37,12 +37,12 @@ class PlanTable:
             raise InputError(f"budget: {names} cannot hold a training of this model and a copy for rollouts beside it")
 
     @cached_property
-    def plans(self) -> tuple[Timed, ...]:
+    def plans(self) -> tuple[TimedPlan, ...]:
         """All useful training plans, fastest first."""
         return training_plans(self.work, self.budget)
 
     @cached_property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[ReplicaKind, ...]:
         """All useful kinds of replicas, smallest first, then by falling throughput."""
         return replica_kinds(self.work, self.budget)
 
@@ -52,7 +52,7 @@ class PlanTable:
             self._rollouts[counts] = rollout_plan(self.kinds, counts, self.work.in_flight)
         return self._rollouts[counts]
 
-    def complete(self, timed: Timed, limit_s: float = inf) -> Allocation | None:
+    def complete(self, timed: TimedPlan, limit_s: float = inf) -> Allocation | None:
         """Return the allocation with the shortest iteration that has this training plan.
 
         The update of the weights depends on the number of machines of each type that sample, and on nothing else in the rollout
@@ -76,7 +76,7 @@ class PlanTable:
                     best, limit_s = allocation, allocation.iteration_s
         return best
 
-    def least_s(self, timed: Timed, counts: Counts | None = None) -> float:
+    def least_s(self, timed: TimedPlan, counts: Counts | None = None) -> float:
         """Return a lower bound in seconds on an iteration with this training plan.
 
         Args:

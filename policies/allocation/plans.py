@@ -19,16 +19,16 @@ import numpy as np
 
 from rollmux_env import portable
 from rollmux_env.kernel.tables import Floats, Ints
-from rollmux_env.timing.allocation import Budget, Counts
+from rollmux_env.timing.allocation import Counts, GpuBudget
 from rollmux_env.timing.hardware import Hardware
 from rollmux_env.timing.stages import Replica, Stage, largest_batch, pipeline
 from rollmux_env.timing.training import TrainingPlan
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.work import IterationWork
 
 MOST_STAGES = 8  # stages of one type in a pipeline
 
 
-class Timed(NamedTuple):
+class TimedPlan(NamedTuple):
     """A training plan with its duration.
 
     Attributes:
@@ -42,7 +42,7 @@ class Timed(NamedTuple):
     plan: TrainingPlan
 
 
-def training_plans(work: Work, budget: Budget) -> tuple[Timed, ...]:
+def training_plans(work: IterationWork, budget: GpuBudget) -> tuple[TimedPlan, ...]:
     """Make all training plans that fit into memory, fastest first.
 
     A plan is left out if a faster one uses the same types and no more GPUs of any. The stages of one type are adjacent, in the
@@ -59,15 +59,15 @@ def training_plans(work: Work, budget: Budget) -> tuple[Timed, ...]:
             plan = TrainingPlan(stages, copies, budget.machine)
             if plan.fits(work.micro_tokens):
                 used = tuple(copies * number * gpus for number, gpus in parts)
-                plans.append(Timed(plan.seconds(load), used, plan))
-    needed: list[Timed] = []
+                plans.append(TimedPlan(plan.seconds(load), used, plan))
+    needed: list[TimedPlan] = []
     for timed in sorted(plans, key=lambda timed: (timed.seconds, timed.gpus)):
         if not any(_types(other) == _types(timed) and _within(other.gpus, timed.gpus) for other in needed):
             needed.append(timed)
     return tuple(needed)
 
 
-def fastest(plans: Sequence[Timed], counts: Counts) -> Timed | None:
+def fastest(plans: Sequence[TimedPlan], counts: Counts) -> TimedPlan | None:
     """Return the first of the plans that needs at most `counts` GPUs of each type, or None. `plans` are sorted by duration."""
     return next((timed for timed in plans if _within(timed.gpus, counts)), None)
 
@@ -85,7 +85,7 @@ def _choices(count: int, copies: int, machine: int) -> Iterator[tuple[int, int]]
             yield stages, gpus
 
 
-def _types(timed: Timed) -> tuple[bool, ...]:
+def _types(timed: TimedPlan) -> tuple[bool, ...]:
     """Return for each type whether it trains. The update of the rollout side's weights depends on these types."""
     return tuple(count > 0 for count in timed.gpus)
 
@@ -102,7 +102,7 @@ GAP = 1e-6  # relative gap at which the integer program counts as solved
 _STAGES = (1, 2, 4)  # stages of a replica's pipeline on one type
 
 
-class Kind(NamedTuple):
+class ReplicaKind(NamedTuple):
     """A kind of replica.
 
     Attributes:
@@ -128,7 +128,7 @@ class RolloutPlan(NamedTuple):
     responses_per_s: float
 
 
-def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
+def replica_kinds(work: IterationWork, budget: GpuBudget) -> tuple[ReplicaKind, ...]:
     """Make all kinds of replicas that fit and that no other kind replaces without loss.
 
     A pipeline has 1, 2 or 4 stages of one type, or one stage of each of two types with the same tensor parallelism. Batches are
@@ -148,14 +148,14 @@ def replica_kinds(work: Work, budget: Budget) -> tuple[Kind, ...]:
     kinds.sort(key=lambda kind: (sum(kind.gpus), -kind.responses_per_s, kind.replica.batch))
     most = max((kind.replica.batch / sum(kind.gpus) for kind in kinds), default=0.0) * sum(budget.counts)
     ample = most <= work.in_flight  # then the limit on sequences in flight never binds
-    needed: list[Kind] = []
+    needed: list[ReplicaKind] = []
     for kind in kinds:
         if not any(_beats(other, kind, ample) for other in needed):
             needed.append(kind)
     return tuple(needed)
 
 
-def rollout_plan(kinds: Sequence[Kind], counts: Counts, in_flight: int) -> RolloutPlan | None:
+def rollout_plan(kinds: Sequence[ReplicaKind], counts: Counts, in_flight: int) -> RolloutPlan | None:
     """Return the replicas with the largest total throughput, or None if not even one fits.
 
     Args:
@@ -197,17 +197,17 @@ def _most(value: Floats, use: Floats, limits: Floats) -> Ints:
     return np.asarray(np.rint(np.array(highs.getSolution().col_value)), dtype=np.int64)
 
 
-def _kind(work: Work, stages: tuple[Stage, ...], used: Counts, batch: int) -> Kind:
+def _kind(work: IterationWork, stages: tuple[Stage, ...], used: Counts, batch: int) -> ReplicaKind:
     replica = Replica(stages, batch)
-    return Kind(replica, used, replica.responses_per_s(work))
+    return ReplicaKind(replica, used, replica.responses_per_s(work))
 
 
-def _batches(stages: tuple[Stage, ...], work: Work) -> list[int]:
+def _batches(stages: tuple[Stage, ...], work: IterationWork) -> list[int]:
     most = largest_batch(stages, work)
     return sorted({most, *(2**k for k in range(most.bit_length()))} - {0})
 
 
-def _beats(other: Kind, kind: Kind, ample: bool) -> bool:
+def _beats(other: ReplicaKind, kind: ReplicaKind, ample: bool) -> bool:
     """Return whether replicas of another kind, on no more GPUs than one of this kind, are at least as fast.
 
     Args:

@@ -8,11 +8,11 @@ from math import inf
 from policies.allocation.plan_table import PlanTable
 from policies.allocation.plans import fastest
 from rollmux_env.errors import InputError
-from rollmux_env.timing.allocation import Allocation, Budget
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.allocation import Allocation, GpuBudget
+from rollmux_env.timing.work import IterationWork
 
 
-def uniform(work: Work, budget: Budget) -> Allocation:
+def uniform(work: IterationWork, budget: GpuBudget) -> Allocation:
     """Divide each type in halves, or into the parts nearest to halves that hold a plan.
 
     Raises:
@@ -34,7 +34,7 @@ def uniform(work: Work, budget: Budget) -> Allocation:
 MOST_GPUS = 96
 
 
-def exhaustive(work: Work, budget: Budget) -> Allocation:
+def exhaustive(work: IterationWork, budget: GpuBudget) -> Allocation:
     """Find the allocation with the shortest iteration by trying every training plan.
 
     Raises:

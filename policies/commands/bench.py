@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from rollmux_env.bench.results import BenchResult, SweepResult
-    from rollmux_env.bench.suite import Case, Suite, SuiteRow
+    from rollmux_env.bench.suite import Suite, SuiteCase, SuiteRow
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ def _replay_cases(suite: Suite, added: Sequence[str], numbers: range, options: B
     from rollmux_env.bench.suite import suite_rows, suite_tasks
     from rollmux_env.report.progress import tracked
 
-    def replayed(case: Case) -> tuple[str, ...]:
+    def replayed(case: SuiteCase) -> tuple[str, ...]:
         """Return the policies of a case that support its kind of replay."""
         names = dict.fromkeys((*case.policies, *added))
         return tuple(name for name in names if can_replay(make_policy(name, 0), case.dispatch is not None))

@@ -12,7 +12,7 @@ from policies.named import LEARNED, is_own, own_factory
 from policies.registry import make_runnable
 from policies.rollout.places import make_at
 from rollmux_env.bench.harness import spread
-from rollmux_env.bench.leaderboard.entries import Entry, StreamResult, entry_of, measure, planned_streams
+from rollmux_env.bench.leaderboard.entries import LeaderboardEntry, StreamResult, entry_of, measure, planned_streams
 from rollmux_env.bench.leaderboard.tracks import Entrant
 from rollmux_env.bench.suite import Makers
 from rollmux_env.errors import InputError
@@ -20,7 +20,7 @@ from rollmux_env.files import read_file
 from rollmux_env.progress import ProgressLines
 
 
-def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> Entry:
+def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> LeaderboardEntry:
     """Measure an entrant of the leaderboard.
 
     Args:

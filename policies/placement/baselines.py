@@ -30,7 +30,7 @@ class Solo(ArrivalPolicy):
         return _with_room(state, job, isolated(job, state.cluster))
 
 
-class Colocated(ArrivalPolicy):
+class ColocatedJobs(ArrivalPolicy):
     """Placement policy that runs every job on its own training nodes, with rollout and training in turn.
 
     The nodes and phases are those of the job's `colocated` block. Without one they are `training.nodes` and the usual phases.

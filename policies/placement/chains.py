@@ -17,7 +17,7 @@ from rollmux_env.cluster.state import State
 _MOST_STEPS = 8
 
 
-class Rows(NamedTuple):
+class NextSteps(NamedTuple):
     """The possible steps in a state, one in each of R rows. Row 0 is `stop`.
 
     Attributes:
@@ -31,7 +31,7 @@ class Rows(NamedTuple):
     opens: NDArray[np.bool_]
 
 
-LookUp = Callable[[State], Rows]
+LookUp = Callable[[State], NextSteps]
 """Function that lists and scores the possible steps in a state."""
 
 
@@ -105,7 +105,7 @@ def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int, width: int
     best = max(begun, key=lambda chain: chain.worth)
     chains, known, idle = list(begun), {_places(chain.plan) for chain in begun}, 0
     for _ in range(_MOST_STEPS):
-        longer: list[tuple[float, int, Rows, Chain]] = []
+        longer: list[tuple[float, int, NextSteps, Chain]] = []
         for chain in chains:
             rows = look_up(chain.state)
             longer += [(chain.worth + float(rows.worths[k]), k, rows, chain) for k in promising(rows, tries, width)]
@@ -133,7 +133,7 @@ def best_rows(worths: NDArray[np.float32], most: int, stop: int | None = 0) -> l
     return [k for k in np.argsort(-worths, kind="stable")[:most].tolist() if k != stop]
 
 
-def promising(rows: Rows, most: int, most_opening: int) -> list[int]:
+def promising(rows: NextSteps, most: int, most_opening: int) -> list[int]:
     """Return the `most` best rows without `stop`, and the `most_opening` best rows that open a group, in ascending order."""
     opening = np.flatnonzero(rows.opens)
     return sorted({*best_rows(rows.worths, most), *opening[best_rows(rows.worths[opening], most_opening, None)].tolist()})

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.placement.chains import Chain, Rows, after, best_chain, best_rows, joint_search, promising
+from policies.placement.chains import Chain, NextSteps, after, best_chain, best_rows, joint_search, promising
 from policies.placement.policy_file import PolicyConfig, read_policy
 from policies.placement.scorer import random_weights, score
 from rollmux_env.cluster.candidates import CandidateTable, candidates, part_of
@@ -196,17 +196,17 @@ class Learned:
                 return rows.plans[k]
         return ()
 
-    def _many_rows(self, state: State) -> Rows:
+    def _many_rows(self, state: State) -> NextSteps:
         return self._rows(state, limit=_MANY_ROWS)
 
-    def _rows(self, state: State, groups_most: int = GROUPS_MOST, limit: int = _FEW_ROWS) -> Rows:
+    def _rows(self, state: State, groups_most: int = GROUPS_MOST, limit: int = _FEW_ROWS) -> NextSteps:
         """List and score the possible moves, `stop` first."""
         rows = regroupings(state, _first_s(state), self.config.known_stays, limit, groups_most=groups_most)
         opens = rows.candidates[:, PLACE.new_group] > 0
         if len(rows.plans) == 1:
-            return Rows(rows.plans, np.zeros(1, dtype=np.float32), opens)
+            return NextSteps(rows.plans, np.zeros(1, dtype=np.float32), opens)
         scores = self._scores(rows.job, rows.candidates, rows.cluster)
-        return Rows(rows.plans, scores - scores[0], opens)
+        return NextSteps(rows.plans, scores - scores[0], opens)
 
     def _scores(self, job: NDArray[np.float32], rows: NDArray[np.float32], cluster: NDArray[np.float32]) -> NDArray[np.float32]:
         network = self._of_shapes if rows[:, -len(SHAPE_FEATURES) :].any() else self._network

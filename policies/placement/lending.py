@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from policies.api import Policy
-from policies.placement.baselines import Colocated
+from policies.placement.baselines import ColocatedJobs
 from rollmux_env.errors import InputError
 from rollmux_env.replay.lent import replay_lent
 from rollmux_env.replay.metrics import Outcome, outcome
@@ -18,7 +18,7 @@ class Lending:
     """
 
     def __init__(self, policy: Policy) -> None:
-        if isinstance(policy, Colocated) or not hasattr(policy, "decide"):
+        if isinstance(policy, ColocatedJobs) or not hasattr(policy, "decide"):
             raise InputError("lend: does not go with a policy that only replays, or that rolls out on training nodes")
         self._policy = policy
 

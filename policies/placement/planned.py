@@ -69,7 +69,7 @@ def rescaled(state: State, fractions: dict[int, Fractions], slo_too: bool) -> St
     return twin
 
 
-class Batch(NamedTuple):
+class ObservedIterations(NamedTuple):
     """Consecutive iterations of one job, as observed.
 
     Attributes:
@@ -97,12 +97,12 @@ class Observer:
         self._least = least
         self._marks: dict[int, tuple[int, float, float, float]] = {}  # row -> group, iterations, busy seconds of either pool
 
-    def look(self, state: State) -> list[Batch]:
+    def look(self, state: State) -> list[ObservedIterations]:
         """Return the batches completed since the last look, or none if the state is not `observed`."""
         if not state.observed:
             return []
         jobs, groups = state.tables.jobs, state.tables.groups
-        batches: list[Batch] = []
+        batches: list[ObservedIterations] = []
         marks: dict[int, tuple[int, float, float, float]] = {}
         for row in running_rows(state):
             group = int(jobs.group[row])
@@ -122,7 +122,7 @@ class Observer:
                 training_s = jobs.placed_training_s[row] * nodes[1] * iterations
                 of_training = float((now[3] - before[3]) / training_s)
                 fractions = (of_training if both else float((now[2] - before[2]) / rollout_s), of_training)
-                batches.append(Batch(row, iterations, fractions))
+                batches.append(ObservedIterations(row, iterations, fractions))
         self._marks = marks
         return batches
 

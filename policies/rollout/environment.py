@@ -12,7 +12,7 @@ from policies.rollout.places import make_at
 from rollmux_env.envs.rollout.actions import shifted
 from rollmux_env.envs.rollout.dynamics import rollout_of
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
-from rollmux_env.envs.rollout.types import ETA, KEEP, REBALANCE, RESIZE, SIZES, SPARE, TAIL, Jobs
+from rollmux_env.envs.rollout.types import ETA, KEEP, REBALANCE, RESIZE, SIZES, SPARE, TAIL, RolloutTables
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.rollout_records import rollout_table
@@ -71,7 +71,7 @@ class _Player:
         self._wake = Wake()
         self._began = False  # whether a rollout has begun
 
-    def row(self, jobs: Jobs, e: int, mask: Any) -> int:
+    def row(self, jobs: RolloutTables, e: int, mask: Any) -> int:
         job = jobs.jobs[e]
         if not job["launching"]:
             return self._act(jobs, e)
@@ -99,7 +99,7 @@ class _Player:
             raise _no_action("launches responses otherwise than in turns")
         return fleet.orders
 
-    def _act(self, jobs: Jobs, e: int) -> int:
+    def _act(self, jobs: RolloutTables, e: int) -> int:
         finished = int(jobs.order[e, -1])
         while self._wake.finished is not None and finished >= self._wake.finished:
             fleet = _observed(jobs, e)
@@ -113,7 +113,7 @@ class _Player:
         return KEEP
 
 
-def _row_of(jobs: Jobs, e: int, replica: dict[int, int]) -> int:
+def _row_of(jobs: RolloutTables, e: int, replica: dict[int, int]) -> int:
     """Return the action that moves responses to the given replicas."""
     for row in (TAIL, REBALANCE):
         which, where = shifted(jobs.jobs[e], rollout_of(jobs, e), jobs.quantiles[e], row)
@@ -133,7 +133,7 @@ def _no_action(what: str) -> InputError:
     return InputError(f"rollout policy: {what}, and no action of RollMux/Rollout-v0 does")
 
 
-def _observed(jobs: Jobs, e: int) -> ObservedFleet:
+def _observed(jobs: RolloutTables, e: int) -> ObservedFleet:
     job, rollout = jobs.jobs[e], rollout_of(jobs, e)
     rollout = rollout._replace(replicas=rollout.replicas[: job["live"]], batch=rollout.batch[: job["live"]])
     return ObservedFleet(rollout, SIZES[job["size"]], float(job["now_s"]), True)

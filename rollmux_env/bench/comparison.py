@@ -52,7 +52,7 @@ _MEANS = tuple(one.name for one in fields(Waiting) if one.name not in ("sooner",
 
 
 @dataclass(frozen=True)
-class Row(Waiting):
+class ComparisonRow(Waiting):
     """One policy over all seeds. Where jobs wait, `Waiting` has further figures.
 
     Attributes:
@@ -92,7 +92,7 @@ class Row(Waiting):
     decision_ms: Annotated[float | None, Field(exclude=True)] = None
 
 
-def compare(results: Sequence[Result], baseline: str) -> list[Row]:
+def compare(results: Sequence[Result], baseline: str) -> list[ComparisonRow]:
     """Return one row per policy, in order of first appearance.
 
     Args:
@@ -112,7 +112,7 @@ def by_policy(results: Sequence[Result]) -> dict[str, list[Result]]:
     return every
 
 
-def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
+def _row(policy: str, results: list[Result], base: list[Metrics]) -> ComparisonRow:
     every = [result.outcome.metrics for result in results]
 
     def over_seeds(name: str) -> Mean:
@@ -127,7 +127,7 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> Row:
     extra = [result.outcome.extra for result in results]
     observed = every[0].slo_attainment_observed is not None
     decisions = [seconds for result in results for seconds in result.outcome.decision_s]
-    return Row(
+    return ComparisonRow(
         policy=policy,
         cost_usd=over_seeds("cost_usd"),
         usd_per_work_hour=over_seeds("usd_per_work_hour"),

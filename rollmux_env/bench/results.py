@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from rollmux_env.bench.comparison import Row, by_policy, compare
+from rollmux_env.bench.comparison import ComparisonRow, by_policy, compare
 from rollmux_env.bench.fleets import fleet_words
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean, mean_if_known, mean_interval, ratio
@@ -130,7 +130,7 @@ class BenchResult:
     failures: str | None
     seeds: tuple[int, ...]
     baseline: str
-    summary: tuple[Row, ...]
+    summary: tuple[ComparisonRow, ...]
     differences: tuple[Difference, ...]
     runs: tuple[RunResult, ...]
     left_out: dict[str, str]

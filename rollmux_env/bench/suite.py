@@ -45,7 +45,7 @@ class Makers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Case:
+class SuiteCase:
     """One stream and the policies compared on it.
 
     Attributes:
@@ -66,7 +66,7 @@ class Case:
     observed: tuple[str, ...] = ()
 
     @property
-    def replays(self) -> tuple[Case, ...]:
+    def replays(self) -> tuple[SuiteCase, ...]:
         """The case, and the event replay for its observed figures if there is one."""
         return (self, replace(self, policies=self.observed, dispatch="round-robin", observed=())) if self.observed else (self,)
 
@@ -151,13 +151,13 @@ class Suite:
     name: str
     title: str
     source: str
-    cases: tuple[Case, ...]
+    cases: tuple[SuiteCase, ...]
     columns: tuple[Column, ...]
     paper: Mapping[tuple[str, str, str], int | float] = field(default_factory=dict)
     differences: tuple[str, ...] = ()
     frontier: tuple[str, str] | None = None
     series: str = ""
-    of_trace: tuple[Case, ...] = ()
+    of_trace: tuple[SuiteCase, ...] = ()
     least: str = ""
     varied: str = ""
     assumes: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class Suite:
 
 def suite_tasks(
     suite: Suite, seeds: Sequence[int], quick: bool, dispatch: Callable[[str], DispatchPolicy], check: bool = False
-) -> list[tuple[Case, Task]]:
+) -> list[tuple[SuiteCase, Task]]:
     """Return all tasks of a suite, seed by seed."""
     return [
         (
@@ -185,7 +185,7 @@ def suite_tasks(
     ]
 
 
-def suite_rows(suite: Suite, results: Sequence[tuple[Case, Result]]) -> list[SuiteRow]:
+def suite_rows(suite: Suite, results: Sequence[tuple[SuiteCase, Result]]) -> list[SuiteRow]:
     """Return the table of a suite: one row per case and policy, in order."""
     rows: list[SuiteRow] = []
     for case in suite.cases:
@@ -201,7 +201,7 @@ def suite_rows(suite: Suite, results: Sequence[tuple[Case, Result]]) -> list[Sui
     return rows
 
 
-def _outcomes(replay: Case, results: Sequence[tuple[Case, Result]]) -> Mapping[str, Mapping[int, Outcome]]:
+def _outcomes(replay: SuiteCase, results: Sequence[tuple[SuiteCase, Result]]) -> Mapping[str, Mapping[int, Outcome]]:
     """Return the outcomes of a replay by policy and seed."""
     outcomes: dict[str, dict[int, Outcome]] = {}
     for owner, result in results:

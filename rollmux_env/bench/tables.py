@@ -12,14 +12,14 @@ from typing import Literal, NamedTuple
 
 from rollmux_env.published import source
 from rollmux_env.timing import calibration as calibrations
-from rollmux_env.timing.batch import Batch
-from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, lognormal_of_mean
+from rollmux_env.timing.batch import ResponseBatch
+from rollmux_env.timing.lengths import PUBLISHED, LengthDistribution, Lognormal, Piecewise, lognormal_of_mean
 from rollmux_env.timing.rl_job import RlJob, Workers
-from rollmux_env.timing.streaming import Stream
+from rollmux_env.timing.streaming import StreamLimits
 from rollmux_env.workloads.catalogue import PUBLISHED_S
 
 
-class Row(NamedTuple):
+class PublishedRow(NamedTuple):
     """One line of a table.
 
     Attributes:
@@ -69,12 +69,12 @@ class Table:
 
     name: str
     source: str
-    rows: tuple[Row, ...]
+    rows: tuple[PublishedRow, ...]
     not_covered: tuple[NotCovered, ...]
     assumed: tuple[str, ...]
 
 
-def published_table(file: str, rows: Iterable[Row]) -> Table:
+def published_table(file: str, rows: Iterable[PublishedRow]) -> Table:
     """Return a table with the name, source and assumptions of a file.
 
     Args:
@@ -97,7 +97,7 @@ TENSOR_PARALLEL = {"32B": 2, "70B": 8}
 GPUS_OF = {"32B": 16}  # number of GPUs of each pool; 8 for other sizes
 
 
-def job_lengths(kind: str) -> Lengths:
+def job_lengths(kind: str) -> LengthDistribution:
     """Return the lengths of a job type such as `8B-16k`, published or assumed as above."""
     size, _, cap = kind.partition("-")
     if kind in PUBLISHED:
@@ -107,16 +107,16 @@ def job_lengths(kind: str) -> Lengths:
     return PUBLISHED[f"7B-{cap}"]
 
 
-def _phases() -> Iterator[Row]:
+def _phases() -> Iterator[PublishedRow]:
     for kind, (rollout_s, training_s, together_s, trained_s) in PUBLISHED_S.items():
         size = kind.partition("-")[0]
         gpus, parallel = GPUS_OF.get(size, 8), TENSOR_PARALLEL.get(size, 1)
-        batch = Batch(RESPONSES, GROUP, 1, PROMPT_TOKENS, job_lengths(kind))
+        batch = ResponseBatch(RESPONSES, GROUP, 1, PROMPT_TOKENS, job_lengths(kind))
         jobs = [RlJob(size, Workers(gpu, gpus, parallel), Workers("H800", gpus), batch) for gpu in ("H20", "H800")]
         apart, together = [(job, replace(job, batch=replace(batch, responses=1))) for job in jobs]
-        yield Row(f"{kind} apart, rollout", "H20", {"gen": rollout_s}, *apart)
-        yield Row(f"{kind} apart, training", "H800", {"training": training_s}, *apart)
-        yield Row(f"{kind} co-located", "H800", {"gen": together_s, "training": trained_s}, *together)
+        yield PublishedRow(f"{kind} apart, rollout", "H20", {"gen": rollout_s}, *apart)
+        yield PublishedRow(f"{kind} apart, training", "H800", {"training": training_s}, *apart)
+        yield PublishedRow(f"{kind} co-located", "H800", {"gen": together_s, "training": trained_s}, *together)
 
 
 ROLLMUX = published_table("rollmux", _phases())
@@ -153,11 +153,11 @@ class PackedJob(NamedTuple):
 PACKED_JOBS = dict(source("rollpacker").table("rollouts", PackedJob))
 
 
-def _packed() -> Iterator[Row]:
+def _packed() -> Iterator[PublishedRow]:
     for name, packed in PACKED_JOBS.items():
-        batch = Batch(128, 8, 1, PROMPT_TOKENS, packed_lengths(packed.cap))
+        batch = ResponseBatch(128, 8, 1, PROMPT_TOKENS, packed_lengths(packed.cap))
         job = RlJob(packed.size, Workers("H800", packed.gpus, packed.parallel), Workers("H800", packed.gpus), batch)
-        yield Row(f"{name} rollout, {packed.gpus} GPUs", "H800", {"gen": packed.plain_s}, job)
+        yield PublishedRow(f"{name} rollout, {packed.gpus} GPUs", "H800", {"gen": packed.plain_s}, job)
 
 
 ROLLPACKER = published_table("rollpacker", _packed())
@@ -187,14 +187,14 @@ class _Kind(NamedTuple):
     model: str
     parallel: int
     eager: bool
-    batch: Batch
+    batch: ResponseBatch
 
 
 _KINDS = {
-    "7B-28k": _Kind("7B", 4, False, Batch(512, 16, 16, VERL_PROMPT_TOKENS, Lognormal(28 * 1024, *MATH))),
-    "30B-A3B-8k": _Kind("30B-A3B", 4, True, Batch(512, 16, 4, VERL_PROMPT_TOKENS, Lognormal(8192, *MIXTURE))),
-    "7B-10k": _Kind("7B", 1, False, Batch(512, 16, 16, VERL_PROMPT_TOKENS, Lognormal(10 * 1024, *MATH))),
-    "7B-16k tools": _Kind("7B", 4, False, Batch(64, 16, 4, VERL_PROMPT_TOKENS, Lognormal(16384, *TOOLS), TURNS, TOOL_S)),
+    "7B-28k": _Kind("7B", 4, False, ResponseBatch(512, 16, 16, VERL_PROMPT_TOKENS, Lognormal(28 * 1024, *MATH))),
+    "30B-A3B-8k": _Kind("30B-A3B", 4, True, ResponseBatch(512, 16, 4, VERL_PROMPT_TOKENS, Lognormal(8192, *MIXTURE))),
+    "7B-10k": _Kind("7B", 1, False, ResponseBatch(512, 16, 16, VERL_PROMPT_TOKENS, Lognormal(10 * 1024, *MATH))),
+    "7B-16k tools": _Kind("7B", 4, False, ResponseBatch(64, 16, 4, VERL_PROMPT_TOKENS, Lognormal(16384, *TOOLS), TURNS, TOOL_S)),
 }
 
 
@@ -213,15 +213,15 @@ class _VerlLine(NamedTuple):
     update: float
 
 
-def _verl_row(name: str, line: _VerlLine) -> Row:
+def _verl_row(name: str, line: _VerlLine) -> PublishedRow:
     model, parallel, eager, batch = _KINDS[line.job]
     seconds = {phase: value for phase in ("step", "gen", *SCORED, "update") if (value := getattr(line, phase)) is not None}
     scored = tuple(phase for phase in SCORED if phase in seconds)
     rollout, training, stream = Workers("H20", line.rollout_gpus, parallel, eager=eager), None, None
     if line.training_gpus and line.fetched and line.staleness is not None:
         training, prompts = Workers("H20", line.training_gpus, parallel), int(batch.prompts * (1 + line.staleness))
-        stream = Stream(batch.prompts // line.fetched, line.staleness, min(SERVER_PROMPTS * rollout.copies, prompts))
-    return Row(name, "H20", seconds, RlJob(model, rollout, training or rollout, batch, scored, stream=stream))
+        stream = StreamLimits(batch.prompts // line.fetched, line.staleness, min(SERVER_PROMPTS * rollout.copies, prompts))
+    return PublishedRow(name, "H20", seconds, RlJob(model, rollout, training or rollout, batch, scored, stream=stream))
 
 
 VERL = published_table("verl", (_verl_row(name, line) for name, line in source("verl").table("steps", _VerlLine)))
@@ -250,18 +250,18 @@ class _NemoLine(NamedTuple):
     step_s: float
 
 
-def _nemo_row(model: str, line: _NemoLine) -> Row:
+def _nemo_row(model: str, line: _NemoLine) -> PublishedRow:
     overlapped, gpu, fp8 = line.policy == "off", line.gpu, line.precision == "FP8"
     group = 16 if model == "671B-A37B" else 32
     lengths = lognormal_of_mean(line.cap, line.mean, NEMO_SIGMA)
-    batch = Batch(line.responses // group, group, line.responses // 512, NEMO_PROMPT_TOKENS, lengths)
+    batch = ResponseBatch(line.responses // group, group, line.responses // 512, NEMO_PROMPT_TOKENS, lengths)
     rollout_gpus = (line.rollout_gpus or line.gpus // 2) if overlapped else line.gpus
     training_gpus = line.gpus - rollout_gpus if overlapped else line.gpus
     rollout = Workers(gpu, rollout_gpus, line.rollout_parallel, number_bytes=1.0 if fp8 else 2.0)
     training = Workers(gpu, training_gpus, line.training_parallel, line.stages, number_bytes=rollout.number_bytes)
     job = RlJob(model, rollout, training, batch, ("old_log_prob", "ref"), overlapped)
     how = "overlapped" if overlapped else "colocated"
-    return Row(f"{line.release} {model} {how}, {line.gpus} {gpu}{' FP8' if fp8 else ''}", gpu, {"step": line.step_s}, job)
+    return PublishedRow(f"{line.release} {model} {how}, {line.gpus} {gpu}{' FP8' if fp8 else ''}", gpu, {"step": line.step_s}, job)
 
 
 NEMO_RL = published_table("nemo_rl", (_nemo_row(model, line) for model, line in source("nemo_rl").table("steps", _NemoLine)))

@@ -27,7 +27,7 @@ from rollmux_env.cluster.events import (
     Warm,
     Withdrawn,
 )
-from rollmux_env.cluster.group import Nodes, nodes_of
+from rollmux_env.cluster.group import NodeCounts, nodes_of
 from rollmux_env.cluster.state import State
 from rollmux_env.cluster.stays import ParkedStay
 from rollmux_env.cluster.tables import Tables
@@ -167,7 +167,7 @@ def _resume(state: State, job_id: str, parked: ParkedStay) -> None:
     row, jobs, pause_s = state.row(job_id), state.tables.job_records, state.cluster.resume_pause_s
     jobs["admitted_s"][row] = state.now_s - parked.placed_s
     state.charges.admit(row, state.now_s, state.now_s - parked.since_s)
-    nothing = Nodes(int(jobs["rollout_pool"][row]), int(jobs["training_pool"][row]), 0, 0)
+    nothing = NodeCounts(int(jobs["rollout_pool"][row]), int(jobs["training_pool"][row]), 0, 0)
     state.pauses.begin(job_id, state.now_s + pause_s, nothing)
     transitions.begin_pause(jobs, row, state.now_s, pause_s)
 
@@ -277,7 +277,7 @@ def _attach_colocated(state: State, row: int, group: int) -> None:
     membership.attach_colocated(tables.job_records, tables.group_records, row, group, *times_s)
 
 
-def _leave(state: State, row: int, to: Placement | None = None) -> Nodes:
+def _leave(state: State, row: int, to: Placement | None = None) -> NodeCounts:
     """Remove a job from its settled group, and return the nodes that become unused.
 
     Args:
@@ -297,10 +297,10 @@ def _leave(state: State, row: int, to: Placement | None = None) -> Nodes:
     elif not stays:
         tables.close_group(group)
     rollout_pool, training_pool = (int(groups[f"{side}_pool"][group]) for side in SIDES)
-    return Nodes(rollout_pool, training_pool, dropped, training_nodes)
+    return NodeCounts(rollout_pool, training_pool, dropped, training_nodes)
 
 
-def _give_back(state: State, nodes: Nodes) -> None:
+def _give_back(state: State, nodes: NodeCounts) -> None:
     state.nodes[nodes.rollout_pool, ROLLOUT] -= nodes.rollout_nodes
     state.nodes[nodes.training_pool, TRAINING] -= nodes.training_nodes
 

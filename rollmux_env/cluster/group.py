@@ -42,7 +42,7 @@ class Group:
     usd_per_hour: float
 
 
-class Nodes(NamedTuple):
+class NodeCounts(NamedTuple):
     """Counts of nodes.
 
     Attributes:
@@ -66,9 +66,9 @@ class Nodes(NamedTuple):
         return Share((self.rollout_nodes + self.training_nodes) / among, self.usd(prices) / among)
 
 
-def nodes_of(tables: Tables, row: int) -> Nodes:
+def nodes_of(tables: Tables, row: int) -> NodeCounts:
     """Return the current nodes of a group."""
-    return Nodes(*tables.node_columns[row].item())
+    return NodeCounts(*tables.node_columns[row].item())
 
 
 def group_at(tables: Tables, row: int, pools: Sequence[str], prices: Sequence[float]) -> Group:

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.cluster.group import Nodes
+from rollmux_env.cluster.group import NodeCounts
 from rollmux_env.kernel.tables import ROLLOUT, TRAINING, Ints
 
 
 class _Pause(NamedTuple):
     until_s: float
-    nodes: Nodes
+    nodes: NodeCounts
 
 
 class Pauses:
@@ -36,11 +36,11 @@ class Pauses:
         twin._by_job = self._by_job.copy()
         return twin
 
-    def begin(self, job_id: str, until_s: float, nodes: Nodes) -> None:
+    def begin(self, job_id: str, until_s: float, nodes: NodeCounts) -> None:
         """Record that a job has left nodes in a move."""
         self._by_job[job_id] = _Pause(until_s, nodes)
 
-    def end(self, job_id: str) -> Nodes:
+    def end(self, job_id: str) -> NodeCounts:
         """End the pause of a job, and return the nodes that become unused."""
         return self._by_job.pop(job_id).nodes
 

@@ -22,7 +22,7 @@ from rollmux_env import portable
 from rollmux_env.errors import PlanError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, no_circuits, traffic_s
-from rollmux_env.network.steps import PATTERNS, WEIGHTS, Iteration, Step
+from rollmux_env.network.steps import PATTERNS, WEIGHTS, ExpectedIteration, FabricStep
 from rollmux_env.user_code import brief, guarded, read_only
 
 _WHO = "the network policy"
@@ -39,7 +39,7 @@ class Forecast:
         reconfigure_s: Seconds of a reconfiguration of the circuits.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[FabricStep, ...]
     waits_s: float
     seconds: Floats
     reconfigure_s: float
@@ -72,7 +72,7 @@ class Hour:
 
 
 @dataclass(frozen=True)
-class Played:
+class FabricOutcome:
     """The outcome of a simulation.
 
     Attributes:
@@ -115,7 +115,7 @@ class Yardstick(Protocol):
         ...
 
 
-def topologies(fabric: Fabric, iteration: Iteration) -> tuple[Circuits, ...]:
+def topologies(fabric: Fabric, iteration: ExpectedIteration) -> tuple[Circuits, ...]:
     """Return the topologies from which a policy chooses.
 
     They are one without circuits, one for each pattern, and one for the sum of an iteration's traffic.
@@ -128,7 +128,7 @@ def topologies(fabric: Fabric, iteration: Iteration) -> tuple[Circuits, ...]:
     return (no_circuits(fabric), *made, circuits_for("mixed", fabric, whole))
 
 
-def forecast_of(fabric: Fabric, iteration: Iteration, choices: Sequence[Circuits], reconfigure_s: float) -> Forecast:
+def forecast_of(fabric: Fabric, iteration: ExpectedIteration, choices: Sequence[Circuits], reconfigure_s: float) -> Forecast:
     """Return the forecast of an iteration. Its wait for generation is the one that remains with the fastest topologies.
 
     Args:
@@ -162,7 +162,7 @@ def draw_hour(forecast: Forecast, generation_s: float, iterations: int, cv: floa
     return Hour(forecast, read_only(before_s), read_only(beside_s), read_only(generation_s * longer))
 
 
-def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
+def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> FabricOutcome:
     """Simulate the iterations under a policy.
 
     Args:
@@ -200,7 +200,7 @@ def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> Played:
                 late_s += max(0.0, set_s - ready_s)
                 ready_s, present = max(ready_s, set_s), topology
             now_s = ready_s + max(float(hour.beside_s[i, s]), float(forecast.seconds[step.pattern, topology]))
-    return Played(now_s, late_s, switches, used)
+    return FabricOutcome(now_s, late_s, switches, used)
 
 
 def _checked(topology: object, count: int) -> int:

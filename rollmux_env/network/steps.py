@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from rollmux_env.errors import InputError
 from rollmux_env.network.traffic import (
-    Layout,
+    RankLayout,
     Traffic,
     data_traffic,
     expert_traffic,
@@ -30,7 +30,7 @@ from rollmux_env.network.traffic import (
     tensor_traffic,
     weight_traffic,
 )
-from rollmux_env.timing.batch import Batch
+from rollmux_env.timing.batch import ResponseBatch
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, HBM_SHARE
 from rollmux_env.timing.models import ALL_SHAPES
@@ -45,7 +45,7 @@ _SYSTEM = replace(PHYSICAL, controller_gb_s=inf)  # no controller sends whole ba
 _OPTIMIZER_BYTES = 28
 
 
-class Step(NamedTuple):
+class FabricStep(NamedTuple):
     """A part of an iteration that uses the fabric.
 
     Attributes:
@@ -60,7 +60,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Iteration:
+class ExpectedIteration:
     """An expected iteration.
 
     Attributes:
@@ -70,7 +70,7 @@ class Iteration:
     """
 
     traffic: tuple[Traffic, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[FabricStep, ...]
     generation_s: float
 
 
@@ -90,10 +90,10 @@ class FabricJob:
     """
 
     model: str
-    training: Layout
+    training: RankLayout
     generating: int
     replica: int
-    batch: Batch
+    batch: ResponseBatch
     experts: int = 1
     gpu: str = "H800"
     flows: Mapping[str, Traffic] = field(default_factory=dict)
@@ -104,7 +104,7 @@ class FabricJob:
         return self.training.gpus + self.generating
 
 
-def iteration_of(job: FabricJob) -> Iteration:
+def iteration_of(job: FabricJob) -> ExpectedIteration:
     """Return the traffic of an iteration of a job, and the computation between and during it.
 
     Raises:
@@ -124,16 +124,16 @@ def iteration_of(job: FabricJob) -> Iteration:
     steps = [
         step
         for _ in range(batch.updates)
-        for step in (Step(PIPELINE, forward_s, computing_s - micro_s), Step(GRADIENTS, micro_s - forward_s, 0.0))
+        for step in (FabricStep(PIPELINE, forward_s, computing_s - micro_s), FabricStep(GRADIENTS, micro_s - forward_s, 0.0))
     ]
     hbm = GPUS[job.gpu].hbm_tb_s * 1e12 * HBM_SHARE
-    steps.append(Step(WEIGHTS, model.parameters * _OPTIMIZER_BYTES / layout.gpus / hbm, 0.0))
-    generation = Layout(layout.first + layout.gpus, job.replica, 1, job.generating // job.replica)
+    steps.append(FabricStep(WEIGHTS, model.parameters * _OPTIMIZER_BYTES / layout.gpus / hbm, 0.0))
+    generation = RankLayout(layout.first + layout.gpus, job.replica, 1, job.generating // job.replica)
     workers = Workers(job.gpu, job.generating, job.replica)
     beside = joined(_pipeline(job, tokens), _generation(job, generation, tokens * layout.data / generation.data))
     own = (beside, _gradients(job), weight_traffic(layout, generation, _gb(model.parameters)))
     traffic = tuple(job.flows.get(name, computed) for name, computed in zip(PATTERNS, own, strict=True))
-    return Iteration(traffic, tuple(steps), generation_s(model, workers, batch, _SYSTEM))
+    return ExpectedIteration(traffic, tuple(steps), generation_s(model, workers, batch, _SYSTEM))
 
 
 def _gb(numbers: float) -> float:
@@ -157,7 +157,7 @@ def _pipeline(job: FabricJob, tokens: float) -> Traffic:
     return joined(*parts)
 
 
-def _generation(job: FabricJob, layout: Layout, tokens: float) -> Traffic:
+def _generation(job: FabricJob, layout: RankLayout, tokens: float) -> Traffic:
     """Return the all-reduces of generating replicas over several nodes, two per layer, for an update's share of the tokens."""
     model = ALL_SHAPES[job.model]
     return tensor_traffic(layout, 2 * model.layers * _gb(tokens * model.hidden), MACHINE)

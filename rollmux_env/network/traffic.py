@@ -32,7 +32,7 @@ class Traffic(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout(Checked):
+class RankLayout(Checked):
     """The GPUs of one side by their ranks.
 
     Attributes:
@@ -64,7 +64,7 @@ def joined(*parts: Traffic) -> Traffic:
     return Traffic(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def pipeline_traffic(layout: Layout, gb: float) -> Traffic:
+def pipeline_traffic(layout: RankLayout, gb: float) -> Traffic:
     """Return the activations forward and their gradients back between adjacent stages. Each rank sends its share of the tensor.
 
     Args:
@@ -76,7 +76,7 @@ def pipeline_traffic(layout: Layout, gb: float) -> Traffic:
     return _flows(np.concatenate((here, there)), np.concatenate((there, here)), gb / layout.tensor)
 
 
-def data_traffic(layout: Layout, gb: float) -> Traffic:
+def data_traffic(layout: RankLayout, gb: float) -> Traffic:
     """Return the reduce-scatter of gradients and the all-gather of weights among the replicas of each rank.
 
     Args:
@@ -87,7 +87,7 @@ def data_traffic(layout: Layout, gb: float) -> Traffic:
     return _ring(np.moveaxis(layout.ranks, 1, -1).reshape(-1, layout.data), 2 * share)
 
 
-def tensor_traffic(layout: Layout, gb: float, gpus_per_node: int) -> Traffic:
+def tensor_traffic(layout: RankLayout, gb: float, gpus_per_node: int) -> Traffic:
     """Return the all-reduces of activations inside tensor-parallel groups. A group within a node sends nothing over the fabric.
 
     Args:
@@ -100,7 +100,7 @@ def tensor_traffic(layout: Layout, gb: float, gpus_per_node: int) -> Traffic:
     return _ring(np.moveaxis(nodes, 1, -1).reshape(-1, layout.tensor // places), 2 * gb / places)
 
 
-def expert_traffic(layout: Layout, replicas: int, gb: float) -> Traffic:
+def expert_traffic(layout: RankLayout, replicas: int, gb: float) -> Traffic:
     """Return the all-to-all between the same ranks of the replicas that hold the experts of a layer together.
 
     Args:
@@ -120,7 +120,7 @@ def expert_traffic(layout: Layout, replicas: int, gb: float) -> Traffic:
     return _flows(source, target, gb / replicas)
 
 
-def weight_traffic(training: Layout, generation: Layout, gb: float) -> Traffic:
+def weight_traffic(training: RankLayout, generation: RankLayout, gb: float) -> Traffic:
     """Return the flows of new weights from training to generation.
 
     One copy crosses from the first training replica to the first generating replica. From there it is forwarded from replica to

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from rollmux_env.replay.run import PhaseRun
-from rollmux_env.report.lanes import POOLS, Lane, shares
+from rollmux_env.report.lanes import POOLS, NodeUse, shares
 from rollmux_env.report.styles import png
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish, without its black, followed by darker colours.
@@ -25,7 +25,7 @@ _MANY = 100  # number of phases on a lane from which on edges would hide them
 _HATCH = "/////"
 
 
-class Bar(NamedTuple):
+class GanttBar(NamedTuple):
     """An interval of a node within the window: a running phase, or the switch before it.
 
     Attributes:
@@ -54,7 +54,7 @@ class Bar(NamedTuple):
         return 1 - self.share if self.tail else 0.0
 
 
-def gantt_png(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float, title: str = "") -> bytes:
+def gantt_png(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: float, until_s: float, title: str = "") -> bytes:
     """Draw the phases on the nodes of a group over a window of time.
 
     Args:
@@ -73,7 +73,7 @@ def gantt_png(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, 
     return png(gantt_figure(phases, lanes, from_s, until_s, title))
 
 
-def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float, title: str = "") -> Figure:
+def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: float, until_s: float, title: str = "") -> Figure:
     """Return the figure of `gantt_png`, with a panel for each pool that has nodes."""
     shown = [lane for lane in sorted(lanes) if min(lane.until_s, until_s) > max(lane.from_s, from_s)]
     if not shown:
@@ -97,7 +97,7 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: floa
     return figure
 
 
-def _pool_title(pool: str, phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> str:
+def _pool_title(pool: str, phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: float, until_s: float) -> str:
     """Return the name of a pool and the shares of its nodes' bubbles and switches."""
     of_nodes = shares(phases, lanes, from_s, until_s)
     assert of_nodes is not None
@@ -106,7 +106,7 @@ def _pool_title(pool: str, phases: Sequence[PhaseRun], lanes: Sequence[Lane], fr
     return f"{pool.capitalize()} pool{other}: bubbles {100 * of_nodes.bubble:.1f}%{switches}"
 
 
-def bars_of(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> list[Bar]:
+def bars_of(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: float, until_s: float) -> list[GanttBar]:
     """Return the bars of some nodes within a window, in order of time.
 
     Each phase has one bar per node, and before it one for its switch.
@@ -120,11 +120,13 @@ def bars_of(phases: Sequence[PhaseRun], lanes: Sequence[Lane], from_s: float, un
             if span_s[0] < span_s[1]:
                 nodes = [node for node in phase.nodes if (phase.group, phase.pool, node) in keys]
                 place = phase.share, phase.phase == "tail"
-                bars += [Bar(phase.job_id, phase.iteration, node, *span_s, switches, *place) for node in nodes]
+                bars += [GanttBar(phase.job_id, phase.iteration, node, *span_s, switches, *place) for node in nodes]
     return bars
 
 
-def _draw(axis: Axes, bars: Sequence[Bar], lanes: Sequence[Lane], from_s: float, until_s: float, colours: dict[str, str]) -> None:
+def _draw(
+    axis: Axes, bars: Sequence[GanttBar], lanes: Sequence[NodeUse], from_s: float, until_s: float, colours: dict[str, str]
+) -> None:
     """Draw a pool with its nodes from top to bottom. The free parts of a lane are its bubbles."""
     _, unit_s = _unit(until_s - from_s)
     row = {lane.node: k for k, lane in enumerate(lanes)}
@@ -152,7 +154,9 @@ def _draw(axis: Axes, bars: Sequence[Bar], lanes: Sequence[Lane], from_s: float,
     axis.spines[["top", "right", "left"]].set_visible(False)
 
 
-def _label(axis: Axes, bars: Sequence[Bar], row: dict[int, int], from_s: float, until_s: float, colours: dict[str, str]) -> None:
+def _label(
+    axis: Axes, bars: Sequence[GanttBar], row: dict[int, int], from_s: float, until_s: float, colours: dict[str, str]
+) -> None:
     """Write the job and the iteration on each phase that has room for them."""
     _, unit_s = _unit(until_s - from_s)
     for bar in bars:

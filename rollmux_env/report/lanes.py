@@ -16,7 +16,7 @@ from rollmux_env.replay.run import PhaseRun
 POOLS = ("rollout", "training")
 
 
-class Lane(NamedTuple):
+class NodeUse(NamedTuple):
     """The time in which a group holds a node, from its provisioning to its release.
 
     A node that a moved job vacates and no other job uses is held until the pause of the move ends, since it is paid for until then.
@@ -59,7 +59,7 @@ class Membership(NamedTuple):
     period_s: float
 
 
-class Shares(NamedTuple):
+class TimeShares(NamedTuple):
     """Shares of the node-seconds of some lanes. They sum to 1.
 
     Attributes:
@@ -73,7 +73,7 @@ class Shares(NamedTuple):
     bubble: float
 
 
-def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Membership]]:
+def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[NodeUse], list[Membership]]:
     """Derive lanes and memberships from an event log.
 
     Args:
@@ -86,8 +86,8 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[Lane], list[Mem
     """
     state = State(cluster, observed=True)
     since_s: dict[int, dict[_Node, float]] = {}  # time at which each node was provisioned, by group
-    vacated: dict[str, list[Lane]] = {}  # by job: lanes of the nodes that its move vacated; their end is set when the pause ends
-    lanes: list[Lane] = []
+    vacated: dict[str, list[NodeUse]] = {}  # by job: lanes of the nodes that its move vacated; their end is set when the pause ends
+    lanes: list[NodeUse] = []
     members: dict[tuple[float, int], Membership] = {}
     for event in log:
         at_s = event.at_s
@@ -127,7 +127,7 @@ def _applied(state: State, event: Event) -> dict[int, Group | None]:
     return touched | {group.id: group for group in now}
 
 
-def node_steps(lanes: Iterable[Lane], pools: Collection[str] = POOLS) -> list[tuple[float, dict[str, int]]]:
+def node_steps(lanes: Iterable[NodeUse], pools: Collection[str] = POOLS) -> list[tuple[float, dict[str, int]]]:
     """Return the numbers of provisioned nodes over time.
 
     Args:
@@ -149,7 +149,7 @@ def node_steps(lanes: Iterable[Lane], pools: Collection[str] = POOLS) -> list[tu
     return steps
 
 
-def shares(phases: Iterable[PhaseRun], lanes: Sequence[Lane], from_s: float, until_s: float) -> Shares | None:
+def shares(phases: Iterable[PhaseRun], lanes: Sequence[NodeUse], from_s: float, until_s: float) -> TimeShares | None:
     """Divide the node-seconds of some lanes within a span of time.
 
     Args:
@@ -172,7 +172,7 @@ def shares(phases: Iterable[PhaseRun], lanes: Sequence[Lane], from_s: float, unt
         switching_s += nodes * max(0.0, min(runs_s, until_s) - max(phase.start_s, from_s))
         running_s += nodes * max(0.0, min(phase.end_s, until_s) - max(runs_s, from_s))
     running, switching = running_s / total_s, switching_s / total_s
-    return Shares(running, switching, max(0.0, 1.0 - running - switching))
+    return TimeShares(running, switching, max(0.0, 1.0 - running - switching))
 
 
 class _Node(NamedTuple):
@@ -197,5 +197,5 @@ def _nodes(group: Group | None) -> set[_Node]:
     return training | {_Node("rollout", node, group.rollout_pool) for node in group.rollout_nodes}
 
 
-def _lane(group: int, node: _Node, from_s: float, until_s: float) -> Lane:
-    return Lane(group, node.side, node.number, from_s, until_s, "" if node.pool == node.side else node.pool)
+def _lane(group: int, node: _Node, from_s: float, until_s: float) -> NodeUse:
+    return NodeUse(group, node.side, node.number, from_s, until_s, "" if node.pool == node.side else node.pool)

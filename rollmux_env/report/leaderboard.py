@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from rollmux_env.bench.intervals import Mean
-from rollmux_env.bench.leaderboard.entries import Entry, TrackScore, track_score
+from rollmux_env.bench.leaderboard.entries import LeaderboardEntry, TrackScore, track_score
 from rollmux_env.bench.leaderboard.tracks import REFERENCE, TRACKS, VERSION
 from rollmux_env.report.results import to_csv
 from rollmux_env.report.tables import heading, make_table
@@ -19,7 +19,7 @@ LOWER = "lower than the fixed ones"
 """Mark of a score on fresh streams that is lower than on fixed streams, by more than the interval of the difference."""
 
 
-def entry_tables(entry: Entry) -> list[RenderableType]:
+def entry_tables(entry: LeaderboardEntry) -> list[RenderableType]:
     """Return an entry's scores by track for a terminal, with a note on their scale."""
     table = make_table("track", *_HEADINGS)
     for track in TRACKS:
@@ -33,7 +33,7 @@ def entry_tables(entry: Entry) -> list[RenderableType]:
     ]
 
 
-def entry_csv(entry: Entry) -> str:
+def entry_csv(entry: LeaderboardEntry) -> str:
     """Return the entry as CSV, with one line per stream."""
     names = ("kind", "seed", "fresh", "usd", "reference_usd", "bound_usd", "slo_kept", "moves", "decision_ms", "score")
     return to_csv(names, ([getattr(result, name) for name in names] for result in entry.streams))
@@ -63,7 +63,7 @@ most. Decision times are those on the entry's machine.
 """
 
 
-def page(entries: Sequence[Entry]) -> str:
+def page(entries: Sequence[LeaderboardEntry]) -> str:
     """Return the page of all entries, with one table per track; the best score on fixed streams comes first."""
     parts = [_HEAD]
     for track in TRACKS:

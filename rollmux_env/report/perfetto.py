@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Resumed
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.replay.run import PhaseRun
-from rollmux_env.report.lanes import POOLS, Lane, node_steps
+from rollmux_env.report.lanes import POOLS, NodeUse, node_steps
 
 _CLUSTER = 1  # process and thread of records that concern all groups
 _Record = dict[str, Any]
@@ -44,7 +44,7 @@ class JobSlice(NamedTuple):
 def trace_json(
     cluster: Cluster,
     phases: Sequence[PhaseRun],
-    lanes: Sequence[Lane],
+    lanes: Sequence[NodeUse],
     log: Iterable[Event],
     zero_s: float,
     window_s: tuple[float, float] | None = None,
@@ -113,7 +113,7 @@ def _names(
     return records
 
 
-def _counters(cluster: Cluster, lanes: Sequence[Lane], zero_s: float, from_s: float, until_s: float) -> list[_Record]:
+def _counters(cluster: Cluster, lanes: Sequence[NodeUse], zero_s: float, from_s: float, until_s: float) -> list[_Record]:
     """Return counters of nodes and $/h at each change, and at the start of the window."""
     names = POOLS if {*cluster.pools} <= {*POOLS} else (*cluster.pools,)
     steps = {max(at_s, from_s): nodes for at_s, nodes in node_steps(lanes, names) if at_s <= until_s}

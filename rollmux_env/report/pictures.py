@@ -31,7 +31,7 @@ class _Stay(NamedTuple):
     until_s: float
 
 
-class View(NamedTuple):
+class GanttWindow(NamedTuple):
     """The part of a replay that a Gantt chart shows.
 
     Attributes:
@@ -103,7 +103,7 @@ def choose_view(
     group: int | None = None,
     from_h: float | None = None,
     hours: float | None = None,
-) -> View:
+) -> GanttWindow:
     """Choose the group and window of a Gantt chart.
 
     The default is the longest time in which a group has the largest number of members.
@@ -138,7 +138,7 @@ def choose_view(
     best = max(stays, key=lambda stay: (len(stay.members.jobs), stay.until_s - stay.members.at_s, -stay.members.group)).members
     begin_s = best.at_s if from_h is None else from_s
     until_s = min(begin_s + META_ITERATIONS * best.period_s, end_s) if hours is None else begin_s + 3600 * hours
-    return View(best.group, begin_s, until_s)
+    return GanttWindow(best.group, begin_s, until_s)
 
 
 def _stays(memberships: Iterable[Membership]) -> Iterator[_Stay]:

@@ -14,7 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.suite import Column, Suite, SuiteRow
@@ -24,7 +24,7 @@ from rollmux_env.scenario import Scenario
 
 if TYPE_CHECKING:
     from rollmux_env.bench.results import BenchResult, SweepPoint, SweepResult
-    from rollmux_env.bench.suites.rollout import SweepPoint as Gain
+    from rollmux_env.bench.suites.rollout import GainPoint as Gain
 
 _STYLE: Any = {
     "axes.spines.top": False,
@@ -384,7 +384,7 @@ def _queue_over_time(runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
     return figure
 
 
-def saving_figure(rows: Sequence[Row], baseline: str) -> Figure:
+def saving_figure(rows: Sequence[ComparisonRow], baseline: str) -> Figure:
     """Return a figure of savings: dots with intervals, numbers on the right, and a line at 1x, where nothing is saved or lost."""
     figure, axes = plt.subplots(1, 2, figsize=(12, 1.2 + 0.36 * len(rows)), squeeze=False, sharey=True)
     names = [row.policy for row in rows]

@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean, interval_note, mean_interval
 from rollmux_env.bench.results import BenchResult, Difference, SweepResult, draws_nothing
@@ -83,7 +83,7 @@ def ratio_text(mean: Mean | None, digits: int = 2) -> str:
     return "-" if mean is None else mean.text(digits, "x")
 
 
-def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int = 1) -> RenderableType:
+def comparison_table(title: str, rows: Sequence[ComparisonRow], baseline: str, seeds: int = 1) -> RenderableType:
     """Return the table of `bench`, with one line per policy over the seeds.
 
     Args:
@@ -93,7 +93,7 @@ def comparison_table(title: str, rows: Sequence[Row], baseline: str, seeds: int 
         seeds: Number of seeds.
     """
     observed, lost = rows[0].slo_attainment_observed is not None, rows[0].lost_work_h is not None
-    columns: dict[str, Callable[[Row], str]] = {
+    columns: dict[str, Callable[[ComparisonRow], str]] = {
         "policy": lambda row: row.policy,
         "cost $": lambda row: row.cost_usd.text(0),
         "saving $": lambda row: ratio_text(row.saving),
@@ -153,9 +153,9 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
     return parts
 
 
-def _waiting_table(title: str, rows: Sequence[Row], baseline: str, seeds: int) -> RenderableType:
+def _waiting_table(title: str, rows: Sequence[ComparisonRow], baseline: str, seeds: int) -> RenderableType:
     """Return the table of completion and waiting, with one line per policy over the seeds."""
-    columns: dict[str, Callable[[Row], str]] = {"policy": lambda row: row.policy, **fleet_columns(rows)}
+    columns: dict[str, Callable[[ComparisonRow], str]] = {"policy": lambda row: row.policy, **fleet_columns(rows)}
     table = table_of(rows, columns, style=lambda row: "dim" if row.policy == baseline else "")
     return Group(heading(title), table, Text("; ".join(fleet_notes(rows, baseline, seeds)), style="dim"))
 
@@ -268,7 +268,7 @@ def _swept_waiting(benched: SweepResult) -> list[RenderableType]:
     return [table, Text("; ".join(fleet_notes(every, first.baseline, len(first.seeds))), style="dim")]
 
 
-def _slos(row: Row) -> str:
+def _slos(row: ComparisonRow) -> str:
     observed = row.slo_attainment_observed
     return _percent(row.slo_attainment.mean) + (f" ({_percent(observed.mean)})" if observed else "")
 

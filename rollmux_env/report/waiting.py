@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.intervals import Mean, interval_note
 from rollmux_env.bench.results import BenchResult
 
-_COLUMNS: Mapping[str, Callable[[Row], str]] = {
+_COLUMNS: Mapping[str, Callable[[ComparisonRow], str]] = {
     "completion h": lambda row: "" if row.mean_completion_h is None else row.mean_completion_h.text(1),
     "sooner": lambda row: "" if row.sooner is None else row.sooner.text(2, "x"),
     "p95 h": lambda row: _mean(row.completion_p95_h, 1),
@@ -22,7 +22,7 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
 }
 
 
-def fleet_columns(rows: Sequence[Row]) -> Mapping[str, Callable[[Row], str]]:
+def fleet_columns(rows: Sequence[ComparisonRow]) -> Mapping[str, Callable[[ComparisonRow], str]]:
     """Return the function of a policy's row that returns the text of its cell, by heading.
 
     Args:
@@ -32,12 +32,12 @@ def fleet_columns(rows: Sequence[Row]) -> Mapping[str, Callable[[Row], str]]:
     return {heading: text for heading, text in _COLUMNS.items() if parked or heading != "parks"}
 
 
-def jobs_wait(rows: Sequence[Row]) -> bool:
+def jobs_wait(rows: Sequence[ComparisonRow]) -> bool:
     """Return whether there is something to say about waiting: nodes are limited, or a job has waited."""
     return any(row.mean_completion_h is not None for row in rows)
 
 
-def fleet_notes(rows: Sequence[Row], baseline: str, seeds: int) -> list[str]:
+def fleet_notes(rows: Sequence[ComparisonRow], baseline: str, seeds: int) -> list[str]:
     """Return the notes below a table of completion and waiting.
 
     Args:

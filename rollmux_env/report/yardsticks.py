@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.comparison import ComparisonRow
 
 _ROUNDING = 1e-9  # relative tolerance
 
 
-def yardstick_notes(tables: Sequence[Sequence[Row]]) -> list[str]:
+def yardstick_notes(tables: Sequence[Sequence[ComparisonRow]]) -> list[str]:
     """Return a note for each of `optimal` and `optimal-work` that is in the tables.
 
     Args:
@@ -19,7 +19,7 @@ def yardstick_notes(tables: Sequence[Sequence[Row]]) -> list[str]:
     return [_note(policy, tables) for policy in policies if policy.partition(",")[0] in ("optimal", "optimal-work")]
 
 
-def _note(yardstick: str, tables: Sequence[Sequence[Row]]) -> str:
+def _note(yardstick: str, tables: Sequence[Sequence[ComparisonRow]]) -> str:
     of_work = yardstick.startswith("optimal-work") or "objective=work" in yardstick
     below = [row for rows in tables for row in _below(yardstick, rows, of_work)]
     keeping = dict.fromkeys(row.policy for row in below if row.slo_attainment.mean == 1)
@@ -29,7 +29,7 @@ def _note(yardstick: str, tables: Sequence[Sequence[Row]]) -> str:
     return note + (f"; SLOs are broken for less by {', '.join(breaking)}" if breaking else "")
 
 
-def _below(yardstick: str, rows: Sequence[Row], of_work: bool) -> list[Row]:
+def _below(yardstick: str, rows: Sequence[ComparisonRow], of_work: bool) -> list[ComparisonRow]:
     """Return the rows whose figure is below that of a yardstick."""
     figures = {row.policy: (row.usd_per_work_hour if of_work else row.cost_usd).mean for row in rows}
     return [row for row in rows if figures[row.policy] < figures[yardstick] * (1 - _ROUNDING)]

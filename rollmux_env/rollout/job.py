@@ -125,7 +125,7 @@ class JobRollouts:
         return self.setting.lengths_of(self._hard[list(round.prompts), None, None], own).reshape(-1, self.setting.turns)
 
 
-class Played(NamedTuple):
+class PlayedRound(NamedTuple):
     """A round that is over, or a part of one.
 
     Attributes:
@@ -141,7 +141,7 @@ class Played(NamedTuple):
     first: int = 0
 
 
-def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> Played:
+def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> PlayedRound:
     """Run one round to its end.
 
     Args:
@@ -165,10 +165,10 @@ def play(setting: Setting, control: Control, round: Round, lengths: Ints) -> Pla
         raise PlanError(f"R7: the rollout policy left {round.wanted - fleet.complete} of {round.wanted} prompts incomplete")
     ended = fleet.end(round.wanted)
     guarded(control.end, WHO)(fleet)
-    return Played(fleet, *ended)
+    return PlayedRound(fleet, *ended)
 
 
-def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[Played]:
+def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[PlayedRound]:
     """Run one round in which every replica runs and ends its own share, and return the shares."""
     one, parts, first = setting.on(setting.parallel), [], 0
     for share in round.shares(len(setting.replicas)):
@@ -179,7 +179,7 @@ def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[Played]:
     return parts
 
 
-def _rollout_of(setting: Setting, round: Round, parts: Sequence[Played]) -> Rollout:
+def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound]) -> Rollout:
     """Return the outcome of a round from its parts."""
     fleets = [part.fleet for part in parts]
     seconds = max(fleet.now_s for fleet in fleets)

@@ -9,7 +9,7 @@ import numpy as np
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.keys.job import Job
-from rollmux_env.timing.lengths import Lengths, whole
+from rollmux_env.timing.lengths import LengthDistribution, whole
 from rollmux_env.timing.replica import ReplicaTiming
 
 RESPONSES_EACH = 8  # responses per prompt in RollPacker's jobs, since scenario files give only the size of the batch
@@ -47,7 +47,7 @@ class Setting:
     prompts: int
     responses: int
     prompt_tokens: int
-    lengths: Lengths
+    lengths: LengthDistribution
     alike: float = 0.5
     turns: int = 1
     environment_s: float = 0.0

@@ -17,7 +17,7 @@ facts of an instant are reported first. Their consequences are then decided in t
     placements(now_s), members.permits(now_s)   its two halves, with a method for each fact: what a replay uses, which answers
                                                 each command before it takes the next one
 
-Facts of phases go to `Members`, those of jobs to `Jobs`, and those of nodes to `Settling`; this module decides the consequences.
+Facts of phases go to `Members`, those of jobs to `JobFacts`, those of nodes to `Settling`; this module decides the consequences.
 
 The policy is asked later if fewer nodes are free than the state says: while nodes are lent, while guests or a moving job still use
 nodes that the members of their group have left, and while jobs on lost nodes are not cleared.
@@ -37,7 +37,7 @@ from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.commands import Command, KeepWaiting, StartJob, Vacate, YieldPlace
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.guests import Guests
-from rollmux_env.scheduler.jobs import Jobs
+from rollmux_env.scheduler.jobs import JobFacts
 from rollmux_env.scheduler.members import Members
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
 from rollmux_env.scheduler.planner import INSTANT_S, News, Planner, Restrictions
@@ -106,7 +106,7 @@ class Scheduler:
             self.settling = Settling(nodes, self.planner, self.restrictions, self.guests, seats)
             self.planner.settle = self.settling.settle
         self.members = Members(state, dispatch, self.settling, seats)
-        self.jobs = Jobs(self.planner, self.members, self.guests, self.settling, self.restrictions, self.review)
+        self.jobs = JobFacts(self.planner, self.members, self.guests, self.settling, self.restrictions, self.review)
         self._has_phases = dispatch is not None
         self.takes = _takes(self.jobs, self.members, self.guests, self.settling)
 
@@ -295,7 +295,7 @@ class Scheduler:
                 self.planner.note(move)
 
 
-def _takes(jobs: Jobs, members: Members, guests: Guests, settling: Settling | None) -> dict[type[Fact], Callable[..., None]]:
+def _takes(jobs: JobFacts, members: Members, guests: Guests, settling: Settling | None) -> dict[type[Fact], Callable[..., None]]:
     """Return the receiver of each kind of fact; facts of nodes have one only if nodes have names."""
     table: dict[type[Fact], Callable[..., None]] = {
         facts.Queued: jobs.arrived,

@@ -12,7 +12,7 @@ from rollmux_env.scheduler.view import DispatchPolicy
 Needs = Mapping[str, Mapping[PoolName, int]]
 
 
-class Batch(NamedTuple):
+class ProfilingBatch(NamedTuple):
     """Jobs that are profiled together.
 
     Attributes:
@@ -50,7 +50,7 @@ class Guests:
         self.group: int | None = None
         self.lent: dict[PoolName, int] | None = None
         self.names: frozenset[str] = frozenset()
-        self._batches: list[Batch] = []
+        self._batches: list[ProfilingBatch] = []
 
     @property
     def waiting(self) -> bool:
@@ -65,7 +65,7 @@ class Guests:
             rule: Dispatch policy on lent nodes, or None for the usual one.
             names: Names of the nodes that they may use, or empty for any.
         """
-        batch = Batch(dict(needs), rule, names)
+        batch = ProfilingBatch(dict(needs), rule, names)
         self._batches.insert(0 if rule is not None else len(self._batches), batch)
 
     def go(self, job_id: str) -> None:
@@ -90,7 +90,7 @@ class Guests:
         self.group = self.lent = None
         return True
 
-    def next(self, state: State, nodes: NodePool) -> Batch | None:
+    def next(self, state: State, nodes: NodePool) -> ProfilingBatch | None:
         """Return the jobs that can be profiled now, and set `group` and `lent`.
 
         The answer is None if there are none, or while nodes are missing that a job still has.
@@ -115,7 +115,7 @@ class Guests:
         return {(LEASE, pool, number) for pool, count in (self.lent or {}).items() for number in range(count)}
 
 
-def _host(batch: Batch, state: State, nodes: NodePool) -> int | None:
+def _host(batch: ProfilingBatch, state: State, nodes: NodePool) -> int | None:
     """Return the number of the first group on whose nodes the jobs of a batch can be profiled as guests, or None."""
     if batch.rule is not None:
         return None

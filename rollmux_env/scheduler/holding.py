@@ -43,7 +43,7 @@ class _Use:
         return [self.parts[k] for k in self.holds]
 
 
-class Shares:
+class HeldParts:
     """The parts of nodes that rollouts hold.
 
     Args:
@@ -173,7 +173,7 @@ class Holding:
     """
 
     def __init__(self, nodes: NodePool, migration: Migration | None = None) -> None:
-        self.shares = Shares(nodes, migration)
+        self.shares = HeldParts(nodes, migration)
         self._nodes = nodes
         self._delayed: dict[str, bool] = {}  # rollouts whose permits wait for a tail, and whether their permit was paired
         self._room = False  # whether nodes were released since the last `make_room`

@@ -15,7 +15,7 @@ from rollmux_env.scheduler.settling import Settling
 from rollmux_env.scheduler.view import HoldName
 
 
-class Jobs:
+class JobFacts:
     """Facts of jobs. Each method receives the fact of its name.
 
     Args:

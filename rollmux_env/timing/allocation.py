@@ -21,7 +21,7 @@ from rollmux_env.fields import Checked
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved, link_between
 from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.training import Load, TrainingPlan, even_load
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.work import IterationWork
 from rollmux_env.validation_errors import not_one_of
 
 Counts = tuple[int, ...]
@@ -29,7 +29,7 @@ Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Budget(Checked):
+class GpuBudget(Checked):
     """The GPUs that a job may use.
 
     Attributes:
@@ -69,17 +69,17 @@ class Budget(Checked):
         """Achieved rates of each GPU type."""
         return tuple(achieved(name, GPUS[name]) for name in self.gpus)
 
-    def rewards_s(self, work: Work) -> float:
+    def rewards_s(self, work: IterationWork) -> float:
         """Return the seconds that the rewards of an iteration's responses take."""
         return work.responses * max(hardware.system.response_s for hardware in self.hardware)
 
-    def load(self, work: Work) -> Load:
+    def load(self, work: IterationWork) -> Load:
         """Return the training load of one iteration, with all responses of average length."""
         system = self.hardware[0].system
         return even_load(system, work.responses, work.sequence_tokens, work.micro_tokens, work.updates)
 
 
-def parse_budget(text: str, machine: int) -> Budget:
+def parse_budget(text: str, machine: int) -> GpuBudget:
     """Parse a budget from the text of a command option, such as `H800=24,H20=24`.
 
     Args:
@@ -87,7 +87,7 @@ def parse_budget(text: str, machine: int) -> Budget:
         machine: Number of GPUs per machine.
 
     Raises:
-        InputError: If the text has another form, a type occurs twice, or `Budget` rejects a value.
+        InputError: If the text has another form, a type occurs twice, or `GpuBudget` rejects a value.
     """
     gpus: dict[str, int] = {}
     for name, count in parse_pairs("--budget", text.split(","), "GPU=COUNT"):
@@ -95,7 +95,7 @@ def parse_budget(text: str, machine: int) -> Budget:
             raise InputError(f"--budget: '{name}' is set twice")
         gpus[name] = parse_value(count)
     try:
-        return Budget(gpus, machine)
+        return GpuBudget(gpus, machine)
     except InputError as error:
         what, _, problem = str(error).removeprefix("gpus.").partition(": ")
         raise InputError(f"{'--gpus-per-node' if what == 'machine' else f'--budget {what}'}: {problem}") from None
@@ -124,7 +124,7 @@ def _machines(parts: list[int], rest: int, machine: int) -> int:
     return len(parts) - (min(parts) <= rest)
 
 
-def update_s(work: Work, training: tuple[Hardware, ...], machines: Mapping[Hardware, int]) -> float:
+def update_s(work: IterationWork, training: tuple[Hardware, ...], machines: Mapping[Hardware, int]) -> float:
     """Return the seconds until new weights have reached all machines of the rollout side, one after the other.
 
     A machine receives the weights over the fastest link from any training type, which may be a link inside its own type.
@@ -152,8 +152,8 @@ class Allocation:
         replicas: Kinds of rollout replicas, each with its number.
     """
 
-    work: Work
-    budget: Budget
+    work: IterationWork
+    budget: GpuBudget
     training: TrainingPlan
     replicas: tuple[tuple[Replica, int], ...]
 
@@ -205,7 +205,7 @@ class Allocation:
         return usd_per_hour(self.budget)
 
 
-def usd_per_hour(budget: Budget) -> float | None:
+def usd_per_hour(budget: GpuBudget) -> float | None:
     """Return the price of a budget in $/h, or None if one of its types has no price."""
     prices = [GPUS[name].usd_per_hour for name in budget.gpus]
     known = [price for price in prices if price is not None]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from rollmux_env.timing.lengths import Lengths, Piecewise, Tokens, typical
+from rollmux_env.timing.lengths import LengthDistribution, Piecewise, Tokens, typical
 
 
 @dataclass(frozen=True)
-class Batch:
+class ResponseBatch:
     """Size and lengths of the responses of a training step.
 
     Attributes:
@@ -25,7 +25,7 @@ class Batch:
     responses: int
     updates: int
     prompt_tokens: int
-    lengths: Lengths
+    lengths: LengthDistribution
     turns: int = 1
     environment_s: float = 0.0
 
@@ -43,6 +43,6 @@ class Batch:
         """Return the lengths of a representative batch, shape (count,), ascending."""
         return typical(self.lengths, self.count)
 
-    def at_cap(self) -> Batch:
+    def at_cap(self) -> ResponseBatch:
         """Return the batch with every response at the longest possible length."""
         return replace(self, lengths=Piecewise(self.lengths.cap, ((0.0, float(self.lengths.cap)),)))

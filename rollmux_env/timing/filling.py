@@ -25,7 +25,7 @@ from rollmux_env.timing.lengths import read_lengths
 from rollmux_env.timing.models import model_shape
 from rollmux_env.timing.replica import Parallelism, ReplicaTiming, replica_timing
 from rollmux_env.timing.rollouts import worst_rollout_s
-from rollmux_env.timing.shapes import Nodes
+from rollmux_env.timing.shapes import PoolNodes
 from rollmux_env.timing.training import MiniBatch, TrainingTiming, even_load, even_plan
 from rollmux_env.timing.trajectories import groups_of, read_trajectories
 from rollmux_env.timing.weights import rollout_memory_gb, sync_s, training_memory_gb
@@ -84,12 +84,12 @@ def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> d
     )
 
 
-def _place(name: Any, side: Side, number: int, cluster: Cluster, path: str, folder: Path) -> Nodes:
+def _place(name: Any, side: Side, number: int, cluster: Cluster, path: str, folder: Path) -> PoolNodes:
     """Return the nodes that a phase asks for."""
     if not isinstance(name, str) or name not in cluster.pools:
         raise InputError(f"{path}.{side}.pool: {not_one_of(name, cluster.pools)}")
     pool, named = cluster.pools[name], f"cluster.pools.{name}" if cluster.by_name else f"cluster.{side}"
-    return Nodes(name, _look_up(hardware, pool.gpu, f"{named}.gpu", folder), number, pool.gpus_per_node)
+    return PoolNodes(name, _look_up(hardware, pool.gpu, f"{named}.gpu", folder), number, pool.gpus_per_node)
 
 
 def _look_up(look: Callable[[str, Path], Found], name: str, path: str, folder: Path) -> Found:
@@ -134,7 +134,7 @@ class _Prediction:
         folder: Directory to which the model's path is relative.
     """
 
-    def __init__(self, path: str, model: Model, lengths: Lengths, places: dict[Side, Nodes], folder: Path) -> None:
+    def __init__(self, path: str, model: Model, lengths: Lengths, places: dict[Side, PoolNodes], folder: Path) -> None:
         at = f"{path}.model"
         self._model = model
         self._lengths = lengths

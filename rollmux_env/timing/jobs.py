@@ -13,9 +13,8 @@ import numpy as np
 
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats
-from rollmux_env.keys.model import Lengths as LengthsOfFile
-from rollmux_env.keys.model import ReplicaSeconds, Timing
-from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal, Piecewise, quantiles_of, sample
+from rollmux_env.keys.model import Lengths, ReplicaSeconds, Timing
+from rollmux_env.timing.lengths import PUBLISHED, LengthDistribution, Lognormal, Piecewise, quantiles_of, sample
 from rollmux_env.timing.replica import MixtureTiming, ReplicaTiming
 from rollmux_env.timing.rollouts import Responses, rollout_s, worst_rollout_s
 from rollmux_env.timing.training import MiniBatch, TrainingTiming
@@ -25,7 +24,7 @@ _MOST, _RESPONSES, _SEED = 4096, 8192, 0  # largest number of responses sampled 
 _LEAST = 1e-6  # smallest fraction of the worst case
 
 
-def lengths_of(lengths: LengthsOfFile) -> Lengths:
+def lengths_of(lengths: Lengths) -> LengthDistribution:
     """Return the distribution of the length of a turn.
 
     Raises:
@@ -47,7 +46,7 @@ def lengths_of(lengths: LengthsOfFile) -> Lengths:
     return Piecewise(lengths.cap, lengths.quantiles or ((0.0, float(lengths.cap)),))
 
 
-def responses_of(lengths: LengthsOfFile) -> Responses:
+def responses_of(lengths: Lengths) -> Responses:
     """Return the size of a rollout, apart from the lengths of its responses."""
     turns = lengths.turns, lengths.environment_s
     return Responses(lengths.batch, lengths.prompt_tokens, *turns, lengths.worst_rewards_s)
@@ -67,7 +66,7 @@ def training_of(timing: Timing) -> TrainingTiming:
 
 @lru_cache(maxsize=1024)
 def actual_of(
-    replica: ReplicaTiming, replicas: int, training: TrainingTiming, lengths: LengthsOfFile
+    replica: ReplicaTiming, replicas: int, training: TrainingTiming, lengths: Lengths
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return `actual` of the rollout and of the training.
 

@@ -31,7 +31,7 @@ _GRID = 4096  # number of quantiles averaged for a mean
 _KEPT = 201  # number of quantiles kept of a file of lengths
 
 
-class Lengths(Protocol):
+class LengthDistribution(Protocol):
     """A distribution of response lengths."""
 
     @property
@@ -94,17 +94,17 @@ class Piecewise(Checked):
         return np.asarray(np.interp(shares, at, tokens))
 
 
-def sample(lengths: Lengths, generator: np.random.Generator, count: int) -> Tokens:
+def sample(lengths: LengthDistribution, generator: np.random.Generator, count: int) -> Tokens:
     """Draw lengths in whole tokens, shape (count,)."""
     return whole(lengths.quantile(generator.random(count)))
 
 
-def typical(lengths: Lengths, count: int) -> Tokens:
+def typical(lengths: LengthDistribution, count: int) -> Tokens:
     """Return a representative batch: the quantiles at the midpoints of equal shares, ascending, shape (count,)."""
     return whole(lengths.quantile((np.arange(count) + 0.5) / count))
 
 
-def mean(lengths: Lengths) -> float:
+def mean(lengths: LengthDistribution) -> float:
     """Return the mean length in tokens, to about 0.1%."""
     return float(np.mean(lengths.quantile((np.arange(_GRID) + 0.5) / _GRID)))
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.batch import Batch
+from rollmux_env.timing.batch import ResponseBatch
 from rollmux_env.timing.calibration import PHYSICAL, Calibration
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved
 from rollmux_env.timing.models import ALL_SHAPES, ModelShape
 from rollmux_env.timing.replica import Parallelism, ReplicaTiming, replica_timing
 from rollmux_env.timing.rollouts import Responses, rollout_s, worst_rollout_s
-from rollmux_env.timing.streaming import Stream, streamed_step
+from rollmux_env.timing.streaming import StreamLimits, streamed_step
 from rollmux_env.timing.training import Load, TrainingPlan, even_plan, scoring_load, update_load
 
 
@@ -74,10 +74,10 @@ class RlJob:
     model: str
     rollout: Workers
     training: Workers
-    batch: Batch
+    batch: ResponseBatch
     scored: tuple[str, ...] = ("old_log_prob",)
     overlapped: bool = False
-    stream: Stream | None = None
+    stream: StreamLimits | None = None
 
 
 def bound_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
@@ -112,7 +112,7 @@ def phases_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
     return _step(job, generation_s(ALL_SHAPES[job.model], job.rollout, job.batch, system), system)
 
 
-def rollout_replica(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> ReplicaTiming:
+def rollout_replica(model: ModelShape, workers: Workers, batch: ResponseBatch, system: Calibration = PHYSICAL) -> ReplicaTiming:
     """Return the timing of a replica. The messages of a decode step are counted for its mean load.
 
     Raises:
@@ -123,7 +123,7 @@ def rollout_replica(model: ModelShape, workers: Workers, batch: Batch, system: C
     return replica_timing(model, workers.hardware(system), workers.parallel, load)
 
 
-def generation_s(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
+def generation_s(model: ModelShape, workers: Workers, batch: ResponseBatch, system: Calibration = PHYSICAL) -> float:
     """Return the seconds of a rollout and of collecting its responses.
 
     The rollout starts with all prompts at once and ends with the last response.
@@ -133,18 +133,18 @@ def generation_s(model: ModelShape, workers: Workers, batch: Batch, system: Cali
     return decoding_s + _around_s(batch, system)
 
 
-def scoring_s(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
+def scoring_s(model: ModelShape, workers: Workers, batch: ResponseBatch, system: Calibration = PHYSICAL) -> float:
     """Return the seconds of one forward pass over the batch, for log-probabilities, shared evenly by the ranks."""
     load = scoring_load(system, batch.prompt_tokens + batch.tokens(), batch.micro_tokens)
     return training_plan(model, workers, system).seconds(load) + controller_s(batch, system)
 
 
-def update_s(model: ModelShape, workers: Workers, batch: Batch, system: Calibration = PHYSICAL) -> float:
+def update_s(model: ModelShape, workers: Workers, batch: ResponseBatch, system: Calibration = PHYSICAL) -> float:
     """Return the seconds of an update: all mini-batches, and sending the batch to the trainer."""
     return training_plan(model, workers, system).seconds(load_of(batch, system)) + controller_s(batch, system)
 
 
-def load_of(batch: Batch, system: Calibration = PHYSICAL) -> Load:
+def load_of(batch: ResponseBatch, system: Calibration = PHYSICAL) -> Load:
     """Return the training load of an update."""
     return update_load(system, batch.prompt_tokens + batch.tokens(), batch.updates, batch.micro_tokens)
 
@@ -155,17 +155,17 @@ def training_plan(model: ModelShape, workers: Workers, system: Calibration = PHY
     return even_plan(model, workers.hardware(system), parallelism)
 
 
-def controller_s(batch: Batch, system: Calibration = PHYSICAL) -> float:
+def controller_s(batch: ResponseBatch, system: Calibration = PHYSICAL) -> float:
     """Return the seconds in which the controller sends the batch once, padded to the cap."""
     return system.controller_s(batch.count * batch.micro_tokens)
 
 
-def rewards_s(batch: Batch, system: Calibration = PHYSICAL) -> float:
+def rewards_s(batch: ResponseBatch, system: Calibration = PHYSICAL) -> float:
     """Return the seconds between the phases of a step: rewards, advantages, and the transfer of the weights."""
     return batch.count * system.response_s
 
 
-def _around_s(batch: Batch, system: Calibration) -> float:
+def _around_s(batch: ResponseBatch, system: Calibration) -> float:
     return (batch.turns - 1) * batch.environment_s + controller_s(batch, system)
 
 
@@ -176,12 +176,12 @@ def _step(job: RlJob, gen_s: float, system: Calibration) -> dict[str, float]:
     return {"gen": gen_s, **training, "training": training_s, "step": both_s + rewards_s(job.batch, system)}
 
 
-def _training(job: RlJob, batch: Batch, system: Calibration) -> dict[str, float]:
+def _training(job: RlJob, batch: ResponseBatch, system: Calibration) -> dict[str, float]:
     scored = {name: scoring_s(ALL_SHAPES[job.model], job.training, batch, system) for name in job.scored}
     return {**scored, "update": update_s(ALL_SHAPES[job.model], job.training, batch, system)}
 
 
-def _streamed(job: RlJob, stream: Stream, system: Calibration) -> dict[str, float]:
+def _streamed(job: RlJob, stream: StreamLimits, system: Calibration) -> dict[str, float]:
     """Play a streamed step: each piece is fetched, then trained."""
     batch = job.batch
     piece = replace(batch, prompts=batch.prompts // stream.pieces, updates=max(1, batch.updates // stream.pieces))

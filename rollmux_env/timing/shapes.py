@@ -32,7 +32,7 @@ _SAME = 1e-9  # relative difference below which two values count as equal
 
 
 @dataclass(frozen=True)
-class Nodes:
+class PoolNodes:
     """Nodes of one pool.
 
     Attributes:
@@ -82,7 +82,7 @@ class PhaseTime(NamedTuple):
         return self.pool, self.nodes
 
 
-def parallelisms(nodes: Nodes, layers: int) -> Iterator[Parallelism]:
+def parallelisms(nodes: PoolNodes, layers: int) -> Iterator[Parallelism]:
     """Yield every parallelism that uses all GPUs of some nodes.
 
     Tensor parallelism stays within a machine; pipelines have 1, 2, 4 or 8 stages, but not more than layers.
@@ -93,7 +93,7 @@ def parallelisms(nodes: Nodes, layers: int) -> Iterator[Parallelism]:
                 yield Parallelism(tensor, stages, nodes.devices // (tensor * stages))
 
 
-def rollout_time(model: ModelShape, nodes: Nodes, parallelism: Parallelism, responses: Responses, cap: int) -> PhaseTime:
+def rollout_time(model: ModelShape, nodes: PoolNodes, parallelism: Parallelism, responses: Responses, cap: int) -> PhaseTime:
     """Return time and memory of a rollout whose responses all reach the cap.
 
     Args:
@@ -120,7 +120,7 @@ def rollout_time(model: ModelShape, nodes: Nodes, parallelism: Parallelism, resp
     )
 
 
-def training_time(model: ModelShape, nodes: Nodes, parallelism: Parallelism, responses: Responses, cap: int) -> PhaseTime:
+def training_time(model: ModelShape, nodes: PoolNodes, parallelism: Parallelism, responses: Responses, cap: int) -> PhaseTime:
     """Return time and memory of a training whose sequences all reach the cap. Whether it fits is not checked.
 
     Args:
@@ -139,12 +139,12 @@ def training_time(model: ModelShape, nodes: Nodes, parallelism: Parallelism, res
     return PhaseTime(nodes.pool, nodes.number, *parallelism, seconds, plan.memory_gb(tokens), host_gb)
 
 
-TimeOf = Callable[[Nodes, Parallelism], PhaseTime]
+TimeOf = Callable[[PoolNodes, Parallelism], PhaseTime]
 """Function that returns time and memory of a phase on some nodes, or raises an InputError if a cache has no room."""
 
 
 @dataclass(frozen=True)
-class Search:
+class ShapeSearch:
     """The space of nodes in which shapes are searched.
 
     Attributes:
@@ -194,7 +194,7 @@ class Search:
             listed += sorted(fitting, key=lambda time: (time.worst_case_s, time.tensor_parallel, time.stages, time.copies))
         return scaled(own), tuple(listed)
 
-    def _places(self, phase: Phase) -> Iterator[Nodes]:
+    def _places(self, phase: Phase) -> Iterator[PoolNodes]:
         """Yield the nodes to search: those of the phase's own pool, then those of the others, by number."""
         for pool in dict.fromkeys((phase.pool, *self.pools)):
             numbers = {2**k for k in range(self.most_nodes.bit_length())} | ({phase.nodes} if pool == phase.pool else set())
@@ -202,14 +202,14 @@ class Search:
                 if number <= (self.cluster.pools[pool].max_nodes or number):
                     yield self._nodes(pool, number)
 
-    def _nodes(self, pool: str, number: int) -> Nodes:
+    def _nodes(self, pool: str, number: int) -> PoolNodes:
         try:
             gpu = hardware(self.cluster.pools[pool].gpu, self.folder)
         except InputError as error:
             raise InputError(f"cluster.{pool}.gpu: {error}") from None
-        return Nodes(pool, gpu, number, self.cluster.pools[pool].gpus_per_node)
+        return PoolNodes(pool, gpu, number, self.cluster.pools[pool].gpus_per_node)
 
-    def _every(self, time_of: TimeOf, nodes: Nodes) -> Iterator[PhaseTime]:
+    def _every(self, time_of: TimeOf, nodes: PoolNodes) -> Iterator[PhaseTime]:
         """Yield the phase with every parallelism that leaves room for a cache on some nodes."""
         for parallelism in parallelisms(nodes, self.layers):
             with suppress(InputError):
@@ -296,7 +296,7 @@ def shapes_of(job: Job, cluster: Cluster, most_nodes: int, pools: Sequence[str],
             raise InputError(f"--pool: {not_one_of(name, cluster.pools)}")
     lengths, model = job.lengths, model_shape(job.model.name, folder)
     responses = responses_of(lengths)
-    search = Search(cluster, model.layers, most_nodes, tuple(pools), folder)
+    search = ShapeSearch(cluster, model.layers, most_nodes, tuple(pools), folder)
     tensor = job.model.tensor_parallel
     own_rollout, rollouts = search.times(
         job.rollout, lambda nodes, parallelism: rollout_time(model, nodes, parallelism, responses, lengths.cap), tensor

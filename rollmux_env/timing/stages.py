@@ -16,7 +16,7 @@ from itertools import pairwise
 from rollmux_env.timing.hardware import Hardware, Link, link_between
 from rollmux_env.timing.models import ModelShape
 from rollmux_env.timing.replica import MACHINE, ReplicaTiming, stage_timing, token_bytes
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.work import IterationWork
 
 ACTIVATIONS = 4  # values per token and hidden unit that a stage holds while it computes
 
@@ -86,7 +86,7 @@ class Replica:
         """Number of GPUs by type."""
         return gpus_of(self.stages)
 
-    def batch_s(self, work: Work) -> float:
+    def batch_s(self, work: IterationWork) -> float:
         """Return the seconds in which the batch is read and sampled, with all responses of average length."""
         turns, each = len(self.stages), self.batch / len(self.stages)
         context = work.prompt_tokens + work.response_tokens / 2 if work.reads_cache else 0.0
@@ -97,19 +97,19 @@ class Replica:
             work.response_tokens * turns * (decode_s + self._hop_s(each))
         )
 
-    def responses_per_s(self, work: Work) -> float:
+    def responses_per_s(self, work: IterationWork) -> float:
         """Return the throughput in responses per second, which the paper calls h."""
         return self.batch / self.batch_s(work)
 
-    def memory_gb(self, work: Work) -> float:
+    def memory_gb(self, work: IterationWork) -> float:
         """Return the memory of the fullest GPU, in GB."""
         return max(self._stage_gb(stage, work) for stage in self.stages)
 
-    def fits(self, work: Work) -> bool:
+    def fits(self, work: IterationWork) -> bool:
         """Return whether every GPU can hold its part."""
         return all(self._stage_gb(stage, work) <= stage.hardware.memory_gb for stage in self.stages)
 
-    def _stage_gb(self, stage: Stage, work: Work) -> float:
+    def _stage_gb(self, stage: Stage, work: IterationWork) -> float:
         return stage.rollout_gb(self.batch, work.sequence_tokens, self.batch / len(self.stages))
 
     def _hop_s(self, tokens: float) -> float:
@@ -118,7 +118,7 @@ class Replica:
         return max((link_between(a.hardware, b.hardware).seconds(sent) for a, b in pairwise(self.stages)), default=0.0)
 
 
-def largest_batch(stages: tuple[Stage, ...], work: Work) -> int:
+def largest_batch(stages: tuple[Stage, ...], work: IterationWork) -> int:
     """Return the largest number of concurrent sequences that fit, at most `work.in_flight`, or 0 if none fits."""
     low, high = 0, work.in_flight + 1
     while high - low > 1:

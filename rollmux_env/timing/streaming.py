@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.timing.batch import Batch
+from rollmux_env.timing.batch import ResponseBatch
 from rollmux_env.timing.lengths import sample
 from rollmux_env.timing.replica import ReplicaTiming
 
@@ -21,7 +21,7 @@ _SEED, _FIRST, _STEPS = 0, 3, 9  # seed of the lengths; steps before the average
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamLimits:
     """Limits of how far rollouts may run ahead of training.
 
     Attributes:
@@ -48,7 +48,7 @@ class StreamedStep(NamedTuple):
 
 
 def streamed_step(
-    timing: ReplicaTiming, replicas: int, batch: Batch, stream: Stream, piece_s: float, sync_s: float
+    timing: ReplicaTiming, replicas: int, batch: ResponseBatch, stream: StreamLimits, piece_s: float, sync_s: float
 ) -> StreamedStep:
     """Simulate some steps and average those after the first three.
 
@@ -84,7 +84,7 @@ class _Rollout:
     response's start plus the response's length.
     """
 
-    def __init__(self, batch: Batch, stream: Stream, rates_s: list[float]) -> None:
+    def __init__(self, batch: ResponseBatch, stream: StreamLimits, rates_s: list[float]) -> None:
         self.now_s = 0.0
         self._batch, self._rates_s, self._at_once = batch, rates_s, stream.at_once
         self._allowed = int(batch.prompts * (1 + stream.ahead))
@@ -135,7 +135,7 @@ class _Rollout:
             self._since_sync += 1
 
 
-def _seconds_per_token(timing: ReplicaTiming, replicas: int, batch: Batch, at_once: int) -> list[float]:
+def _seconds_per_token(timing: ReplicaTiming, replicas: int, batch: ResponseBatch, at_once: int) -> list[float]:
     """Return the seconds of a decode step, by the number of unfinished responses on all replicas.
 
     The contexts are taken at half of their final length.

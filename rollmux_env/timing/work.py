@@ -20,7 +20,7 @@ SETTINGS = ("responses", "prompt_tokens", "response_tokens", "cap", "updates")
 
 
 @dataclass(frozen=True)
-class Work(Checked):
+class IterationWork(Checked):
     """An iteration of an RL job.
 
     Attributes:
@@ -77,13 +77,13 @@ class Work(Checked):
         return self.prompt_tokens + self.cap
 
 
-def make_work(model: str, staleness: int, settings: Iterable[str]) -> Work:
+def make_work(model: str, staleness: int, settings: Iterable[str]) -> IterationWork:
     """Build the work of an iteration from the options of a command.
 
     Args:
         model: Size name, or the path of a `config.json`.
         staleness: Largest number of versions by which the weights that sampled a response may be old.
-        settings: Texts `key=value` for the other fields of `Work` that are counts.
+        settings: Texts `key=value` for the other fields of `IterationWork` that are counts.
 
     Raises:
         InputError: If the model or a key is unknown, or a value is out of range.
@@ -94,7 +94,7 @@ def make_work(model: str, staleness: int, settings: Iterable[str]) -> Work:
             raise InputError(f"--set {key}: {not_one_of(key, SETTINGS)}")
         values[key] = parse_value(text)
     try:
-        return Work(model_shape(model), staleness=staleness, **values)
+        return IterationWork(model_shape(model), staleness=staleness, **values)
     except InputError as error:
         raise InputError(_at_option(str(error))) from None
 

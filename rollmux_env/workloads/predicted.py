@@ -18,7 +18,7 @@ from rollmux_env.timing.calibration import ROLLMUX
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.rollouts import Responses
-from rollmux_env.timing.shapes import Nodes, PhaseTime, parallelisms, rollout_time, training_time
+from rollmux_env.timing.shapes import PhaseTime, PoolNodes, parallelisms, rollout_time, training_time
 from rollmux_env.timing.weights import sync_s
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads.catalogue import ROLLOUT_POOL, TRAINING_POOL
@@ -59,10 +59,10 @@ def _type_of(job: Job) -> tuple[str, int]:
     return (kind[1], 1024 * int(kind[2])) if kind else ("7B", 8192)
 
 
-def _nodes(name: str, pool: Pool, number: int) -> Nodes:
+def _nodes(name: str, pool: Pool, number: int) -> PoolNodes:
     if pool.gpu not in GPUS:
         raise InputError(f"third_pool.pool.gpu: {not_one_of(pool.gpu, GPUS)}")
-    return Nodes(name, achieved(pool.gpu, GPUS[pool.gpu], ROLLMUX), number, pool.gpus_per_node)
+    return PoolNodes(name, achieved(pool.gpu, GPUS[pool.gpu], ROLLMUX), number, pool.gpus_per_node)
 
 
 @cache

@@ -118,7 +118,7 @@ def _begin(file: Path, options: RunOptions) -> str:
     from contextlib import nullcontext
 
     from policies.dispatch import make_dispatch
-    from policies.placement.baselines import Colocated
+    from policies.placement.baselines import ColocatedJobs
     from policies.registry import make_runnable
     from rollmux_env.errors import InputError
     from rollmux_env.report.folder import make_folder
@@ -127,7 +127,7 @@ def _begin(file: Path, options: RunOptions) -> str:
     jobs, out = load_jobs(file), options.out
     if elsewhere := next((job.id for job in jobs.jobs if job.is_attached), None):
         raise InputError(f"{file}: job {elsewhere}: `rollmux serve` and `rollmux submit` are for attached jobs and commands")
-    in_turn = isinstance(make_runnable(options.policy, options.seed), Colocated)
+    in_turn = isinstance(make_runnable(options.policy, options.seed), ColocatedJobs)
     if in_turn and (stale := next((number for number, job in enumerate(jobs.jobs) if job.staleness), None)) is not None:
         where = f"{file}: jobs[{stale}].staleness"
         raise InputError(f"{where}: does not go with --policy colocated, where phases take turns on one pool")

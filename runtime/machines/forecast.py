@@ -26,7 +26,7 @@ from rollmux_env.timing.hardware import hardware
 from rollmux_env.timing.models import ModelShape, model_shape, shape_of
 from rollmux_env.timing.replica import Parallelism
 from rollmux_env.timing.rollouts import Responses
-from rollmux_env.timing.shapes import Nodes, rollout_time, training_time
+from rollmux_env.timing.shapes import PoolNodes, rollout_time, training_time
 from rollmux_env.validation_errors import one_line
 from runtime.checkpoints import CHECKPOINTS
 from runtime.engines.memory import ModelSize, SamplingMemory, sampling_memory
@@ -377,7 +377,7 @@ class _Estimate:
         """
         if not self._gpus:
             raise InputError("a CPU is not in the catalogue")
-        gpus = Nodes(self._side, hardware(self._pool.gpu, self._folder), number, self._gpus)
+        gpus = PoolNodes(self._side, hardware(self._pool.gpu, self._folder), number, self._gpus)
         tensor = self._spec.rollout.tensor_parallel if self._side == "rollout" else 1
         parallelism = Parallelism(tensor, 1, max(1, gpus.devices // tensor))
         settings = self._spec.algorithm

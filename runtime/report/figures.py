@@ -11,7 +11,7 @@ from rollmux_env.cluster.demand import solo_usd_per_hour
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.keys.unsupported import queue_key
 from rollmux_env.replay.metrics import charged_usd_per_hour
-from rollmux_env.report.lanes import POOLS, Lane, follow, shares
+from rollmux_env.report.lanes import POOLS, NodeUse, follow, shares
 from runtime.journal.record import RunRecord
 from runtime.journal.write import state_of
 from runtime.placement_spans import spans_of
@@ -53,7 +53,7 @@ def _span(record: RunRecord) -> tuple[float, float]:
     return min(admitted, default=0.0), max([*last, *(event.at_s for event in record.log[-1:])], default=0.0)
 
 
-def _pool(record: RunRecord, lanes: Sequence[Lane], pool: str, span_s: tuple[float, float]) -> dict[str, float] | None:
+def _pool(record: RunRecord, lanes: Sequence[NodeUse], pool: str, span_s: tuple[float, float]) -> dict[str, float] | None:
     """Return the shares of the pool's provisioned node-seconds."""
     split = shares(record.phase_runs(), [lane for lane in lanes if lane.pool == pool], *span_s)
     return split._asdict() if split else None
@@ -96,7 +96,7 @@ def _dollars_of(record: RunRecord, job_id: str, charged: Mapping[str, float]) ->
     return {"usd_per_hour": charged.get(job_id), "usd_per_hour_solo": solo}
 
 
-def _lane_usd(record: RunRecord, lane: Lane) -> float:
+def _lane_usd(record: RunRecord, lane: NodeUse) -> float:
     """Return the price of a node for the time in which it was provisioned, in $."""
     return (lane.until_s - lane.from_s) / 3600 * record.started.cluster.pools[lane.owner].usd_per_node_hour
 

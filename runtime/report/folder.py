@@ -9,7 +9,7 @@ from typing import Any
 
 from rollmux_env.files import make_private, private_folder, write_whole
 from rollmux_env.report.gantt import gantt_png
-from rollmux_env.report.lanes import Lane, follow
+from rollmux_env.report.lanes import NodeUse, follow
 from rollmux_env.report.perfetto import JobSlice, trace_json
 from rollmux_env.report.results import to_json
 from runtime.journal.facts import LEASE, Assigned
@@ -67,18 +67,18 @@ def gantt_of(record: RunRecord) -> bytes | None:
     return gantt_png(phases, lanes, best.from_s, until_s, title)
 
 
-def leased(record: RunRecord) -> list[Lane]:
+def leased(record: RunRecord) -> list[NodeUse]:
     """Return the lanes of nodes that were lent to jobs for their profiles."""
     open_leases: dict[str, tuple[str, int, float]] = {}
-    lanes: list[Lane] = []
+    lanes: list[NodeUse] = []
     last_s = max([record.ended.at_s if record.ended else 0.0, *(part.end_s for part in record.phases)])
     for fact in record.assigned:
         if fact.node in open_leases:
             pool, number, since_s = open_leases.pop(fact.node)
-            lanes.append(Lane(LEASE, pool, number, since_s, fact.at_s))
+            lanes.append(NodeUse(LEASE, pool, number, since_s, fact.at_s))
         if isinstance(fact, Assigned) and fact.group == LEASE:
             open_leases[fact.node] = (fact.pool, fact.number, fact.at_s)
-    return lanes + [Lane(LEASE, pool, number, since_s, last_s) for pool, number, since_s in open_leases.values()]
+    return lanes + [NodeUse(LEASE, pool, number, since_s, last_s) for pool, number, since_s in open_leases.values()]
 
 
 def write_events(folder: Path, record: RunRecord) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rollmux_env.cluster.demand import demand_of
-from rollmux_env.report.lanes import POOLS, Lane, shares
+from rollmux_env.report.lanes import POOLS, NodeUse, shares
 from runtime.journal.record import RunRecord
 from runtime.report.jobs import job_ids, mean, solo_seconds
 
@@ -46,7 +46,7 @@ def shared_times(record: RunRecord) -> list[SharedTime]:
     return times
 
 
-def throughput(record: RunRecord, lanes: Sequence[Lane]) -> dict[str, float | None] | None:
+def throughput(record: RunRecord, lanes: Sequence[NodeUse]) -> dict[str, float | None] | None:
     """Return the work per provisioned node-hour against solo disaggregation, or None unless every job that ran was measured alone.
 
     An iteration of a job is worth the node-seconds that it costs alone on its own nodes. `gain` is the worth of the shared times of
@@ -92,7 +92,7 @@ def _worth(record: RunRecord) -> dict[str, float] | None:
     return worth or None
 
 
-def group_figures(record: RunRecord, lanes: Sequence[Lane], shared: SharedTime) -> dict[str, Any]:
+def group_figures(record: RunRecord, lanes: Sequence[NodeUse], shared: SharedTime) -> dict[str, Any]:
     """Return the figures of a group in its shared time: seconds of an iteration by job, and shares of its node-seconds by pool.
 
     Args:
@@ -137,7 +137,7 @@ def _progress(record: RunRecord, job_id: str, from_s: float, until_s: float) -> 
 
 
 def _provisioned(
-    lanes: Iterable[Lane], group: int | None = None, from_s: float = float("-inf"), until_s: float = float("inf")
+    lanes: Iterable[NodeUse], group: int | None = None, from_s: float = float("-inf"), until_s: float = float("inf")
 ) -> float:
     """Return the node-seconds of lanes between two times."""
     return sum(

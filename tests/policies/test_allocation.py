@@ -14,21 +14,21 @@ from ruamel.yaml import YAML
 from policies.allocation import ALLOCATION, make_allocator
 from policies.allocation.hex import bisections
 from policies.allocation.plan_table import PlanTable
-from policies.allocation.plans import Kind, rollout_plan
+from policies.allocation.plans import ReplicaKind, rollout_plan
 from rollmux_env.errors import InputError
 from rollmux_env.timing.allocated_job import allocated_scenario
-from rollmux_env.timing.allocation import Budget
+from rollmux_env.timing.allocation import GpuBudget
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.stages import Replica
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.work import IterationWork
 from runtime.jobs.spec import job_of
 from tests.conftest import Command
 
 H800, H20 = "H800-areal-hex", "H20-areal-hex"
-SMALL = Work(SHAPES["1.5B"], 256)
+SMALL = IterationWork(SHAPES["1.5B"], 256)
 
 kinds = st.builds(
-    lambda gpus, batch, rate: Kind(Replica((), batch), gpus, rate),
+    lambda gpus, batch, rate: ReplicaKind(Replica((), batch), gpus, rate),
     st.sampled_from([(1, 0), (0, 1), (2, 0), (0, 2), (1, 1), (4, 0)]),
     st.integers(1, 8),
     st.floats(0.1, 10),
@@ -37,7 +37,7 @@ kinds = st.builds(
 
 @given(st.lists(kinds, min_size=1, max_size=3), st.integers(0, 3), st.integers(0, 3), st.integers(1, 12))
 @settings(max_examples=40)
-def test_the_rollout_program_equals_brute_force(some: list[Kind], first: int, second: int, in_flight: int) -> None:
+def test_the_rollout_program_equals_brute_force(some: list[ReplicaKind], first: int, second: int, in_flight: int) -> None:
     best = 0.0
     for numbers in product(range(4), repeat=len(some)):
         used = [sum(y * kind.gpus[k] for y, kind in zip(numbers, some, strict=True)) for k in range(2)]
@@ -49,7 +49,7 @@ def test_the_rollout_program_equals_brute_force(some: list[Kind], first: int, se
 
 
 def test_the_yardstick_is_the_best_of_all_pairs_of_plans() -> None:
-    budget = Budget({H800: 3, H20: 2}, 2)
+    budget = GpuBudget({H800: 3, H20: 2}, 2)
     table = PlanTable(SMALL, budget)
     every = [found.iteration_s for timed in table.plans if (found := table.complete(timed)) is not None]
     assert len(every) > 5
@@ -59,17 +59,17 @@ def test_the_yardstick_is_the_best_of_all_pairs_of_plans() -> None:
 @given(st.integers(1, 5), st.integers(1, 5), st.sampled_from([0, 2]), st.booleans())
 @settings(max_examples=12)
 def test_more_gpus_are_never_slower(first: int, second: int, staleness: int, which: bool) -> None:
-    work = Work(SHAPES["1.5B"], 256, staleness=staleness)
+    work = IterationWork(SHAPES["1.5B"], 256, staleness=staleness)
     divide = make_allocator("exhaustive")
-    less = divide(work, Budget({H800: first, H20: second})).iteration_s
-    more = divide(work, Budget({H800: first + which, H20: second + (not which)})).iteration_s
+    less = divide(work, GpuBudget({H800: first, H20: second})).iteration_s
+    more = divide(work, GpuBudget({H800: first + which, H20: second + (not which)})).iteration_s
     assert more <= less * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("counts", [(8, 8), (16, 8), (16, 16)])
 @pytest.mark.parametrize(("size", "staleness"), [("7B", 4), ("14B", 0)])
 def test_hex_is_within_three_percent_of_the_yardstick(counts: tuple[int, int], size: str, staleness: int) -> None:
-    work, budget = Work(SHAPES[size], staleness=staleness), Budget({H800: counts[0], H20: counts[1]})
+    work, budget = IterationWork(SHAPES[size], staleness=staleness), GpuBudget({H800: counts[0], H20: counts[1]})
     best, found = (make_allocator(name)(work, budget).iteration_s for name in ("exhaustive", "hex"))
     assert best <= found * (1 + 1e-5)
     assert found <= 1.03 * best
@@ -77,7 +77,7 @@ def test_hex_is_within_three_percent_of_the_yardstick(counts: tuple[int, int], s
 
 @pytest.mark.parametrize("name", ALLOCATION)
 def test_an_allocation_stays_within_its_budget_and_memory_and_is_the_same_again(name: str) -> None:
-    work, budget = Work(SHAPES["7B"], 512, staleness=1), Budget({H800: 8, H20: 8})
+    work, budget = IterationWork(SHAPES["7B"], 512, staleness=1), GpuBudget({H800: 8, H20: 8})
     allocation = make_allocator(name)(work, budget)
     for gpu, count in budget.gpus.items():
         assert (
@@ -91,14 +91,14 @@ def test_an_allocation_stays_within_its_budget_and_memory_and_is_the_same_again(
 
 
 def test_more_staleness_never_makes_an_iteration_longer() -> None:
-    budget = Budget({H800: 4, H20: 4})
-    seconds = [make_allocator("exhaustive")(Work(SHAPES["7B"], 64, staleness=e), budget).iteration_s for e in (0, 1, 2, 4)]
+    budget = GpuBudget({H800: 4, H20: 4})
+    seconds = [make_allocator("exhaustive")(IterationWork(SHAPES["7B"], 64, staleness=e), budget).iteration_s for e in (0, 1, 2, 4)]
     assert all(later <= earlier * (1 + 1e-5) for earlier, later in pairwise(seconds))
     assert seconds[1] < 0.9 * seconds[0]
 
 
 def test_a_bisection_is_found_in_every_window_that_discrete_gpus_can_meet() -> None:
-    graph = bisections(Budget({H800: 8, H20: 8}))
+    graph = bisections(GpuBudget({H800: 8, H20: 8}))
     assert len(graph.counts) == 9 * 9 - 2
     for gamma in (0.1, 0.3, 0.5, 0.7, 0.9):
         for weight in (0.0, 0.5):
@@ -138,13 +138,13 @@ def test_the_command_prints_the_plan(command: Command) -> None:
 
 def test_a_budget_that_holds_no_plan_is_refused() -> None:
     with pytest.raises(InputError, match="beside it"):
-        PlanTable(Work(SHAPES["1.5B"], 64), Budget({H800: 1}))
+        PlanTable(IterationWork(SHAPES["1.5B"], 64), GpuBudget({H800: 1}))
 
 
 @pytest.mark.parametrize("staleness", [0, 4])
 def test_a_plan_becomes_a_job_whose_iteration_it_is_and_other_budgets_its_shapes(staleness: int) -> None:
-    work = Work(SHAPES["7B"], 1024, staleness=staleness)
-    plans = [make_allocator("hex")(work, Budget(gpus)) for gpus in ({"H800": 8, "H20": 16}, {"H800": 16, "H20": 32})]
+    work = IterationWork(SHAPES["7B"], 1024, staleness=staleness)
+    plans = [make_allocator("hex")(work, GpuBudget(gpus)) for gpus in ({"H800": 8, "H20": 16}, {"H800": 16, "H20": 32})]
     scenario = allocated_scenario("7B", plans)
     (job,) = scenario.jobs
     assert [pool.gpu for pool in scenario.cluster.pools.values()] == ["H20", "H800"]

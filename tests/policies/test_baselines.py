@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.baselines import Colocated, MostIdle, Random, Solo, idle_share
+from policies.placement.baselines import ColocatedJobs, MostIdle, Random, Solo, idle_share
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.cluster.apply import apply
@@ -63,7 +63,7 @@ def test_a_stale_job_does_not_go_where_its_phases_would_take_turns() -> None:
     stream = scenario({**phases(100, 50), "staleness": 1})
     assert metrics(replay(stream, Solo(), check=True)).work_h == pytest.approx(1e4 / 3600), "100 s an iteration, and 100 alone"
     with pytest.raises(InputError, match=r"^job j0: staleness: does not go with --policy colocated"):
-        replay(stream, Colocated())
+        replay(stream, ColocatedJobs())
     with pytest.raises(InputError, match=r"^job j0: staleness: does not go with --policy naive"):
         replay_unordered(stream, Solo())
 
@@ -71,7 +71,7 @@ def test_a_stale_job_does_not_go_where_its_phases_would_take_turns() -> None:
 def test_colocated_runs_both_phases_on_training_nodes_alone() -> None:
     block = {"colocated": {"nodes": 2, "rollout_s": 60, "training_s": 40}}
     stream = scenario({**phases(30, 20), **block, "sync_s": 50})
-    found = metrics(replay(stream, Colocated(), check=True))
+    found = metrics(replay(stream, ColocatedJobs(), check=True))
     assert found.peak_gpus == {"rollout": 0, "training": 16}
     assert found.cost_usd == pytest.approx(2 * 32 * 1e4 / 3600)
     assert found.slowdown["j0"] == pytest.approx(1.0), "100 s an iteration, and 30 + 20 + 50 alone"
@@ -80,7 +80,7 @@ def test_colocated_runs_both_phases_on_training_nodes_alone() -> None:
 
 def test_colocated_without_a_block_takes_the_phases_as_they_are_and_can_break_an_slo() -> None:
     block = {"colocated": {"nodes": 1, "rollout_s": 200, "training_s": 20}}
-    found = metrics(replay(scenario(phases(30, 20), {**phases(30, 20), **block}), Colocated(), check=True))
+    found = metrics(replay(scenario(phases(30, 20), {**phases(30, 20), **block}), ColocatedJobs(), check=True))
     assert found.slowdown == pytest.approx({"j0": 1.0, "j1": 4.4})
     assert found.slo_attainment == 0.5
 
@@ -88,7 +88,7 @@ def test_colocated_without_a_block_takes_the_phases_as_they_are_and_can_break_an
 def test_colocated_that_can_never_fit_is_bad_input() -> None:
     block = {"colocated": {"nodes": 3, "rollout_s": 60, "training_s": 40}}
     with pytest.raises(InputError, match=r"j0: colocated\.nodes: 3 nodes"):
-        replay(scenario({**phases(30, 20), **block}, training={"max_nodes": 2}), Colocated())
+        replay(scenario({**phases(30, 20), **block}, training={"max_nodes": 2}), ColocatedJobs())
 
 
 def test_nobody_joins_a_colocated_jobs_nodes() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from policies.placement.chains import Chain, Rows, best_chain, best_rows, joint_search
+from policies.placement.chains import Chain, NextSteps, best_chain, best_rows, joint_search
 from policies.placement.learned import Learned
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Placement
@@ -37,14 +37,16 @@ def test_a_group_that_is_opened_is_kept_until_others_have_joined_it(opens: bool,
         apply(state, Admitted(0.0, job.id, Placement(None, (), 1, 1)))
     ids = [job.id for job in jobs]
 
-    def look_up(now: State) -> Rows:
+    def look_up(now: State) -> NextSteps:
         moved = {job_id for job_id in ids if now.group_of(job_id).id >= len(ids)}
         free = [job_id for job_id in ids if job_id not in moved]
         worths = [0.0] + [
             (10.0 if moved == {ids[0]} and job_id == ids[1] else -2.0 if job_id == ids[0] else -1.0) for job_id in free
         ]
         plans: list[Plan] = [(), *(alone(now, job_id) for job_id in free)]
-        return Rows(plans, np.array(worths, dtype=np.float32), np.array([False, *(opens and job_id == ids[0] for job_id in free)]))
+        return NextSteps(
+            plans, np.array(worths, dtype=np.float32), np.array([False, *(opens and job_id == ids[0] for job_id in free)])
+        )
 
     later = state.copy()
     later.now_s = 1e6

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from policies.placement.baselines import Solo
 from policies.placement.gavel import Gavel
-from policies.placement.gavel.worker_sets import Allocation, Kind, allocate, fastest_mode, kinds_for, nodes_of
+from policies.placement.gavel.worker_sets import WorkerSetAllocation, WorkerSetKind, allocate, fastest_mode, kinds_for, nodes_of
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
@@ -36,17 +36,17 @@ def scenario(*jobs: Mapping[str, object], rollout: Pool = None, training: Pool =
     return parse_scenario({"version": 1, "cluster": cluster, "jobs": [{"id": f"j{k}", **job, **j} for k, j in enumerate(jobs)]})
 
 
-def solved(stream: Scenario, training_slowdown: float | None = None) -> Allocation:
+def solved(stream: Scenario, training_slowdown: float | None = None) -> WorkerSetAllocation:
     found = allocate(stream.jobs, stream.cluster, training_slowdown)
     assert found is not None
     return found
 
 
-def usd_per_hour(found: Allocation) -> int:
+def usd_per_hour(found: WorkerSetAllocation) -> int:
     return 8 * found.nodes["rollout"] + 32 * found.nodes["training"]
 
 
-def speed(found: Allocation, job_id: str, solo_s: float = 100) -> float:
+def speed(found: WorkerSetAllocation, job_id: str, solo_s: float = 100) -> float:
     return sum(
         time_share.share * solo_s / time_share.mode.iteration_s for time_share in found.time_shares() if time_share.job_id == job_id
     )
@@ -94,7 +94,7 @@ def test_rollout_nodes_that_can_train_are_a_third_type() -> None:
 def test_a_job_runs_on_any_set_that_holds_it_and_trains_on_all_of_it() -> None:
     job = scenario({"training": {"worst_case_s": 40, "by_nodes": {2: 25}}, "colocated": SLOW, "sync_s": 5}).jobs[0]
     cluster, sets = scenario({}).cluster, [(1, 1), (1, 2), (2, 3), (0, 1), (1, 0)]
-    times = {nodes: fastest_mode(job, Kind(*nodes, "rollout", "training"), cluster, None) for nodes in sets}
+    times = {nodes: fastest_mode(job, WorkerSetKind(*nodes, "rollout", "training"), cluster, None) for nodes in sets}
     assert {shape[:2]: mode and mode.iteration_s for shape, mode in times.items()} == {
         (1, 1): 105, (1, 2): 90, (2, 3): 90, (0, 1): 1000, (1, 0): None,
     }  # fmt: skip

@@ -13,7 +13,7 @@ from policies.network import Oracle, RFabric, Static, make_network
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.network.play import Forecast, Hour, draw_hour, play
-from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, Step
+from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricStep
 from tests.oracle.draw import examples
 
 SHORT = st.integers(0, 12).map(float)
@@ -22,7 +22,7 @@ SHORT = st.integers(0, 12).map(float)
 @st.composite
 def hours(draw: st.DrawFn, updates: int = 1, iterations: int = 2, exact: bool = False) -> Hour:
     """Two topologies or three; what happens is what was expected where `exact`, else anything."""
-    steps = tuple(Step(kind, draw(SHORT), draw(SHORT)) for kind in [*[PIPELINE, GRADIENTS] * updates, WEIGHTS])
+    steps = tuple(FabricStep(kind, draw(SHORT), draw(SHORT)) for kind in [*[PIPELINE, GRADIENTS] * updates, WEIGHTS])
     width = draw(st.integers(2, 3))
     seconds = np.array(draw(st.lists(st.lists(SHORT, min_size=width, max_size=width), min_size=3, max_size=3)))
     forecast = Forecast(steps, draw(SHORT), seconds, draw(SHORT))
@@ -80,7 +80,7 @@ def test_where_forecasts_hold_rfabric_is_never_late_and_never_behind_static(hour
 def test_by_hand() -> None:
     """Topology 0 is for the pipeline, 1 for gradients. There is slack for a switch of 2 s before gradients, and not before the
     pipeline: so a switch there holds for both, and pays only if both together are shorter."""
-    steps = (Step(PIPELINE, 1.0, 0.0), Step(GRADIENTS, 3.0, 0.0), Step(WEIGHTS, 0.0, 0.0))
+    steps = (FabricStep(PIPELINE, 1.0, 0.0), FabricStep(GRADIENTS, 3.0, 0.0), FabricStep(WEIGHTS, 0.0, 0.0))
     forecast = Forecast(steps, 0.0, np.array([[2.0, 4.0], [9.0, 3.0], [1.0, 1.0]]), 2.0)
     hour = Hour(forecast, np.array([[1.0, 3.0, 0.0]]), np.zeros((1, 3)), np.array([0.0]))
     assert Static().first(forecast) == 1 and play(hour, Static()).seconds == 12
@@ -90,7 +90,7 @@ def test_by_hand() -> None:
 
 
 def test_the_same_seed_draws_the_same_hour() -> None:
-    forecast = Forecast((Step(PIPELINE, 1.0, 2.0), Step(WEIGHTS, 0.5, 0.0)), 3.0, np.ones((3, 2)), 0.1)
+    forecast = Forecast((FabricStep(PIPELINE, 1.0, 2.0), FabricStep(WEIGHTS, 0.5, 0.0)), 3.0, np.ones((3, 2)), 0.1)
     one, other, third = (draw_hour(forecast, 9.0, 5, 0.1, seed) for seed in (4, 4, 5))
     assert play(one, RFabric()).seconds == play(other, RFabric()).seconds != play(third, RFabric()).seconds
     assert draw_hour(forecast, 9.0, 5, 0.0, 4).before_s.tolist() == [[1.0, 0.5]] * 5

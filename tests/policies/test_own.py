@@ -21,7 +21,7 @@ from rollmux_env.bench.suites.fabric import fabric_rows
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.network.play import Forecast, Hour, draw_hour, play
-from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, Step
+from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricStep
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming
@@ -232,7 +232,7 @@ def test_an_own_rollout_policy_plays_in_the_environment(tmp_path: Path, monkeypa
 
 
 def hour() -> Hour:
-    steps = tuple(Step(kind, 1.0, 1.0) for kind in (PIPELINE, GRADIENTS, WEIGHTS))
+    steps = tuple(FabricStep(kind, 1.0, 1.0) for kind in (PIPELINE, GRADIENTS, WEIGHTS))
     return draw_hour(Forecast(steps, 1.0, np.array([[3.0, 1.0], [1.0, 3.0], [2.0, 2.0]]), 0.5), 1.0, 2, 0.1, 0)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.optimal import Optimal
-from policies.placement.planned import Batch, Observer
+from policies.placement.planned import ObservedIterations, Observer
 from policies.placement.regroup import Regroup, create_group, join
 from rollmux_env.bench.streams import drifting, with_actual, workload
 from rollmux_env.cluster.apply import apply
@@ -196,7 +196,7 @@ def test_observations_are_batch_means_without_what_a_move_cut_short() -> None:
     """Both phases of a take half the worst case, then, from iteration 20 on, twice. It is moved at 250, within an iteration."""
     halved = [{"iteration": 0, "rollout": 0.5, "training": 0.5}, {"iteration": 20, "rollout": 2, "training": 2}]
     jobs = [make_job("a", 10, 8, slo=9, iterations=60, drift=halved), make_job("b", 10, 10, slo=9, iterations=200)]
-    seen: list[tuple[float, Batch]] = []
+    seen: list[tuple[float, ObservedIterations]] = []
 
     class Looks:
         keeps_slo = False

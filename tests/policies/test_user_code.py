@@ -22,7 +22,7 @@ from policies.rollout import make_rollout
 from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.errors import DEBUG, InputError, PlanError
 from rollmux_env.network.play import Forecast, draw_hour, play
-from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, Step
+from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricStep
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.scenario import load_scenario
 from rollmux_env.user_code import is_users
@@ -357,7 +357,7 @@ def test_policies_of_the_other_kinds_are_programs_too(capsys: pytest.CaptureFixt
         run_task(make_policy, Task("solo", 0, scenario, make_dispatch("program:Choosing")))
     with pytest.raises(PlanError, match=r"^the rollout policy raised SystemExit: 5 in act \(program\.py, line \d+\)$"):
         JobRollouts(SETTING, make_rollout("program:Launching"), 0).next()
-    steps = tuple(Step(kind, 1.0, 1.0) for kind in (PIPELINE, GRADIENTS, WEIGHTS))
+    steps = tuple(FabricStep(kind, 1.0, 1.0) for kind in (PIPELINE, GRADIENTS, WEIGHTS))
     hour = draw_hour(Forecast(steps, 1.0, np.array([[3.0, 1.0]] * 3), 0.5), 1.0, 2, 0.1, 0)
     with pytest.raises(PlanError, match=r"^the network policy raised SystemExit: 6 in first \(program\.py, line \d+\)$"):
         play(hour, make_network("program:Setting"))

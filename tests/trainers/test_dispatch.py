@@ -16,7 +16,7 @@ from trainers.checkpoint import load_state, state_of
 from trainers.config import check_config, read_config
 from trainers.problem import make_problem
 from trainers.runs import find_references
-from trainers.train import BEST, Run, train
+from trainers.train import BEST, TrainingRun, train
 
 SMALL = {
     "steps": 8192,
@@ -33,7 +33,7 @@ def test_a_short_run_beats_round_robin_and_its_file_does_so_in_the_event_replay(
     config = check_config(SMALL, "small")
     problem: Any = make_problem(config.environment, "small")
     references = find_references(problem, config.evaluation, tmp_path / "references.json", lambda _: None)
-    curve = train(Run(config, problem, references, 0, tmp_path, lambda *_: None))
+    curve = train(TrainingRun(config, problem, references, 0, tmp_path, lambda *_: None))
     best = max(curve, key=lambda found: found["return"])
     assert best["return"] > 0 and best["dollars_over_round-robin"] < 0.95
     dispatch = make_dispatch(f"learned:{tmp_path / BEST}")

@@ -16,7 +16,7 @@ from tests.trainers.going_on import check_going_on
 from trainers.config import check_config
 from trainers.problem import make_problem
 from trainers.runs import find_references
-from trainers.train import BEST, Run, train
+from trainers.train import BEST, TrainingRun, train
 from trainers.vec_env import play
 
 SMALL = {
@@ -35,7 +35,7 @@ def test_a_short_run_leaves_a_policy_that_plays_as_it_was_evaluated(tmp_path: Pa
     problem: Any = make_problem(config.environment, "small")
     references = find_references(problem, config.evaluation, tmp_path / "references.json", lambda _: None)
     assert references["plain"] == pytest.approx(1)
-    curve = train(Run(config, problem, references, 0, tmp_path, lambda *_: None))
+    curve = train(TrainingRun(config, problem, references, 0, tmp_path, lambda *_: None))
     best = max(curve, key=lambda found: found["return"])
     env = problem.environment(4, autoreset=False)
     played = play(env, range(1000, 1004), PolicyAgent(f"learned:{tmp_path / BEST}", env).actions)
@@ -52,7 +52,7 @@ def test_what_a_network_learns_of_rewards_it_reads_in_the_bench_too(tmp_path: Pa
     config = check_config(SMALL | {"environment": {"name": "rollout", "rollouts": 1, "rewards": True}, "steps": 256}, "small")
     problem: Any = make_problem(config.environment, "small")
     references = find_references(problem, config.evaluation, tmp_path / "references.json", lambda _: None)
-    train(Run(config, problem, references, 0, tmp_path, lambda *_: None))
+    train(TrainingRun(config, problem, references, 0, tmp_path, lambda *_: None))
     env = problem.environment(2, autoreset=False)
     play(env, range(1000, 1002), PolicyAgent(f"learned:{tmp_path / BEST}", env).actions)
     setting = problem.generator.case(1000).setting

@@ -26,7 +26,7 @@ from tests.conftest import Command
 from trainers.checkpoint import read_checkpoint
 from trainers.config import read_config
 from trainers.problem import Figures, make_problem
-from trainers.train import BEST, CHECKPOINT, Run, train
+from trainers.train import BEST, CHECKPOINT, TrainingRun, train
 from trainers.vec_env import Observation, play
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,7 @@ class Stopped(Exception):
     pass
 
 
-def run_of(folder: Path, changes: Sequence[str], stop_at: int | None = None) -> Run:
+def run_of(folder: Path, changes: Sequence[str], stop_at: int | None = None) -> TrainingRun:
     config = read_config("toy", changes)
     folder.mkdir(exist_ok=True)
     no_references: Figures = {}
@@ -62,7 +62,7 @@ def run_of(folder: Path, changes: Sequence[str], stop_at: int | None = None) -> 
         if stop_at is not None and steps >= stop_at:
             raise Stopped
 
-    return Run(config, make_problem(config.environment, "toy"), no_references, config.seed, folder, tell)
+    return TrainingRun(config, make_problem(config.environment, "toy"), no_references, config.seed, folder, tell)
 
 
 def test_masked_ppo_reaches_the_toys_optimum_and_nothing_random_does(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Source:
+class StreamSource:
     """Streams to learn from.
 
     Attributes:
@@ -126,7 +126,7 @@ class Recipe:
     """
 
     moves: bool
-    sources: tuple[Source, ...]
+    sources: tuple[StreamSource, ...]
     teacher: str = LOOKAHEAD
     rounds: int = 5
     horizon_h: float = 24.0
@@ -151,17 +151,17 @@ _WORTH: dict[str, Any] = {
     "reluctance": 0.03,
 }
 _PLACES = (
-    *(Source(name, streams, options) for name in ("production", "mixed") for streams, options in ((60, {}), (30, _FIXED))),
-    *(Source(name, 12, options) for name in ("production", "mixed") for options in (_TIGHT, {**_TIGHT, **_FIXED})),
-    *(Source(name, 12) for name in ("balanced", "rollout-heavy", "train-heavy")),
-    Source("production", 12, _LOOSE),
+    *(StreamSource(name, streams, options) for name in ("production", "mixed") for streams, options in ((60, {}), (30, _FIXED))),
+    *(StreamSource(name, 12, options) for name in ("production", "mixed") for options in (_TIGHT, {**_TIGHT, **_FIXED})),
+    *(StreamSource(name, 12) for name in ("balanced", "rollout-heavy", "train-heavy")),
+    StreamSource("production", 12, _LOOSE),
 )
 RECIPES = {
     "admission": Recipe(moves=False, sources=_PLACES),
     "admission-unknown": Recipe(moves=False, sources=_PLACES, rounds=3, known_stays=False),
     "admission-shapes": Recipe(
         moves=False,
-        sources=tuple(Source("production", 120, {**options, "jobs": 40}) for options in (_SHAPES, _EVERY)),
+        sources=tuple(StreamSource("production", 120, {**options, "jobs": 40}) for options in (_SHAPES, _EVERY)),
         rounds=3,
         epochs=20,
         learning_rate=2e-3,
@@ -169,23 +169,23 @@ RECIPES = {
     "moves": Recipe(
         moves=True,
         sources=(
-            *(Source(name, 8, options) for name in ("production", "mixed") for options in ({}, _FIXED)),
-            *(Source("production", 4, options) for options in (_TIGHT, {**_TIGHT, **_FIXED}, _LOOSE)),
+            *(StreamSource(name, 8, options) for name in ("production", "mixed") for options in ({}, _FIXED)),
+            *(StreamSource("production", 4, options) for options in (_TIGHT, {**_TIGHT, **_FIXED}, _LOOSE)),
         ),
         **_WORTH,
     ),
     "moves-shapes": Recipe(
         moves=True,
         sources=(
-            *(Source("production", 5, {**shapes, **options}) for shapes in (_SHAPES, _EVERY) for options in ({}, _FIXED)),
-            *(Source("production", 2, {**shapes, **options}) for shapes in (_SHAPES, _EVERY) for options in (_TIGHT, _LOOSE)),
+            *(StreamSource("production", 5, {**shapes, **options}) for shapes in (_SHAPES, _EVERY) for options in ({}, _FIXED)),
+            *(StreamSource("production", 2, {**shapes, **options}) for shapes in (_SHAPES, _EVERY) for options in (_TIGHT, _LOOSE)),
         ),
         **_WORTH,
     ),
     **{
         teacher: Recipe(
             moves=False,
-            sources=tuple(Source(name, 6, options) for name in ("production", "mixed") for options in ({}, _FIXED)),
+            sources=tuple(StreamSource(name, 6, options) for name in ("production", "mixed") for options in ({}, _FIXED)),
             teacher=teacher,
             rounds=2,
             epochs=20,
@@ -208,7 +208,7 @@ def worth(observation: dict[str, NDArray[Any]]) -> Array:
     return np.clip(np.where(observation["cluster"][:, :1] > 0.5, column("gain"), places), -6, 6)
 
 
-def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
+def collect(source: StreamSource, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
     """Play a source's streams with the current network, or Algorithm 1 if `weights` is None, and label decisions."""
     if recipe.teacher in TEACHERS:
         return _imitated(source, recipe, weights, rng)
@@ -236,11 +236,11 @@ def collect(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rn
     return widened(joined(parts), len(candidate_names(recipe.moves, shapes=True)))
 
 
-def _environment(streams: int, source: Source, recipe: Recipe) -> PlacementVectorEnv:
+def _environment(streams: int, source: StreamSource, recipe: Recipe) -> PlacementVectorEnv:
     return PlacementVectorEnv(streams, source.generator(), moves=recipe.moves, known_stays=recipe.known_stays, autoreset=False)
 
 
-def _imitated(source: Source, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
+def _imitated(source: StreamSource, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
     """Collect the placements of a teacher. The value of its row is 1, that of other rows 0."""
     generator, width = source.generator(), len(candidate_names(recipe.moves))
     examples: list[Example] = []
@@ -299,7 +299,7 @@ def _centred(values: Tensor, known: Tensor) -> Tensor:
     return (values - values.sum(dim=1, keepdim=True) / known.sum(dim=1, keepdim=True).clamp(min=1)).masked_fill(~known, 0.0)
 
 
-def saving(source: Source, recipe: Recipe, weights: dict[str, Array], seeds: Sequence[int]) -> float:
+def saving(source: StreamSource, recipe: Recipe, weights: dict[str, Array], seeds: Sequence[int]) -> float:
     """Return Solo-D's dollars over those of the network with greedy choices, mean over streams."""
     env = _environment(len(seeds), source, recipe)
     player = Player(env, weights)

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from policies.placement.gavel.worker_sets import Allocation, allocate, fits, too_many
+from policies.placement.gavel.worker_sets import WorkerSetAllocation, allocate, fits, too_many
 from policies.placement.yardstick import FreelyArranged
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError
@@ -30,7 +30,7 @@ from rollmux_env.scenario import Scenario
 SLACK = 1e-6  # tolerance of shares and speeds: that of the solver, plus shares too small to give out
 
 
-class SharingJobs(FreelyArranged[Allocation]):
+class SharingJobs(FreelyArranged[WorkerSetAllocation]):
     """Running jobs and the worker sets that they share.
 
     Attributes:
@@ -43,16 +43,16 @@ class SharingJobs(FreelyArranged[Allocation]):
 
     def __init__(self, scenario: Scenario, training_slowdown: float | None) -> None:
         super().__init__(State(scenario.cluster))
-        self.allocation = Allocation()
+        self.allocation = WorkerSetAllocation()
         self.relaxed_usd = self.alone_s = self.shared_s = self.held_s = 0.0
         self._slowdown = training_slowdown
         self._rate: dict[str, float] = {}  # iterations per second
 
-    def arrange(self, jobs: Sequence[Job]) -> Allocation | None:
+    def arrange(self, jobs: Sequence[Job]) -> WorkerSetAllocation | None:
         """Return the cheapest worker sets for the jobs, or None if the limits allow none."""
         return allocate(jobs, self.state.cluster, self._slowdown)
 
-    def take(self, arrangement: Allocation | None) -> None:
+    def take(self, arrangement: WorkerSetAllocation | None) -> None:
         """Let the running jobs share these worker sets. With None they keep the current ones.
 
         None is possible even after a departure, because host memory can make a smaller set of jobs harder to place.

@@ -29,7 +29,7 @@ FEASIBILITY = 1e-9  # tolerance of the solver for rows, fractions and whole numb
 
 
 @dataclass(frozen=True)
-class Problem:
+class ProgramInput:
     """Input of the program, for J jobs, K types of worker sets and P pools.
 
     Attributes:
@@ -47,7 +47,7 @@ class Problem:
     nodes_max: Sequence[float]
 
 
-def solve(problem: Problem) -> tuple[Floats, float] | None:
+def solve(problem: ProgramInput) -> tuple[Floats, float] | None:
     """Find the cheapest worker sets, and the fractions with the most throughput on them.
 
     Returns:
@@ -67,7 +67,7 @@ def solve(problem: Problem) -> tuple[Floats, float] | None:
     return np.clip(best[:-types], 0.0, 1.0).reshape(-1, types), dot(usd, relaxed)
 
 
-def _optimum(problem: Problem, cost: Floats, whole: bool = False, sets: Ints | None = None) -> Floats | None:
+def _optimum(problem: ProgramInput, cost: Floats, whole: bool = False, sets: Ints | None = None) -> Floats | None:
     """Minimise a cost over the columns x, row by row, and N. `sets` fixes N. Return None if the program is infeasible."""
     jobs, types, pools = len(problem.least), len(problem.usd_per_hour), len(problem.nodes_max)
     infinite = highspy.kHighsInf

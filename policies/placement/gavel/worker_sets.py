@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.placement.gavel.program import Problem, solve
+from policies.placement.gavel.program import ProgramInput, solve
 from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.kernel.tables import TOLERANCE, Floats
 from rollmux_env.keys.cluster import Cluster
@@ -27,7 +27,7 @@ from rollmux_env.keys.job import Job
 LEAST_SHARE = 1e-8  # share of a set's time below which a share is a rounding error of the solver
 
 
-class Kind(NamedTuple):
+class WorkerSetKind(NamedTuple):
     """A resource type: the nodes of a worker set and the names of their pools, "" for a side without nodes."""
 
     rollout_nodes: int
@@ -59,7 +59,7 @@ class RunMode:
     training_busy_s: float
 
 
-def nodes_of(kind: Kind) -> Counter[str]:
+def nodes_of(kind: WorkerSetKind) -> Counter[str]:
     """Return the nodes of a worker set, by name of the pool."""
     nodes: Counter[str] = Counter()
     nodes[kind.rollout_pool] += kind.rollout_nodes
@@ -67,27 +67,27 @@ def nodes_of(kind: Kind) -> Counter[str]:
     return +nodes
 
 
-def kinds_for(jobs: Sequence[Job], training_slowdown: float | None) -> list[Kind]:
+def kinds_for(jobs: Sequence[Job], training_slowdown: float | None) -> list[WorkerSetKind]:
     """Return the worker sets for the jobs: disaggregated, training nodes alone and, with a slowdown, rollout nodes alone."""
-    types: set[Kind] = set()
+    types: set[WorkerSetKind] = set()
     for job in jobs:
         rollout, training = job.rollout, job.training
-        types.add(Kind(rollout.nodes, training.nodes, rollout.pool, training.pool))
+        types.add(WorkerSetKind(rollout.nodes, training.nodes, rollout.pool, training.pool))
         if job.staleness:
             continue
-        types.add(Kind(0, job.colocated.nodes if job.colocated else training.nodes, "", training.pool))
+        types.add(WorkerSetKind(0, job.colocated.nodes if job.colocated else training.nodes, "", training.pool))
         if training_slowdown is not None:
-            types.add(Kind(rollout.nodes, 0, rollout.pool, ""))
+            types.add(WorkerSetKind(rollout.nodes, 0, rollout.pool, ""))
     return sorted(types)
 
 
-def fastest_mode(job: Job, kind: Kind, cluster: Cluster, training_slowdown: float | None) -> RunMode | None:
+def fastest_mode(job: Job, kind: WorkerSetKind, cluster: Cluster, training_slowdown: float | None) -> RunMode | None:
     """Return the fastest mode of a job on a worker set, or None if it has no mode there or a node has too little memory."""
     modes = [mode for mode in _modes(job, kind, training_slowdown) if fits([mode], kind, cluster)]
     return min(modes, key=lambda mode: mode.iteration_s, default=None)
 
 
-def _modes(job: Job, kind: Kind, training_slowdown: float | None) -> list[RunMode]:
+def _modes(job: Job, kind: WorkerSetKind, training_slowdown: float | None) -> list[RunMode]:
     rollout_nodes = kind.rollout_nodes if kind.rollout_pool == job.rollout.pool else 0
     training_nodes = kind.training_nodes if kind.training_pool == job.training.pool else 0
     rollout, training = job.rollout, job.training
@@ -113,7 +113,7 @@ def _modes(job: Job, kind: Kind, training_slowdown: float | None) -> list[RunMod
     return modes
 
 
-def fits(modes: Sequence[RunMode], kind: Kind, cluster: Cluster) -> bool:
+def fits(modes: Sequence[RunMode], kind: WorkerSetKind, cluster: Cluster) -> bool:
     """Return whether the jobs of these modes can be resident on one worker set together."""
     limits_gb: dict[str, float | None] = {}
     for side, name in (("rollout", kind.rollout_pool), ("training", kind.training_pool)):
@@ -151,7 +151,7 @@ class WorkerSet:
         shares: Shares of the jobs that are resident on the set.
     """
 
-    kind: Kind
+    kind: WorkerSetKind
     shares: list[TimeShare] = field(default_factory=list)
 
     @property
@@ -171,7 +171,7 @@ class WorkerSet:
 
 
 @dataclass(frozen=True)
-class Allocation:
+class WorkerSetAllocation:
     """Worker sets and the jobs resident on each.
 
     Attributes:
@@ -191,13 +191,13 @@ class Allocation:
         """Return all shares, set by set."""
         return [share for one in self.sets for share in one.shares]
 
-    def without(self, job_ids: Collection[str]) -> Allocation:
+    def without(self, job_ids: Collection[str]) -> WorkerSetAllocation:
         """Return the allocation without some jobs and without the sets that become unused."""
         sets = [WorkerSet(one.kind, [share for share in one.shares if share.job_id not in job_ids]) for one in self.sets]
-        return Allocation(tuple(one for one in sets if one.shares), self.relaxed_usd_per_hour)
+        return WorkerSetAllocation(tuple(one for one in sets if one.shares), self.relaxed_usd_per_hour)
 
 
-def allocate(jobs: Sequence[Job], cluster: Cluster, training_slowdown: float | None) -> Allocation | None:
+def allocate(jobs: Sequence[Job], cluster: Cluster, training_slowdown: float | None) -> WorkerSetAllocation | None:
     """Solve the program for some jobs and distribute their shares over worker sets.
 
     Args:
@@ -209,7 +209,7 @@ def allocate(jobs: Sequence[Job], cluster: Cluster, training_slowdown: float | N
         The allocation, or None if `max_nodes` allows none or the first-fit distribution exceeds it.
     """
     if not jobs:
-        return Allocation()
+        return WorkerSetAllocation()
     kinds = kinds_for(jobs, training_slowdown)
     modes = [[fastest_mode(job, kind, cluster, training_slowdown) for kind in kinds] for job in jobs]
     solution = solve(_problem(jobs, kinds, modes, cluster))
@@ -218,17 +218,19 @@ def allocate(jobs: Sequence[Job], cluster: Cluster, training_slowdown: float | N
     fractions, relaxed_usd_per_hour = solution
     columns = zip(kinds, zip(*modes, strict=True), fractions.T, strict=True)
     sets = [one for kind, own, time in columns for one in _fill(kind, jobs, own, time, cluster)]
-    allocation = Allocation(tuple(sets), relaxed_usd_per_hour)
+    allocation = WorkerSetAllocation(tuple(sets), relaxed_usd_per_hour)
     return None if too_many(allocation.nodes, cluster) else allocation
 
 
-def _problem(jobs: Sequence[Job], kinds: Sequence[Kind], modes: Sequence[Sequence[RunMode | None]], cluster: Cluster) -> Problem:
+def _problem(
+    jobs: Sequence[Job], kinds: Sequence[WorkerSetKind], modes: Sequence[Sequence[RunMode | None]], cluster: Cluster
+) -> ProgramInput:
     """Formulate the program for some jobs and the pools that they use."""
     asked = [nodes_of(kind) for kind in kinds]
     pools = {name: pool for name, pool in cluster.pools.items() if any(name in nodes for nodes in asked)}
     nodes = np.array([[one[name] for name in pools] for one in asked], dtype=np.int64)
     iterations = [[job.solo_s / mode.iteration_s if mode else 0.0 for mode in row] for job, row in zip(jobs, modes, strict=True)]
-    return Problem(
+    return ProgramInput(
         speed=np.array(iterations),
         least=np.array([1 / job.slo for job in jobs]),
         nodes=nodes,
@@ -242,7 +244,9 @@ def too_many(nodes: Counter[str], cluster: Cluster) -> list[str]:
     return [name for name, pool in cluster.pools.items() if pool.max_nodes is not None and nodes[name] > pool.max_nodes]
 
 
-def _fill(kind: Kind, jobs: Sequence[Job], modes: Sequence[RunMode | None], time: Floats, cluster: Cluster) -> list[WorkerSet]:
+def _fill(
+    kind: WorkerSetKind, jobs: Sequence[Job], modes: Sequence[RunMode | None], time: Floats, cluster: Cluster
+) -> list[WorkerSet]:
     """Distribute the jobs' fractions of time on one type over worker sets, first fit.
 
     A job uses several sets if none has enough free time. Sets without enough memory for a job are skipped, so there can be more

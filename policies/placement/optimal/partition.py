@@ -58,7 +58,7 @@ def partition(program: Program, cost: Floats, node_limit: int | None, known: Int
     best_parts: list[Partition] = []
     for columns, block in _blocks(program):
         start = None if known is None else np.flatnonzero(np.isin(columns, known))
-        best = _Search(block, cost[columns], node_limit, start).run()
+        best = _BlockSearch(block, cost[columns], node_limit, start).run()
         if best is None:
             return None
         best_parts.append(replace(best, columns=columns[best.columns]))
@@ -112,7 +112,7 @@ class _Branch:
     support: Ints
 
 
-class _Search:
+class _BlockSearch:
     """Branch-and-bound search on the number of training nodes of one block."""
 
     def __init__(self, program: Program, cost: Floats, node_limit: int | None, start: Ints | None) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from rollmux_env.envs.dispatch.types import MIGRATION, Group
+from rollmux_env.envs.dispatch.types import MIGRATION, SimulatedGroup
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.sampling import Durations
 from rollmux_env.rollout.setting import Setting, setting_of
@@ -66,7 +66,7 @@ def _replica_s(timing: ReplicaTiming, setting: Setting, sampled: float, read: fl
     return tokens / batch * timing.step_s + max(memory_s, tokens * timing.sequence_s)
 
 
-def group_usd_per_work_hour(group: Group) -> float:
+def group_usd_per_work_hour(group: SimulatedGroup) -> float:
     """Return a lower bound for the dollars per work-hour of a group under any order of its phases.
 
     It is the optimum of a linear program over the sampled durations: the part of each phase that is done until the horizon, in the
@@ -83,7 +83,7 @@ class _Phases:
     Rows limit the time of each node and of each job, and keep the phases of a job in order.
     """
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: SimulatedGroup) -> None:
         self._cells: list[tuple[int, int, float]] = []
         work_s: list[float] = []
         shared = 1 + group.rollout_nodes  # number of rows for nodes; all training nodes share one

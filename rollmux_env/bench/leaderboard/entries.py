@@ -63,7 +63,7 @@ class StreamResult:
 
 
 @dataclass(frozen=True)
-class Entry:
+class LeaderboardEntry:
     """An entrant's results.
 
     Attributes:
@@ -106,7 +106,7 @@ class TrackScore:
         return self.fresh.mean >= self.fixed.mean - hypot(*widths)
 
 
-def track_score(track: Track, entry: Entry) -> TrackScore | None:
+def track_score(track: Track, entry: LeaderboardEntry) -> TrackScore | None:
     """Return the score of an entry in a track, or None if the entry is not in the track.
 
     An entry that moves jobs is not in a track that allows no moves.
@@ -159,23 +159,23 @@ def _standards(name: str, seed: int, makers: Makers) -> dict[str, Any]:
     return {"sha256": kind.sha256(seed), "reference_usd": reference.usd, "bound_usd": kind.bound(seed, makers)}
 
 
-def entry_of(entrant: Entrant, streams: Iterable[StreamResult], sources: Mapping[str, str]) -> Entry:
+def entry_of(entrant: Entrant, streams: Iterable[StreamResult], sources: Mapping[str, str]) -> LeaderboardEntry:
     """Return the entry of an entrant that was measured on this machine."""
     machine = {"system": platform.platform(), "processors": str(cpu_count()), "python": platform.python_version()}
-    return Entry(VERSION, version("rollmux"), entrant, sources, machine, tuple(streams))
+    return LeaderboardEntry(VERSION, version("rollmux"), entrant, sources, machine, tuple(streams))
 
 
 @cache
-def _adapter() -> TypeAdapter[Entry]:
-    return TypeAdapter(Entry)
+def _adapter() -> TypeAdapter[LeaderboardEntry]:
+    return TypeAdapter(LeaderboardEntry)
 
 
-def entry_json(entry: Entry) -> str:
+def entry_json(entry: LeaderboardEntry) -> str:
     """Return the text of an entry's file."""
     return _adapter().dump_json(entry, indent=1).decode() + "\n"
 
 
-def read_entry(path: Path) -> Entry:
+def read_entry(path: Path) -> LeaderboardEntry:
     """Read the file of an entry.
 
     Raises:

@@ -19,7 +19,7 @@ from rollmux_env.bench.suite import Makers
 from rollmux_env.bench.suites.rollout import with_models
 from rollmux_env.envs.dispatch.generator import RandomGroups
 from rollmux_env.envs.dispatch.replay import figures, replay_group
-from rollmux_env.envs.dispatch.types import Group
+from rollmux_env.envs.dispatch.types import SimulatedGroup
 from rollmux_env.replay.metrics import JobResult, Outcome, outcome
 from rollmux_env.scenario import Scenario
 
@@ -52,7 +52,7 @@ REFERENCE = Entrant("rollmux", "round-robin,migrate=0.8", "plain")
 """The paper's policies: Algorithm 1, strict round robin with long-tail migration, and rollouts that run to their ends."""
 
 
-class Played(NamedTuple):
+class StreamOutcome(NamedTuple):
     """The outcome of a stream under some policies.
 
     Attributes:
@@ -69,7 +69,7 @@ class Played(NamedTuple):
     decision_ms: float
 
 
-class Kind(NamedTuple):
+class StreamKind(NamedTuple):
     """A kind of stream.
 
     Attributes:
@@ -79,7 +79,7 @@ class Kind(NamedTuple):
         most: Highest possible score. A yardstick that is no strict bound may be passed, by a little.
     """
 
-    play: Callable[[int, Entrant, Makers], Played]
+    play: Callable[[int, Entrant, Makers], StreamOutcome]
     bound: Callable[[int, Makers], float]
     sha256: Callable[[int], str]
     most: float = 110.0
@@ -124,24 +124,24 @@ def keeps_slo(job: JobResult) -> bool:
     return job.slo_kept or bool(job.slo_kept_observed)
 
 
-def _played(outcome: Outcome) -> Played:
+def _played(outcome: Outcome) -> StreamOutcome:
     metrics, keeps = outcome.metrics, all(map(keeps_slo, outcome.jobs))
-    return Played(metrics.usd_per_work_hour, keeps, metrics.migrations, 1e3 * float(np.median(outcome.decision_s)))
+    return StreamOutcome(metrics.usd_per_work_hour, keeps, metrics.migrations, 1e3 * float(np.median(outcome.decision_s)))
 
 
 _stream = lru_cache(maxsize=4)(workload)  # the entrant, the reference, the bound and the hash use the same stream in turn
 
 
-def _fluid(name: str) -> Kind:
+def _fluid(name: str) -> StreamKind:
     """Return the kind of streams of 60 jobs in fluid replays with equal work; the yardstick is `optimal-work`."""
 
-    def play(seed: int, entrant: Entrant, makers: Makers) -> Played:
+    def play(seed: int, entrant: Entrant, makers: Makers) -> StreamOutcome:
         return _played(run_task(makers.placement, Task(_policy(entrant, "placement"), seed, _stream(name, seed, jobs=60))).outcome)
 
     def bound(seed: int, makers: Makers) -> float:
         return play(seed, Entrant("optimal-work"), makers).usd
 
-    return Kind(play, bound, lambda seed: _stream(name, seed, jobs=60).sha256)
+    return StreamKind(play, bound, lambda seed: _stream(name, seed, jobs=60).sha256)
 
 
 def _policy(entrant: Entrant, kind: str) -> str:
@@ -150,11 +150,11 @@ def _policy(entrant: Entrant, kind: str) -> str:
 
 
 @lru_cache(maxsize=4)
-def _group(seed: int) -> Group:
+def _group(seed: int) -> SimulatedGroup:
     return RandomGroups().group(seed)
 
 
-def _play_group(seed: int, entrant: Entrant, makers: Makers) -> Played:
+def _play_group(seed: int, entrant: Entrant, makers: Makers) -> StreamOutcome:
     """Measure an entrant on one group until its horizon."""
     group, order = _group(seed), makers.dispatch(_policy(entrant, "dispatch"))
     began = perf_counter()
@@ -162,7 +162,7 @@ def _play_group(seed: int, entrant: Entrant, makers: Makers) -> Played:
     phase_ms = 1e3 * (perf_counter() - began) / len(run.phases)
     measured = outcome(run)
     check_possible(measured, run.scenario)
-    return Played(figures(group, run)["usd_per_work_hour"], all(map(keeps_slo, measured.jobs)), 0, phase_ms)
+    return StreamOutcome(figures(group, run)["usd_per_work_hour"], all(map(keeps_slo, measured.jobs)), 0, phase_ms)
 
 
 @lru_cache(maxsize=4)
@@ -177,7 +177,7 @@ def _replayed(scenario: Scenario, seed: int, entrant: Entrant, makers: Makers) -
     return run_task(makers.placement, Task(_policy(entrant, "placement"), seed, scenario, order, rollout=inside))
 
 
-def _play_rollouts(seed: int, entrant: Entrant, makers: Makers) -> Played:
+def _play_rollouts(seed: int, entrant: Entrant, makers: Makers) -> StreamOutcome:
     """Measure an entrant on ten jobs with models, each alone on its own nodes."""
     result = _replayed(_modelled(seed, 10), seed, Entrant("solo", "round-robin", entrant.rollout), makers)
     iteration_ms = 1e3 * result.total_s / sum(job.iterations for job in result.outcome.jobs)
@@ -190,10 +190,10 @@ def _ideal_usd(policy: str, scenario: Scenario, seed: int, makers: Makers) -> fl
     return ideal.cost_usd / sum(job.iterations * job.solo_s for job in scenario.jobs if job.iterations) * 3600
 
 
-def _together(stream: Callable[[int], Scenario]) -> Kind:
+def _together(stream: Callable[[int], Scenario]) -> StreamKind:
     """Return the kind of streams in event replays with switches, with which placement policies plan."""
 
-    def play(seed: int, entrant: Entrant, makers: Makers) -> Played:
+    def play(seed: int, entrant: Entrant, makers: Makers) -> StreamOutcome:
         placement = _policy(entrant, "placement")
         planned = placement if ",switches=" in placement else f"{placement},switches=true"
         return _played(_replayed(stream(seed), seed, Entrant(planned, entrant.dispatch, entrant.rollout), makers).outcome)
@@ -201,19 +201,19 @@ def _together(stream: Callable[[int], Scenario]) -> Kind:
     def bound(seed: int, makers: Makers) -> float:
         return _ideal_usd("optimal-work", stream(seed), seed, makers)
 
-    return Kind(play, bound, lambda seed: stream(seed).sha256)
+    return StreamKind(play, bound, lambda seed: stream(seed).sha256)
 
 
 KINDS = {
     "production": _fluid("production"),
     "mixed": _fluid("mixed"),
-    "groups": Kind(
+    "groups": StreamKind(
         _play_group,
         lambda seed, makers: group_usd_per_work_hour(_group(seed)),
         lambda seed: hashlib.sha256(repr(_group(seed)).encode()).hexdigest(),
         most=100.0,
     ),
-    "rollouts": Kind(
+    "rollouts": StreamKind(
         _play_rollouts,
         lambda seed, makers: _ideal_usd("solo", _modelled(seed, 10), seed, makers),
         lambda seed: _modelled(seed, 10).sha256,

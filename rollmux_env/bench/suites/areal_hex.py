@@ -13,9 +13,9 @@ from functools import partial
 
 from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
 from rollmux_env.bench.suites.published import published_suite
-from rollmux_env.timing.allocation import Allocation, Budget
+from rollmux_env.timing.allocation import Allocation, GpuBudget
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.work import IterationWork
 
 RATE, PRICE, GAIN, CHEAPER = "responses/s", "$/h", "gain over {}", "$ a response over {}"
 GAP, PLANNER = "iteration over exhaustive's", "planner CPU s"
@@ -33,8 +33,8 @@ class AllocationCase:
     """
 
     label: str
-    work: Work
-    rows: Mapping[str, tuple[str, Budget]]
+    work: IterationWork
+    rows: Mapping[str, tuple[str, GpuBudget]]
     against: tuple[str, ...] = ()
 
 
@@ -49,8 +49,8 @@ class GapCase:
     """
 
     label: str
-    works: tuple[Work, ...]
-    budget: Budget
+    works: tuple[IterationWork, ...]
+    budget: GpuBudget
 
 
 def columns(against: Sequence[str]) -> tuple[Column, ...]:
@@ -105,7 +105,9 @@ def _gaps(case: GapCase, makers: Makers) -> dict[str, dict[str, float]]:
     return measured
 
 
-def _timed(divide: Callable[[Work, Budget], Allocation], work: Work, budget: Budget) -> tuple[Allocation, float]:
+def _timed(
+    divide: Callable[[IterationWork, GpuBudget], Allocation], work: IterationWork, budget: GpuBudget
+) -> tuple[Allocation, float]:
     """Return a division and the seconds of processor time that it took."""
     begin = time.process_time()
     allocation = divide(work, budget)
@@ -119,16 +121,16 @@ STALENESS = 4
 
 SIZES = ("1.5B", "7B", "14B")
 
-MIXED_BUDGET, H800_BUDGET, H20_BUDGET = Budget({H800: 24, H20: 24}), Budget({H800: 32}), Budget({H20: 88})
-_SMALL, _EQUAL = Budget({H800: 8, H20: 24}), Budget({H800: 24})
+MIXED_BUDGET, H800_BUDGET, H20_BUDGET = GpuBudget({H800: 24, H20: 24}), GpuBudget({H800: 32}), GpuBudget({H20: 88})
+_SMALL, _EQUAL = GpuBudget({H800: 8, H20: 24}), GpuBudget({H800: 24})
 _GAP_BUDGETS = ((8, 8), (16, 8), (8, 16), (16, 16), (24, 8))
 
 # Labels by whether decoding pays for reading the KV cache, which the paper's model leaves out.
 _CACHE = {False: "", True: ", cache read"}
 
 
-def _work(size: str, staleness: int = STALENESS, responses: int = 8192, reads_cache: bool = True) -> Work:
-    return Work(SHAPES[size], responses, staleness=staleness, reads_cache=reads_cache)
+def _work(size: str, staleness: int = STALENESS, responses: int = 8192, reads_cache: bool = True) -> IterationWork:
+    return IterationWork(SHAPES[size], responses, staleness=staleness, reads_cache=reads_cache)
 
 
 _SAME_BUDGET, _SAME_THROUGHPUT = "{}, same budget{}", "{}, same throughput{}"
@@ -156,7 +158,7 @@ _GAPS = tuple(
     GapCase(
         f"{first} H800 + {second} H20, staleness {staleness}",
         tuple(_work(size, staleness, responses) for size in SIZES for responses in (256, 8192)),
-        Budget({H800: first, H20: second}),
+        GpuBudget({H800: first, H20: second}),
     )
     for first, second in _GAP_BUDGETS
     for staleness in (0, STALENESS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rollmux_env.bench.suite import Case, Suite
+from rollmux_env.bench.suite import Suite, SuiteCase
 from rollmux_env.bench.suites.fabric import fabric_cases, fabric_rows
 from rollmux_env.command_options import parse_pairs
 from rollmux_env.errors import InputError
@@ -46,14 +46,14 @@ def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
     return replace(said, cases=tuple(_case(case, name, assumptions) for case in suite.cases))
 
 
-def _case(case: Case, name: str, assumptions: Assumptions) -> Case:
+def _case(case: SuiteCase, name: str, assumptions: Assumptions) -> SuiteCase:
     failures = case.failures and replace(case.failures, **_rates(case, assumptions))
     dispatch = case.dispatch or (None if assumptions.durations is None else "round-robin")
     stream: Any = case.stream
     return replace(case, stream=partial(stream, assumptions=name), failures=failures, dispatch=dispatch)
 
 
-def _rates(case: Case, assumptions: Assumptions) -> dict[str, Any]:
+def _rates(case: SuiteCase, assumptions: Assumptions) -> dict[str, Any]:
     """Return the failure rates of the file. A case without failures stays without."""
     rates = assumptions.failures.model_dump(exclude_unset=True)
     return rates if case.failures is not None and case.failures.dies else {}

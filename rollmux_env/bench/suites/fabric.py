@@ -19,10 +19,10 @@ from rollmux_env.errors import InputError
 from rollmux_env.keys.fabric import OUR_PRICES, FabricEntry, FabricStudy, Prices
 from rollmux_env.network.fabric import Fabric, usd_per_hour
 from rollmux_env.network.flows import read_flows
-from rollmux_env.network.play import Forecast, NetworkPolicy, Played, Yardstick, draw_hour, forecast_of, play, topologies
-from rollmux_env.network.steps import FabricJob, Iteration, iteration_of
-from rollmux_env.network.traffic import Layout
-from rollmux_env.timing.batch import Batch
+from rollmux_env.network.play import FabricOutcome, Forecast, NetworkPolicy, Yardstick, draw_hour, forecast_of, play, topologies
+from rollmux_env.network.steps import ExpectedIteration, FabricJob, iteration_of
+from rollmux_env.network.traffic import RankLayout
+from rollmux_env.timing.batch import ResponseBatch
 from rollmux_env.timing.hardware import GPUS
 from rollmux_env.timing.lengths import Piecewise
 from rollmux_env.timing.models import ALL_SHAPES
@@ -125,8 +125,8 @@ def _rows(case: FabricCase, seeds: Sequence[int], least_s: float, makers: Makers
 
 
 def played_hour(
-    forecast: Forecast, iteration: Iteration, seconds: float, seed: int, policy: NetworkPolicy | Yardstick, cv: float = CV
-) -> Played:
+    forecast: Forecast, iteration: ExpectedIteration, seconds: float, seed: int, policy: NetworkPolicy | Yardstick, cv: float = CV
+) -> FabricOutcome:
     """Simulate iterations for at least some expected seconds. All arms of a seed have the same durations.
 
     Args:
@@ -191,9 +191,9 @@ def _case(entry: FabricEntry, study: FabricStudy, folder: Path, where: str) -> F
             raise InputError(f"{where}.{key}: {not_one_of(value, known)}")
     try:
         lengths = entry.lengths
-        batch = Batch(lengths.batch, 1, entry.updates, lengths.prompt_tokens, Piecewise(lengths.cap, lengths.quantiles))
+        batch = ResponseBatch(lengths.batch, 1, entry.updates, lengths.prompt_tokens, Piecewise(lengths.cap, lengths.quantiles))
         flows = {} if entry.traffic is None else read_flows(folder / entry.traffic, entry.gpus)
-        layout = Layout(0, entry.tensor, entry.pipeline, entry.data)
+        layout = RankLayout(0, entry.tensor, entry.pipeline, entry.data)
         job = FabricJob(entry.model, layout, entry.gpus - layout.gpus, entry.replica, batch, entry.experts, entry.gpu, flows)
         for arm in _arms():
             arm.build(job.gpus)

@@ -18,7 +18,7 @@ from rollmux_env.bench import tables
 from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, measured_row
 from rollmux_env.bench.suites.overlapped import FILES, WAYS, compared_steps
 from rollmux_env.bench.suites.recorded import ORDERS, RUNS, compared_runs, measured
-from rollmux_env.bench.tables import Row, Table
+from rollmux_env.bench.tables import PublishedRow, Table
 from rollmux_env.published import source
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX
 from rollmux_env.timing.rl_job import bound_s, phases_s
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Figure:
+class FigureComparison:
     """One published figure and the model's, in seconds.
 
     Attributes:
@@ -45,7 +45,7 @@ class Figure:
         constant: Factor for the mean of `PHYSICAL` from the other rows, or None if no other row was measured on the machine.
     """
 
-    row: Row
+    row: PublishedRow
     phase: str
     published_s: float
     mean_s: dict[str, float]
@@ -72,7 +72,7 @@ class Figure:
         return {name: seconds / self.published_s - 1 for name, seconds in self.bound_s.items()}
 
 
-def figures(table: Table) -> list[Figure]:
+def figures(table: Table) -> list[FigureComparison]:
     """Return every figure of a table's rows, in order."""
     means = [{name: phases_s(row.job_for(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
     bounds = [{name: bound_s(row.job_for(each), each) for name, each in CALIBRATIONS.items()} for row in table.rows]
@@ -87,7 +87,7 @@ def figures(table: Table) -> list[Figure]:
         constant = float(np.median(others)) if others else None
         for phase, seconds in row.seconds.items():
             mean_s, most_s = ({name: by_phase[phase] for name, by_phase in each[k].items()} for each in (means, bounds))
-            compared.append(Figure(row, phase, seconds, mean_s, most_s, constant))
+            compared.append(FigureComparison(row, phase, seconds, mean_s, most_s, constant))
     return compared
 
 

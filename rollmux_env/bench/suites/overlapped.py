@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rollmux_env.bench.suite import Makers
-from rollmux_env.bench.suites.recorded import Compared, Iteration, RecordedRun, predicted
+from rollmux_env.bench.suites.recorded import Compared, RecordedIteration, RecordedRun, predicted
 from rollmux_env.published import source
 
 FILES = ("verl_one_step_off", "vime")
@@ -37,11 +37,11 @@ class Steps(NamedTuple):
     def run(self) -> RecordedRun:
         """Return some identical steps of a job on separate GPUs."""
         training_s = (self.log_probs_s or 0.0) + self.update_s
-        iterations = _STEPS * (Iteration("job", self.rollout_s, training_s, 0.0),)
+        iterations = _STEPS * (RecordedIteration("job", self.rollout_s, training_s, 0.0),)
         return RecordedRun("steps", False, (0.0, 0.0), 0.0, _STEPS * self.step_s, iterations, staleness=self.staleness)
 
 
-class Way(NamedTuple):
+class OverlapVariant(NamedTuple):
     """One way of running a job.
 
     Attributes:
@@ -62,7 +62,7 @@ class Way(NamedTuple):
         return (self.apart or self.steps).step_s / self.steps.step_s
 
 
-def ways(file: str) -> Iterator[Way]:
+def ways(file: str) -> Iterator[OverlapVariant]:
     """Yield every row of a source's table of steps.
 
     Raises:
@@ -71,7 +71,7 @@ def ways(file: str) -> Iterator[Way]:
     figures, apart = source(file), None
     for name, steps in figures.table("steps", Steps):
         apart = apart if steps.staleness else steps
-        yield Way(figures.value("name", str), name, steps, apart if steps.staleness else None)
+        yield OverlapVariant(figures.value("name", str), name, steps, apart if steps.staleness else None)
 
 
 WAYS = tuple(way for file in FILES for way in ways(file))

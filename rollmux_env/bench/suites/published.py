@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from rollmux_env.bench import columns
 from rollmux_env.bench.streams import apart, asynchronous, crowd, drifting, owned, sampled, workload
-from rollmux_env.bench.suite import Case, Column, Suite
+from rollmux_env.bench.suite import Column, Suite, SuiteCase
 from rollmux_env.errors import InputError
 from rollmux_env.published import source
 from rollmux_env.validation_errors import not_one_of
@@ -41,7 +41,7 @@ def published_suite(file: str, name: str, **more: Any) -> Suite:
     text, notes = figures.value(name, dict[str, Any]).copy(), figures.value("notes", dict[str, str], {})
     shared = {key: text.pop(key) for key in _SHARED if key in text}
     cases, of_trace = (
-        [figures.checked(_case(shared, case), Case, name, key, k) for k, case in enumerate(text.pop(key, ()))]
+        [figures.checked(_case(shared, case), SuiteCase, name, key, k) for k, case in enumerate(text.pop(key, ()))]
         for key in ("cases", "of_trace")
     )
     paper = {

@@ -29,7 +29,7 @@ _GPU = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
 _LIMIT = 100.0  # an SLO that no job breaks
 
 
-class Iteration(NamedTuple):
+class RecordedIteration(NamedTuple):
     """One recorded iteration.
 
     Attributes:
@@ -65,7 +65,7 @@ class RecordedRun:
     switch_s: tuple[float, float]
     before_s: float
     whole_s: float
-    iterations: tuple[Iteration, ...]
+    iterations: tuple[RecordedIteration, ...]
     alone_s: float | None = None
     staleness: int = 0
 
@@ -79,7 +79,7 @@ class RecordedRun:
         """Recorded throughput relative to the jobs one after the other on the same GPUs, or None if unknown."""
         return None if self.alone_s is None else len(self.jobs) * self.alone_s / (self.before_s + self.whole_s)
 
-    def of(self, job: str) -> list[Iteration]:
+    def of(self, job: str) -> list[RecordedIteration]:
         """Return a job's iterations."""
         return [each for each in self.iterations if each.job == job]
 

@@ -26,7 +26,7 @@ from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.timing.calibration import ROLLMUX
 from rollmux_env.timing.hardware import GPUS, achieved
-from rollmux_env.timing.lengths import PUBLISHED, Lengths, Lognormal
+from rollmux_env.timing.lengths import PUBLISHED, LengthDistribution, Lognormal
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import fitting_replicas
 from rollmux_env.timing.tail import migration_of
@@ -95,7 +95,7 @@ def rollout_rows(
 
 
 def setting(
-    size: str, gpu: str, gpus: int, parallel: int, lengths: Lengths, step_s: float = ROLLMUX.step_s, alike: float = 0.5
+    size: str, gpu: str, gpus: int, parallel: int, lengths: LengthDistribution, step_s: float = ROLLMUX.step_s, alike: float = 0.5
 ) -> Setting:
     """Return the setting of RollPacker's rollouts: 128 prompts with 8 responses each. Prompts of 1,024 tokens are assumed.
 
@@ -115,7 +115,7 @@ def setting(
     return Setting(fitting, gpus, parallel, _PROMPTS, _EACH, _PROMPT_TOKENS, lengths, alike)
 
 
-def sized_s(size: str, gpus: int, lengths: Lengths, policy: str, seed: int, quick: bool, makers: Makers) -> float:
+def sized_s(size: str, gpus: int, lengths: LengthDistribution, policy: str, seed: int, quick: bool, makers: Makers) -> float:
     """Return the mean seconds of rollouts on H800.
 
     Args:
@@ -234,7 +234,7 @@ def _stream(seed: int, quick: bool) -> Scenario:
     return with_models(make_workload("production", WorkloadOptions(seed=seed, jobs=QUICK_JOBS if quick else None)))
 
 
-class SweepPoint(NamedTuple):
+class GainPoint(NamedTuple):
     """The gain of one policy at one point of the sweep.
 
     Attributes:
@@ -261,7 +261,7 @@ _VARIED = {
 }
 
 
-def sweep(policies: Sequence[str], seed: int, makers: Makers) -> list[SweepPoint]:
+def sweep(policies: Sequence[str], seed: int, makers: Makers) -> list[GainPoint]:
     """Return the gains of policies over `plain` around a 14B job on 16 H20.
 
     The job has 32 prompts with 8 responses of median 700 and at most 16k tokens. One of three quantities is varied: the tail weight
@@ -282,7 +282,7 @@ def sweep(policies: Sequence[str], seed: int, makers: Makers) -> list[SweepPoint
             costs = {name: _rolled(where, makers.rollout(name), seed) for name in ("plain", *policies)}
             for name in policies:
                 unit = 0 if migration_of(makers.rollout(name)) is None else 1
-                points.append(SweepPoint(varied, value, name, costs["plain"][unit] / costs[name][unit], _UNITS[unit]))
+                points.append(GainPoint(varied, value, name, costs["plain"][unit] / costs[name][unit], _UNITS[unit]))
     return points
 
 

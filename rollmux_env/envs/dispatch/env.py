@@ -13,7 +13,7 @@ from rollmux_env.envs.dispatch.dynamics import ask, begin, follow_round_robin, s
 from rollmux_env.envs.dispatch.generator import Generator, RandomGroups, checked
 from rollmux_env.envs.dispatch.observation import observed
 from rollmux_env.envs.dispatch.reward import Interval, Reference, Reward, Work
-from rollmux_env.envs.dispatch.types import MIGRATION, MOST_AHEAD, Group, Groups, TailParameters, group_table
+from rollmux_env.envs.dispatch.types import MIGRATION, MOST_AHEAD, Groups, SimulatedGroup, TailParameters, group_table
 from rollmux_env.envs.dispatch.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
@@ -88,8 +88,8 @@ class DispatchVectorEnv(BaseVectorEnv):
 
     def _start(self, s: int, seed: int) -> None:
         group = guarded(self.generator.group, GENERATOR)(seed)
-        if not isinstance(group, Group):
-            raise InputError(f"generator: group({seed}) must be a Group, not {describe(group)}")
+        if not isinstance(group, SimulatedGroup):
+            raise InputError(f"generator: group({seed}) must be a SimulatedGroup, not {describe(group)}")
         load_group(self._groups, s, group, self._model)
         if self._against is not None:
             begin(self._groups, s)
@@ -221,7 +221,7 @@ def figures_of(groups: Groups) -> dict[str, NDArray[Any]]:
     }
 
 
-def load_group(groups: Groups, e: int, group: Group, model: TailModel) -> None:
+def load_group(groups: Groups, e: int, group: SimulatedGroup, model: TailModel) -> None:
     """Write a group and all its sampled durations into row `e`.
 
     Raises:

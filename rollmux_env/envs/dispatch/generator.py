@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from rollmux_env.envs import checks
-from rollmux_env.envs.dispatch.types import Group
+from rollmux_env.envs.dispatch.types import SimulatedGroup
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.kernel.period import PHASES, exact_period, period_bound
@@ -44,7 +44,7 @@ class Generator(Protocol):
     iterations: int
     stale: bool
 
-    def group(self, seed: int) -> Group:
+    def group(self, seed: int) -> SimulatedGroup:
         """Return the group of a seed, the same every time."""
         ...
 
@@ -72,7 +72,7 @@ class Fixed:
 
     iterations = 1024
 
-    def __init__(self, *groups: Group) -> None:
+    def __init__(self, *groups: SimulatedGroup) -> None:
         if not groups:
             raise InputError("generator: needs at least one group")
         self.members = max(len(group.jobs) for group in groups)
@@ -80,7 +80,7 @@ class Fixed:
         self.stale = any(job.staleness for group in groups for job in group.jobs)
         self._groups = groups
 
-    def group(self, seed: int) -> Group:
+    def group(self, seed: int) -> SimulatedGroup:
         """Return the group with the number `seed` modulo the number of groups."""
         return self._groups[seed % len(self._groups)]
 
@@ -129,7 +129,7 @@ class RandomGroups:
         self._shape, self._skew, self._rounds, self._share = shape, skew, rounds, stale
         self._cluster = paper_cluster()
 
-    def group(self, seed: int) -> Group:
+    def group(self, seed: int) -> SimulatedGroup:
         """Return the group of a seed, the same every time."""
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(7,)))
         shape = SHAPES[rng.integers(len(SHAPES))] if self._shape is None else self._shape
@@ -156,7 +156,7 @@ class RandomGroups:
                 staleness=staleness[k],
             )
             jobs.append(job)
-        return Group(self._cluster, tuple(jobs), pins, 1, self._rounds * period_s, seed)
+        return SimulatedGroup(self._cluster, tuple(jobs), pins, 1, self._rounds * period_s, seed)
 
 
 def _draw_shape(shape: str, rng: np.random.Generator) -> tuple[tuple[tuple[int, ...], ...], list[tuple[float, float]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollmux_env.cluster.events import Arrived, Event, Placement
 from rollmux_env.cluster.plan import Place, Plan
 from rollmux_env.cluster.state import State
-from rollmux_env.envs.dispatch.types import Group
+from rollmux_env.envs.dispatch.types import SimulatedGroup
 from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import Run
@@ -15,7 +15,7 @@ from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
 
-def replay_group(group: Group, dispatch: DispatchPolicy, tails: TailModel | None = None) -> Run:
+def replay_group(group: SimulatedGroup, dispatch: DispatchPolicy, tails: TailModel | None = None) -> Run:
     """Replay a group and keep its phases. A member leaves after the iteration in which its `duration_s` ends, if it has one."""
     scenario = Scenario(version=1, cluster=group.cluster, jobs=group.jobs)
     return replay_events(
@@ -23,7 +23,7 @@ def replay_group(group: Group, dispatch: DispatchPolicy, tails: TailModel | None
     )
 
 
-def figures(group: Group, run: Run) -> dict[str, float]:
+def figures(group: SimulatedGroup, run: Run) -> dict[str, float]:
     """Return the environment's figures of an episode.
 
     They are `cost_usd`, `work_h`, `usd_per_work_hour`, `slo_attainment` and `worst_over_slo`.
@@ -71,7 +71,7 @@ class _PinnedPlacement:
 
     keeps_slo = False
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: SimulatedGroup) -> None:
         self._group = group
         self._names = [job.id for job in group.jobs]
 

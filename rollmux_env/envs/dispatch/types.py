@@ -23,7 +23,7 @@ MIGRATION = Migration()  # threshold and share of the tails that an agent may mi
 
 
 @dataclass(frozen=True)
-class Group:
+class SimulatedGroup:
     """A co-execution group, and how long to simulate it.
 
     Attributes:

@@ -15,7 +15,7 @@ WIDTH = 72  # characters of a lane of text
 _BUBBLE = "#f3e3d3"
 
 
-class Bar(NamedTuple):
+class PhaseBar(NamedTuple):
     """A phase that held a share of some nodes.
 
     Attributes:
@@ -35,24 +35,24 @@ class Bar(NamedTuple):
     share: float
 
 
-def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[Bar]:
+def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[PhaseBar]:
     """Return the spans of a group that ended after a time, and the phases that run now. `share` is that of a tail."""
     now_s = float(groups.groups["now_s"][e])
     spans = groups.history[e, : min(int(groups.clocks["spans"][e]), len(groups.history[e]))]
     bars = [
-        Bar(*(spans[name][i].item() for name in ("member", "what", "nodes", "start_s", "end_s", "share")))
+        PhaseBar(*(spans[name][i].item() for name in ("member", "what", "nodes", "start_s", "end_s", "share")))
         for i in range(len(spans))
     ]
     tails = int(groups.groups["tails"][e])
     for k, member in enumerate(groups.members[e, : groups.groups["n"][e]]):
         nodes, start_s = int(member["nodes"]), float(groups.progress["start_s"][e, k, 0])
         if member["rolls"] == ROLLOUT:
-            bars.append(Bar(k, ROLLOUT, nodes & ~tails, start_s, now_s, 1.0))
-            bars.append(Bar(k, ROLLOUT, nodes & tails, start_s, now_s, 1 - share))
+            bars.append(PhaseBar(k, ROLLOUT, nodes & ~tails, start_s, now_s, 1.0))
+            bars.append(PhaseBar(k, ROLLOUT, nodes & tails, start_s, now_s, 1 - share))
         elif member["rolls"] == TAIL:
-            bars.append(Bar(k, TAIL, nodes, start_s, now_s, share))
+            bars.append(PhaseBar(k, TAIL, nodes, start_s, now_s, share))
         if member["trains"]:
-            bars.append(Bar(k, TRAINING, TRAINING_POOL, float(member["training_since_s"]), now_s, 1.0))
+            bars.append(PhaseBar(k, TRAINING, TRAINING_POOL, float(member["training_since_s"]), now_s, 1.0))
     return [bar for bar in bars if bar.nodes and bar.end_s > max(since_s, bar.start_s)]
 
 

@@ -19,7 +19,7 @@ WIDTH = 40  # characters of a lane of text
 _BUBBLE = "#f3e3d3"
 
 
-class Lane(NamedTuple):
+class NodeLane(NamedTuple):
     """A rollout node, or all training nodes of a group.
 
     Attributes:
@@ -41,7 +41,7 @@ class Frame(NamedTuple):
     """Content of a picture: a line about the time and the decision, and the lanes."""
 
     title: str
-    lanes: tuple[Lane, ...]
+    lanes: tuple[NodeLane, ...]
 
 
 def frame_of(streams: Streams, s: int, limits: Limits) -> Frame:
@@ -56,7 +56,7 @@ def frame_of(streams: Streams, s: int, limits: Limits) -> Frame:
         title += f"job {clock['admitted']} wants a place: {job['rollout_s']:.0f} + {job['training_s']:.0f} s, SLO {slo:.2f}"
     else:
         title += "jobs may be moved" if clock["asks"] == CONSOLIDATE else "all jobs have left"
-    lanes: list[Lane] = []
+    lanes: list[NodeLane] = []
     for row in streams.order[s, : clock["n_groups"]]:
         group = groups[row]
         number, period_s = int(group["id"]), float(group["period_s"])
@@ -64,9 +64,9 @@ def frame_of(streams: Streams, s: int, limits: Limits) -> Frame:
         for node in group["node_number"][: group["n_nodes"]].tolist():
             pinned = [j for j in members if node in jobs["pins"][j, : jobs["n_pins"][j]]]
             phases = tuple((j, float(jobs["placed_rollout_s"][j])) for j in pinned)
-            lanes.append(Lane(number, "rollout", f"{number}/{node}", phases, period_s))
+            lanes.append(NodeLane(number, "rollout", f"{number}/{node}", phases, period_s))
         phases = tuple((j, float(jobs["placed_training_s"][j])) for j in members)
-        lanes.append(Lane(number, "training", f"{number} x{group['training_nodes']}", phases, period_s))
+        lanes.append(NodeLane(number, "training", f"{number} x{group['training_nodes']}", phases, period_s))
     return Frame(title, tuple(lanes))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rollmux_env.envs.rollout.actions import dropped, held_share, remembered, shifted
 from rollmux_env.envs.rollout.observation import write_observation
-from rollmux_env.envs.rollout.types import ATTEMPTS, CHECKPOINTS, KEEP, REBALANCE, RESIZE, SPARE, TAIL, Jobs
+from rollmux_env.envs.rollout.types import ATTEMPTS, CHECKPOINTS, KEEP, REBALANCE, RESIZE, SPARE, TAIL, RolloutTables
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.rollout_records import ABORTED, NEW, Rollout
@@ -21,7 +21,7 @@ _SHARES = np.array(CHECKPOINTS)
 
 
 @compiled
-def rollout_of(jobs: Jobs, e: int) -> Rollout:
+def rollout_of(jobs: RolloutTables, e: int) -> Rollout:
     """Return the rollout of a job in the form of the kernel."""
     return Rollout(jobs.responses[e], jobs.replicas[e], jobs.groups[e], jobs.turns[e], jobs.batch[e], jobs.order[e], jobs.counts[e])
 
@@ -38,7 +38,7 @@ def next_checkpoint(wanted: int, finished: int) -> Any:
 
 
 @compiled
-def begin(jobs: Jobs, e: int) -> None:
+def begin(jobs: RolloutTables, e: int) -> None:
     """Reset a job, whose record is as `write_setting` leaves it, to the time before its first rollout."""
     jobs.jobs[e].bounded = jobs.jobs[e].launching = 1
     jobs.attempts[e, :] = 0
@@ -48,7 +48,7 @@ def begin(jobs: Jobs, e: int) -> None:
 
 
 @compiled
-def reset_replicas(jobs: Jobs, e: int, from_s: float) -> None:
+def reset_replicas(jobs: RolloutTables, e: int, from_s: float) -> None:
     """Make all replicas idle ones of the job's current size that work from a time on."""
     job = jobs.jobs[e]
     for k in range(len(jobs.replicas[e])):
@@ -56,7 +56,7 @@ def reset_replicas(jobs: Jobs, e: int, from_s: float) -> None:
 
 
 @compiled
-def _resize(jobs: Jobs, e: int, row: int, from_s: float) -> None:
+def _resize(jobs: RolloutTables, e: int, row: int, from_s: float) -> None:
     """Replace all replicas by ones of the size of a row that work from a time on."""
     job = jobs.jobs[e]
     job.size = row - RESIZE
@@ -66,7 +66,7 @@ def _resize(jobs: Jobs, e: int, row: int, from_s: float) -> None:
 
 
 @compiled
-def _take_prompts(jobs: Jobs, e: int, count: int) -> None:
+def _take_prompts(jobs: RolloutTables, e: int, count: int) -> None:
     """Choose the prompts of the next rollout: deferred ones for a long round, else new ones as far as there are any."""
     job = jobs.jobs[e]
     left = job.iterations * job.prompts - job.fresh
@@ -82,7 +82,7 @@ def _take_prompts(jobs: Jobs, e: int, count: int) -> None:
 
 
 @compiled
-def launch_round(jobs: Jobs, e: int, rollout: Rollout, spare: bool) -> None:
+def launch_round(jobs: RolloutTables, e: int, rollout: Rollout, spare: bool) -> None:
     """Begin a rollout, with its responses distributed over the replicas in turns."""
     job = jobs.jobs[e]
     job.launched = job.spare_prompts if spare else job.prompts
@@ -102,7 +102,7 @@ def launch_round(jobs: Jobs, e: int, rollout: Rollout, spare: bool) -> None:
 
 
 @compiled
-def _shift(jobs: Jobs, e: int, rollout: Rollout, row: int) -> None:
+def _shift(jobs: RolloutTables, e: int, rollout: Rollout, row: int) -> None:
     """Carry out a row that moves responses."""
     job = jobs.jobs[e]
     which, where = shifted(job, rollout, jobs.quantiles[e], row)
@@ -116,7 +116,7 @@ def _shift(jobs: Jobs, e: int, rollout: Rollout, row: int) -> None:
 
 
 @compiled
-def _finish_round(jobs: Jobs, e: int, rollout: Rollout) -> None:
+def _finish_round(jobs: RolloutTables, e: int, rollout: Rollout) -> None:
     """End a rollout: defer incomplete prompts, wait for the rewards, remember the lengths."""
     job, finished = jobs.jobs[e], rollout.order[: rollout.order[-1]]
     complete, counts = end_round(rollout, job.prompts, job.now_s)
@@ -149,7 +149,7 @@ def _finish_round(jobs: Jobs, e: int, rollout: Rollout) -> None:
 
 
 @compiled
-def _go_on(jobs: Jobs, e: int, rollout: Rollout) -> None:
+def _go_on(jobs: RolloutTables, e: int, rollout: Rollout) -> None:
     """Run a rollout to its next checkpoint, or to its end."""
     job, before_s = jobs.jobs[e], jobs.jobs[e].now_s
     until = next_checkpoint(job.prompts * job.responses, rollout.order[-1])
@@ -166,7 +166,7 @@ def _go_on(jobs: Jobs, e: int, rollout: Rollout) -> None:
 
 
 @compiled
-def carry_out(jobs: Jobs, e: int, rollout: Rollout, row: int) -> None:
+def carry_out(jobs: RolloutTables, e: int, rollout: Rollout, row: int) -> None:
     """Carry out a row, and run to the next decision: at once after a new size before a rollout, else at a checkpoint."""
     job = jobs.jobs[e]
     if job.launching == 1:
@@ -185,7 +185,7 @@ def carry_out(jobs: Jobs, e: int, rollout: Rollout, row: int) -> None:
 
 
 @compiled
-def ask(jobs: Jobs, e: int, out: Observations) -> None:
+def ask(jobs: RolloutTables, e: int, out: Observations) -> None:
     """Run a job to its next rollout, or to a decision with more than one choice inside one, and write the observation."""
     job, rollout = jobs.jobs[e], rollout_of(jobs, e)
     while job.over == 0:
@@ -200,7 +200,7 @@ def ask(jobs: Jobs, e: int, out: Observations) -> None:
 
 
 @compiled
-def step_all(jobs: Jobs, actions: Ints, out: Observations) -> None:
+def step_all(jobs: RolloutTables, actions: Ints, out: Observations) -> None:
     """Carry out a decision in every job that is not over, and run it to its next one. A masked row is replaced by keeping on."""
     for e in range(len(jobs.jobs)):
         job = jobs.jobs[e]
@@ -219,7 +219,7 @@ def step_all(jobs: Jobs, actions: Ints, out: Observations) -> None:
 
 
 @compiled
-def keep_on(jobs: Jobs, e: int) -> None:
+def keep_on(jobs: RolloutTables, e: int) -> None:
     """Play a job to its end with `plain` rollouts."""
     rollout = rollout_of(jobs, e)
     while jobs.jobs[e].over == 0:

@@ -10,7 +10,7 @@ from rollmux_env.envs.rollout.dynamics import ask, begin, keep_on, step_all
 from rollmux_env.envs.rollout.generator import Generator, RandomJobs, checked
 from rollmux_env.envs.rollout.observation import feature_names
 from rollmux_env.envs.rollout.reward import Cost, Interval, Reward
-from rollmux_env.envs.rollout.types import ROWS, Case, Jobs, job_table, write_setting
+from rollmux_env.envs.rollout.types import ROWS, RolloutJob, RolloutTables, job_table, write_setting
 from rollmux_env.envs.rollout.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.setting import Setting
@@ -43,10 +43,10 @@ class RolloutVectorEnv(BaseVectorEnv):
         self._jobs = job_table(num_envs, *self.generator.launched, self.generator.gpus, self.generator.prompts)
 
     @property
-    def jobs(self) -> Jobs:
+    def jobs(self) -> RolloutTables:
         """Current state of the jobs, in tables with a row for each environment. For reading only.
 
-        `Jobs` in `rollmux_env/envs/rollout/types.py` describes them. The rows are overwritten by the next `step`.
+        `RolloutTables` in `rollmux_env/envs/rollout/types.py` describes them. The rows are overwritten by the next `step`.
         """
         return self._jobs
 
@@ -76,8 +76,8 @@ class RolloutVectorEnv(BaseVectorEnv):
 
     def _start(self, s: int, seed: int) -> None:
         case = guarded(self.generator.case, GENERATOR)(seed)
-        if not isinstance(case, Case):
-            raise InputError(f"generator: case({seed}) must be a Case, not {describe(case)}")
+        if not isinstance(case, RolloutJob):
+            raise InputError(f"generator: case({seed}) must be a RolloutJob, not {describe(case)}")
         if case.setting.reward_s and not self.generator.rewards:
             raise InputError("rollout environment: a job's rewards take time, and its generator says that none do")
         load_case(self._jobs, s, case)
@@ -189,7 +189,7 @@ class RolloutEnv(BaseEnv):
     vector_class = RolloutVectorEnv
 
 
-def load_case(jobs: Jobs, e: int, case: Case) -> None:
+def load_case(jobs: RolloutTables, e: int, case: RolloutJob) -> None:
     """Write a job and all its lengths into row `e`, with the seconds that plain rollouts take.
 
     Raises:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from rollmux_env.envs import checks
-from rollmux_env.envs.rollout.types import ATTEMPTS, Case
+from rollmux_env.envs.rollout.types import ATTEMPTS, RolloutJob
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.hardware import GPUS, achieved
@@ -37,7 +37,7 @@ class Generator(Protocol):
     prompts: int
     rewards: bool
 
-    def case(self, seed: int) -> Case:
+    def case(self, seed: int) -> RolloutJob:
         """Return the job of a seed, the same every time."""
         ...
 
@@ -68,7 +68,7 @@ class Fixed:
         InputError: No job is given.
     """
 
-    def __init__(self, *cases: Case) -> None:
+    def __init__(self, *cases: RolloutJob) -> None:
         if not cases:
             raise InputError("generator: needs at least one job")
         self.launched = max(case.launched[0] for case in cases), max(case.launched[1] for case in cases)
@@ -77,7 +77,7 @@ class Fixed:
         self.rewards = any(case.setting.reward_s > 0 for case in cases)
         self._cases = cases
 
-    def case(self, seed: int) -> Case:
+    def case(self, seed: int) -> RolloutJob:
         """Return the job with the number `seed` modulo the number of jobs."""
         return replace(self._cases[seed % len(self._cases)], seed=seed)
 
@@ -109,7 +109,7 @@ class RandomJobs:
         self._sigma, self._iterations, self.rewards = sigma, iterations, rewards
         self.prompts = 32 * iterations
 
-    def case(self, seed: int) -> Case:
+    def case(self, seed: int) -> RolloutJob:
         """Return the job of a seed, the same every time."""
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(11,)))
         model, gpu = _MODELS[rng.integers(3)], _GPUS[rng.integers(2)]
@@ -130,7 +130,7 @@ class RandomJobs:
         if self.rewards:
             reward_s, nodes = math.exp(rng.uniform(math.log(0.5), math.log(20))), (8, 32, 128)[rng.integers(3)]
             setting = replace(setting, reward_s=reward_s, reward_nodes=nodes)
-        return Case(setting, self._iterations, seed=seed)
+        return RolloutJob(setting, self._iterations, seed=seed)
 
 
 class Toy:
@@ -151,13 +151,13 @@ class Toy:
         timing = ReplicaTiming(0.0, 1e-9, 0.0, 1.0, 0.0, 0.0, 0.0, 10_000)
         setting = Setting(((1, timing),), 2, 1, 4, 1, 0, Lognormal(1000, 500.0, 1.0))
         lengths = tuple(((long, long),) * ATTEMPTS for long in (1000, 10) * (2 * iterations))
-        self._case = Case(setting, iterations, 0.0, 0, lengths)
+        self._case = RolloutJob(setting, iterations, 0.0, 0, lengths)
 
     @property
     def best(self) -> float:
         """Least seconds of an episode, relative to `plain`."""
         return 1010 / 2000
 
-    def case(self, seed: int) -> Case:
+    def case(self, seed: int) -> RolloutJob:
         """Return the same job for every seed."""
         return replace(self._case, seed=seed)

@@ -24,7 +24,7 @@ ATTEMPTS = 3  # drawn lengths of a response; further attempts use the last one
 
 
 @dataclass(frozen=True)
-class Case:
+class RolloutJob:
     """The rollouts of one job. Its data set has `iterations` times `setting.prompts` prompts, each of which is trained on once.
 
     Attributes:
@@ -95,7 +95,7 @@ JOB = np.dtype(
 )
 
 
-class Jobs(NamedTuple):
+class RolloutTables(NamedTuple):
     """Tables of E parallel jobs.
 
     They have room for R responses to G prompts in a rollout, on K replicas, and N prompts in all. S is the number of SIZES.
@@ -135,10 +135,10 @@ class Jobs(NamedTuple):
     numbers: Ints
 
 
-def job_table(envs: int, prompts: int, each: int, replicas: int, total: int) -> Jobs:
+def job_table(envs: int, prompts: int, each: int, replicas: int, total: int) -> RolloutTables:
     """Create empty tables for jobs that launch at most `prompts` with `each` responses, of `total` prompts in all."""
     rollout = rollout_table(prompts * each, replicas, prompts)
-    return Jobs(
+    return RolloutTables(
         jobs=np.zeros(envs, JOB),
         **{name: np.repeat(table[None], envs, axis=0) for name, table in rollout._asdict().items()},
         quantiles=np.zeros((envs, 2, QUANTILES)),

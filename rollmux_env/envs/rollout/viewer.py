@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.envs.base import label_lanes, pixels, tell_colours
-from rollmux_env.envs.rollout.types import SIZES, Jobs
+from rollmux_env.envs.rollout.types import SIZES, RolloutTables
 from rollmux_env.kernel.rollout_records import RUNNING, WAITING
 
 WIDTH = 60  # characters of the longest lane of text
 
 
-def title_of(jobs: Jobs, e: int) -> str:
+def title_of(jobs: RolloutTables, e: int) -> str:
     """Return a line about the time and the progress."""
     job = jobs.jobs[e]
     wanted = int(job["prompts"] * job["responses"])
@@ -28,7 +28,7 @@ def title_of(jobs: Jobs, e: int) -> str:
     return f"{where}; {int(job['live'])} replicas of {SIZES[int(job['size'])]} GPUs; {int(job['queue'])} prompts put off"
 
 
-def lanes_of(jobs: Jobs, e: int) -> list[NDArray[Any]]:
+def lanes_of(jobs: RolloutTables, e: int) -> list[NDArray[Any]]:
     """Return for each replica in use the tokens so far of the responses that run or wait there, the longest first."""
     job, responses = jobs.jobs[e], jobs.responses[e]
     open_now = np.isin(responses["state"], (RUNNING, WAITING)) & (job["launching"] == 0)
@@ -39,7 +39,7 @@ def lanes_of(jobs: Jobs, e: int) -> list[NDArray[Any]]:
     return lanes
 
 
-def text(jobs: Jobs, e: int) -> str:
+def text(jobs: RolloutTables, e: int) -> str:
     """Draw a rollout as text: a lane for each replica, and for each response a digit, its length in tenths of the cap."""
     cap = max(1, int(jobs.jobs["cap"][e]))
     lines = [title_of(jobs, e)]
@@ -49,7 +49,7 @@ def text(jobs: Jobs, e: int) -> str:
     return "\n".join([*lines, "a digit: a response that runs or waits, with so many tenths of the cap"]) + "\n"
 
 
-def picture(jobs: Jobs, e: int, size: tuple[int, int] = (960, 400)) -> NDArray[np.uint8]:
+def picture(jobs: RolloutTables, e: int, size: tuple[int, int] = (960, 400)) -> NDArray[np.uint8]:
     """Draw a rollout as pixels, shape (H, W, 3): a lane for each replica, and for each response a bar as long as its tokens."""
     lanes = lanes_of(jobs, e)
 

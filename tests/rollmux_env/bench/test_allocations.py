@@ -23,9 +23,9 @@ from rollmux_env.bench.suites.areal_hex import (
     allocation_rows,
     columns,
 )
-from rollmux_env.timing.allocation import Budget, usd_per_hour
+from rollmux_env.timing.allocation import GpuBudget, usd_per_hour
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.work import IterationWork
 from tests.conftest import Command
 
 
@@ -51,9 +51,9 @@ def test_the_goal_is_measured_at_16_24_and_32_gpus() -> None:
 
 
 def test_gains_are_ratios_of_throughput_and_of_dollars() -> None:
-    work = Work(SHAPES["1.5B"], 256)
-    rows = {"hex": ("hex", Budget({H800: 4, H20: 4})), ALL_H800: ("exhaustive", Budget({H800: 5}))}
-    cases = (AllocationCase("one", work, rows, (ALL_H800,)), GapCase("two", (work,), Budget({H800: 2, H20: 2})))
+    work = IterationWork(SHAPES["1.5B"], 256)
+    rows = {"hex": ("hex", GpuBudget({H800: 4, H20: 4})), ALL_H800: ("exhaustive", GpuBudget({H800: 5}))}
+    cases = (AllocationCase("one", work, rows, (ALL_H800,)), GapCase("two", (work,), GpuBudget({H800: 2, H20: 2})))
     measured = {(row.case, row.policy): row.figures for row in allocation_rows(cases, AGAINST, (), False, makers())}
     assert all(list(figures) == [column.heading for column in columns(AGAINST)] for figures in measured.values())
     mixed, alone = (

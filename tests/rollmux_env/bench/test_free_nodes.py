@@ -14,7 +14,7 @@ from policies.experiments import bench, sweep
 from policies.registry import PLACEMENT
 from rollmux_env.bench.columns import LOST_SHARE, OVER_OPTIMAL, PENALISED, SAVING, SAVING_PER_WORK, SLO_KEPT
 from rollmux_env.bench.leaderboard.entries import StreamResult
-from rollmux_env.bench.suite import Case, Suite, suite_rows
+from rollmux_env.bench.suite import Suite, SuiteCase, suite_rows
 from rollmux_env.report.folder import write_bench
 from rollmux_env.report.latex import to_latex
 from rollmux_env.report.plots import bench_plots, key_plots
@@ -64,7 +64,7 @@ def test_tables_plots_and_page(free: Scenario, tmp_path: Path) -> None:
 def test_a_suite(free: Scenario) -> None:
     results = bench(free).results
     columns = SAVING, SAVING_PER_WORK, replace(OVER_OPTIMAL, against=("solo",)), replace(PENALISED, against=("solo",))
-    case = Case("free", lambda seed, quick: free, ("solo", "rollmux"))
+    case = SuiteCase("free", lambda seed, quick: free, ("solo", "rollmux"))
     suite = Suite("free", "free nodes", "", (case,), (*columns, LOST_SHARE, SLO_KEPT))
     rows = suite_rows(suite, [(case, result) for result in results])
     assert [[row.figures[column.heading] for column in columns] for row in rows] == [[None] * 4] * 2

@@ -14,7 +14,7 @@ from policies.dispatch import make_dispatch
 from policies.rollout import make_rollout
 from rollmux_env.bench.leaderboard.bounds import full_replicas_s, group_usd_per_work_hour, without_tails
 from rollmux_env.bench.leaderboard.entries import (
-    Entry,
+    LeaderboardEntry,
     StreamResult,
     entry_json,
     entry_of,
@@ -45,7 +45,7 @@ def result(usd: float, kind: str = "groups", *, fresh: bool = False, kept: bool 
     return StreamResult(kind, 0, "", fresh, usd, 20.0, 10.0, kept, moves, 1.0)
 
 
-def entry(*streams: StreamResult, **policies: str) -> Entry:
+def entry(*streams: StreamResult, **policies: str) -> LeaderboardEntry:
     return entry_of(Entrant(**policies), streams, {})
 
 

@@ -11,7 +11,7 @@ from policies.commands.leaderboard import replaying_makers
 from policies.registry import make_policy
 from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.bench.leaderboard import entries
-from rollmux_env.bench.leaderboard.tracks import KINDS, Entrant, Played
+from rollmux_env.bench.leaderboard.tracks import KINDS, Entrant, StreamOutcome
 from rollmux_env.bench.possible import check_possible, unwritten
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.metrics import Outcome
@@ -71,7 +71,7 @@ def test_a_scenario_that_was_written_into(scenario: Scenario) -> None:
 @pytest.mark.parametrize(("kind", "most"), [("groups", 100.0), ("production", 110.0)])
 def test_a_score_above_its_bound(monkeypatch: pytest.MonkeyPatch, kind: str, most: float) -> None:
     def scoring(score: float) -> float:
-        played = Played(2.0 - score / 100, True, 0, 1.0)
+        played = StreamOutcome(2.0 - score / 100, True, 0, 1.0)
         monkeypatch.setitem(KINDS, kind, KINDS[kind]._replace(play=lambda seed, entrant, makers: played))
         return entries.measure(Entrant("own:Policy"), (kind, 0, False), replaying_makers()).score
 

@@ -13,7 +13,7 @@ from policies.dispatch import make_dispatch
 from policies.makers import makers
 from rollmux_env.bench.suites.fidelity import GAIN, SECONDS, SUITE
 from rollmux_env.bench.suites.overlapped import Steps, compared_steps
-from rollmux_env.bench.suites.recorded import RUNS, Iteration, RecordedRun, compared_runs, measured, predicted
+from rollmux_env.bench.suites.recorded import RUNS, RecordedIteration, RecordedRun, compared_runs, measured, predicted
 
 HERE = Path(__file__).parent
 
@@ -29,7 +29,7 @@ def importer() -> ModuleType:
 
 
 def turns(shared: bool, *iterations: tuple[str, float, float]) -> RecordedRun:
-    return RecordedRun("turns", shared, (2.0, 0.0), 0.0, 100.0, tuple(Iteration(*each, 0.0) for each in iterations))
+    return RecordedRun("turns", shared, (2.0, 0.0), 0.0, 100.0, tuple(RecordedIteration(*each, 0.0) for each in iterations))
 
 
 def test_jobs_that_take_turns_have_the_period_of_their_busiest_gpu_or_of_their_own_iteration() -> None:

@@ -13,7 +13,7 @@ from rollmux_env.bench.columns import COST, SLO_KEPT, SLO_OBSERVED, SLOWDOWN
 from rollmux_env.bench.harness import OwnReplay, run_tasks
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.streams import sampled, workload
-from rollmux_env.bench.suite import Case, Suite, SuiteRow, best_cases, suite_rows, suite_tasks
+from rollmux_env.bench.suite import Suite, SuiteCase, SuiteRow, best_cases, suite_rows, suite_tasks
 from rollmux_env.bench.suites import SUITES
 from rollmux_env.bench.suites.published import published_suite
 from rollmux_env.errors import InputError
@@ -72,7 +72,7 @@ def test_quick_streams_are_no_longer_and_a_seed_gives_one_stream(suite: Suite) -
 
 def test_what_an_event_replay_observes_stands_beside_what_steady_periods_say() -> None:
     """`rollmux` keeps every SLO of steady periods; jobs that wait for a meta-iteration do not all keep theirs."""
-    case = Case("case", partial(workload, "production", jobs=30), ("rollmux", "optimal"), observed=("rollmux",))
+    case = SuiteCase("case", partial(workload, "production", jobs=30), ("rollmux", "optimal"), observed=("rollmux",))
     suite = Suite("suite", "title", "source", (case,), (COST, SLO_KEPT, SLO_OBSERVED))
     tasks = suite_tasks(suite, (0,), True, make_dispatch)
     assert [(task.spec, task.dispatch is not None) for _, task in tasks] == [
@@ -91,7 +91,7 @@ def test_what_an_event_replay_observes_stands_beside_what_steady_periods_say() -
 
 def test_the_slowdown_is_against_the_same_job_alone_under_the_same_sampling() -> None:
     """Alone, phases that take less than their worst case speed nothing up."""
-    case = Case("case", partial(sampled, "production", jobs=4), ("solo",), dispatch="round-robin")
+    case = SuiteCase("case", partial(sampled, "production", jobs=4), ("solo",), dispatch="round-robin")
     suite = Suite("suite", "title", "source", (case,), (SLOWDOWN,))
     ((owner, task),) = suite_tasks(suite, (0,), True, make_dispatch)
     ((_, result),) = run_tasks(make_policy, [task])

@@ -13,7 +13,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.network.flows import read_flows
 from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricJob, iteration_of
 from rollmux_env.network.traffic import (
-    Layout,
+    RankLayout,
     Traffic,
     data_traffic,
     expert_traffic,
@@ -21,11 +21,11 @@ from rollmux_env.network.traffic import (
     tensor_traffic,
     weight_traffic,
 )
-from rollmux_env.timing.batch import Batch
+from rollmux_env.timing.batch import ResponseBatch
 from rollmux_env.timing.lengths import Piecewise
 from rollmux_env.timing.models import SHAPES
 
-LAYOUT = Layout(16, 4, 3, 2)  # GPUs 16 to 39
+LAYOUT = RankLayout(16, 4, 3, 2)  # GPUs 16 to 39
 
 
 def sent(traffic: Traffic, gpus: int = 64) -> list[float]:
@@ -43,35 +43,35 @@ def test_ranks_of_a_tensor_parallel_group_stand_together_then_replicas_then_stag
 def test_a_pipeline_sends_activations_on_and_gradients_back() -> None:
     traffic = pipeline_traffic(LAYOUT, 8.0)
     assert sent(traffic)[16:40] == received(traffic)[16:40] == [2.0] * 8 + [4.0] * 8 + [2.0] * 8
-    assert not pipeline_traffic(Layout(0, 4, 1, 2), 8.0).gb.size
+    assert not pipeline_traffic(RankLayout(0, 4, 1, 2), 8.0).gb.size
 
 
 @pytest.mark.parametrize("data", [1, 2, 3, 8])
 def test_a_ring_moves_what_reduce_scatter_and_all_gather_must(data: int) -> None:
     """Each rank sends, and gets, (n - 1) / n of its part twice."""
-    traffic = data_traffic(Layout(0, 4, 2, data), 16.0)
+    traffic = data_traffic(RankLayout(0, 4, 2, data), 16.0)
     share = 2 * 16.0 / 8 * (data - 1) / data
     assert sent(traffic, 8 * data) == pytest.approx([share] * 8 * data) and received(traffic, 8 * data) == sent(traffic, 8 * data)
 
 
 def test_tensor_parallel_groups_inside_nodes_cross_no_fabric() -> None:
     assert not tensor_traffic(LAYOUT, 8.0, 8).gb.size
-    wide = tensor_traffic(Layout(0, 16, 1, 2), 8.0, 8)  # two nodes: each GPU reduces an eighth with its twin in the other
+    wide = tensor_traffic(RankLayout(0, 16, 1, 2), 8.0, 8)  # two nodes: each GPU reduces an eighth with its twin in the other
     assert sent(wide, 32) == pytest.approx([2 * 8.0 / 8 / 2] * 32)
     assert set(zip((wide.source % 16).tolist(), (wide.target % 16).tolist(), strict=True)) >= {(0, 8), (8, 0), (7, 15)}
 
 
 def test_experts_send_to_all_that_hold_some() -> None:
-    traffic = expert_traffic(Layout(0, 2, 1, 8), 4, 8.0)
+    traffic = expert_traffic(RankLayout(0, 2, 1, 8), 4, 8.0)
     assert sent(traffic, 16) == pytest.approx([6.0] * 16) and traffic.gb.size == 16 * 3
     assert set(traffic.target[traffic.source == 1].tolist()) == {3, 5, 7}
-    assert not expert_traffic(Layout(0, 2, 1, 8), 1, 8.0).gb.size
+    assert not expert_traffic(RankLayout(0, 2, 1, 8), 1, 8.0).gb.size
     with pytest.raises(InputError, match="groups of 3 do not divide 8 replicas"):
-        expert_traffic(Layout(0, 2, 1, 8), 3, 8.0)
+        expert_traffic(RankLayout(0, 2, 1, 8), 3, 8.0)
 
 
 def test_one_copy_of_the_weights_crosses_and_every_replica_gets_one() -> None:
-    training, generation = Layout(0, 4, 2, 2), Layout(16, 2, 1, 4)
+    training, generation = RankLayout(0, 4, 2, 2), RankLayout(16, 2, 1, 4)
     traffic = weight_traffic(training, generation, 12.0)
     crossing = traffic.source < 16
     assert traffic.gb[crossing].sum() == pytest.approx(12.0)
@@ -79,8 +79,8 @@ def test_one_copy_of_the_weights_crosses_and_every_replica_gets_one() -> None:
 
 
 def test_an_iterations_computing_is_what_the_phase_time_model_says() -> None:
-    batch = Batch(64, 8, 4, 256, Piecewise(2048, ((0.5, 600.0), (0.9, 1800.0))))
-    job = FabricJob("7B", Layout(0, 8, 2, 2), 32, 4, batch)
+    batch = ResponseBatch(64, 8, 4, 256, Piecewise(2048, ((0.5, 600.0), (0.9, 1800.0))))
+    job = FabricJob("7B", RankLayout(0, 8, 2, 2), 32, 4, batch)
     iteration = iteration_of(job)
     assert [step.pattern for step in iteration.steps] == [PIPELINE, GRADIENTS] * 4 + [WEIGHTS]
     pairs = zip(iteration.steps[:-1:2], iteration.steps[1::2], strict=True)
@@ -90,12 +90,12 @@ def test_an_iterations_computing_is_what_the_phase_time_model_says() -> None:
     assert iteration.traffic[GRADIENTS].gb.sum() == pytest.approx(2 * gradients_gb)  # two replicas: each sends all of it once
     assert iteration.traffic[WEIGHTS].gb.sum() == pytest.approx(8 * gradients_gb)
     with pytest.raises(InputError, match="replicas of 12 GPUs must fit into nodes or fill them"):
-        iteration_of(FabricJob("7B", Layout(0, 8, 2, 2), 24, 12, batch))
+        iteration_of(FabricJob("7B", RankLayout(0, 8, 2, 2), 24, 12, batch))
 
 
 def test_replicas_that_generate_over_several_nodes_send_their_messages_over_the_fabric() -> None:
-    batch = Batch(64, 8, 4, 256, Piecewise(2048, ((0.5, 600.0), (0.9, 1800.0))))
-    inside, over = (iteration_of(FabricJob("7B", Layout(0, 8, 2, 2), 32, replica, batch)) for replica in (8, 16))
+    batch = ResponseBatch(64, 8, 4, 256, Piecewise(2048, ((0.5, 600.0), (0.9, 1800.0))))
+    inside, over = (iteration_of(FabricJob("7B", RankLayout(0, 8, 2, 2), 32, replica, batch)) for replica in (8, 16))
     assert over.generation_s > inside.generation_s, "messages to another node take longer"
     source, _, gb = over.traffic[PIPELINE]
     assert inside.traffic[PIPELINE].source.max() < 32 <= source.max()
@@ -108,8 +108,8 @@ def test_replicas_that_generate_over_several_nodes_send_their_messages_over_the_
 def test_flows_of_a_file_take_the_place_of_a_kinds_own(tmp_path: Path) -> None:
     path = tmp_path / "flows.csv"
     path.write_text("kind,source,target,gb\nweights,0,32,1.5\nweights,1,33,2\n")
-    batch = Batch(64, 8, 4, 256, Piecewise(2048, ((0.5, 600.0), (0.9, 1800.0))))
-    job = FabricJob("7B", Layout(0, 8, 2, 2), 32, 8, batch)
+    batch = ResponseBatch(64, 8, 4, 256, Piecewise(2048, ((0.5, 600.0), (0.9, 1800.0))))
+    job = FabricJob("7B", RankLayout(0, 8, 2, 2), 32, 8, batch)
     own, given = iteration_of(job), iteration_of(replace(job, flows=read_flows(path, job.gpus)))
     assert [column.tolist() for column in given.traffic[WEIGHTS]] == [[0, 1], [32, 33], [1.5, 2.0]]
     assert given.traffic[PIPELINE].gb.tolist() == own.traffic[PIPELINE].gb.tolist()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies.dispatch import DISPATCH, make_dispatch
 from policies.dispatch.rules import RoundRobin
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.baselines import Colocated, Solo
+from policies.placement.baselines import ColocatedJobs, Solo
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Progressed, isolated
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy
@@ -246,7 +246,7 @@ def test_the_same_seed_gives_the_same_bytes(dispatch: str) -> None:
 
 def test_two_policies_meet_the_same_luck() -> None:
     seconds = []
-    for policy, dispatch in ((Algorithm1(), "round-robin"), (Solo(), "fifo"), (Colocated(), "longest-first")):
+    for policy, dispatch in ((Algorithm1(), "round-robin"), (Solo(), "fifo"), (ColocatedJobs(), "longest-first")):
         run = played(scenario(*noisy_jobs()), policy, dispatch, seed=5)
         seconds.append({phase[:3]: phase.end_s - phase.start_s for phase in run.phases})
         assert run.solo_s is not None
@@ -305,7 +305,7 @@ def test_sync_delays_the_next_rollout_and_the_departure_and_holds_no_node() -> N
 
 def test_colocated_jobs_run_both_phases_in_turn_on_training_nodes() -> None:
     own: dict[str, Any] = {"colocated": {"nodes": 2, "rollout_s": 7, "training_s": 4}}
-    run = played(scenario(job("a", iterations=3, sync_s=9, **own)), Colocated())
+    run = played(scenario(job("a", iterations=3, sync_s=9, **own)), ColocatedJobs())
     assert [(phase.pool, phase.nodes, phase.start_s) for phase in run.phases[:3]] == [
         ("training", (0, 1), 0),
         ("training", (0, 1), 7),

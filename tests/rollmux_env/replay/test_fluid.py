@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.baselines import Colocated, Solo
+from policies.placement.baselines import ColocatedJobs, Solo
 from policies.placement.regroup import Regroup
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Resumed
 from rollmux_env.cluster.plan import Move, Policy
@@ -275,7 +275,7 @@ def test_nodes_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-5, 1e5, 1e9])
-@pytest.mark.parametrize("policy", [Algorithm1, Solo, Colocated])
+@pytest.mark.parametrize("policy", [Algorithm1, Solo, ColocatedJobs])
 def test_extreme_durations(policy: Callable[[], Policy], scale: float) -> None:
     """Beside one another on one time line, and still: no job lost, slowdowns of 1 to the SLO, costs in proportion."""
     jobs = [
@@ -302,7 +302,7 @@ def test_colocated_by_hand() -> None:
         make_job("a", 10, 5, iterations=240, training={"nodes": 2}),
         make_job("b", 10, 5, iterations=120, colocated={"nodes": 3, "rollout_s": 20, "training_s": 10}),
     ]
-    found = metrics(run(Colocated(), *jobs))
+    found = metrics(run(ColocatedJobs(), *jobs))
     assert found.cost_usd == pytest.approx(5 * 8 * 5.28)
     assert found.slowdown == pytest.approx({"a": 1, "b": 2})
     assert found.utilization == {"rollout": None, "training": pytest.approx(1)}

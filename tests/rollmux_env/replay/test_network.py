@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
-from policies.placement.baselines import Colocated, Solo
+from policies.placement.baselines import ColocatedJobs, Solo
 from policies.placement.gavel import Gavel
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted
@@ -115,7 +115,7 @@ def test_nobody_else_counts_a_shared_link() -> None:
     ):
         with pytest.raises(InputError, match=r"^cluster\.network: does not go with "):
             refused()
-    assert departures(played(problem, Colocated())) == {"a": 150}  # no sync
+    assert departures(played(problem, ColocatedJobs())) == {"a": 150}  # no sync
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.suite import Suite, SuiteRow
 from rollmux_env.bench.suites import SUITES, rollout
@@ -44,11 +44,11 @@ def lines_of(part: RenderableType, width: int = WIDTH) -> list[str]:
     return lines
 
 
-def rows_of(policies: Iterable[str]) -> list[Row]:
+def rows_of(policies: Iterable[str]) -> list[ComparisonRow]:
     many = Mean(1234567.891, 12345.678)
     ratio = Mean(12.345, 0.123)
     return [
-        Row(
+        ComparisonRow(
             policy,
             many,
             ratio,

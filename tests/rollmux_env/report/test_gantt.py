@@ -6,14 +6,14 @@ import pytest
 from matplotlib.colors import to_hex
 
 from rollmux_env.replay.run import PhaseRun
-from rollmux_env.report.gantt import Bar, bars_of, gantt_figure, gantt_png
-from rollmux_env.report.lanes import Lane
+from rollmux_env.report.gantt import GanttBar, bars_of, gantt_figure, gantt_png
+from rollmux_env.report.lanes import NodeUse
 
 LANES = [
-    Lane(0, "training", 0, 0, 400),
-    Lane(0, "rollout", 0, 0, 400),
-    Lane(0, "rollout", 2, 100, 400),
-    Lane(0, "rollout", 1, 0, 20),
+    NodeUse(0, "training", 0, 0, 400),
+    NodeUse(0, "rollout", 0, 0, 400),
+    NodeUse(0, "rollout", 2, 100, 400),
+    NodeUse(0, "rollout", 1, 0, 20),
 ]
 PHASES = [
     PhaseRun("_first", "rollout", 3, 0, "rollout", (0,), 0, 100, 10),
@@ -46,10 +46,10 @@ def test_a_title_names_the_pool_where_the_cluster_has_others_than_the_two() -> N
 def test_bars_are_the_phases_within_the_window() -> None:
     rollout = [lane for lane in LANES if lane.pool == "rollout"]
     assert bars_of(PHASES, rollout, 5, 200) == [
-        Bar("_first", 3, 0, 5, 10, True),
-        Bar("_first", 3, 0, 10, 100, False),
-        Bar("second", 0, 0, 100, 200, False),
-        Bar("second", 0, 2, 100, 200, False),
+        GanttBar("_first", 3, 0, 5, 10, True),
+        GanttBar("_first", 3, 0, 10, 100, False),
+        GanttBar("second", 0, 0, 100, 200, False),
+        GanttBar("second", 0, 2, 100, 200, False),
     ]
 
 
@@ -92,7 +92,7 @@ def test_the_same_picture_is_the_same_bytes_in_any_order_of_its_records() -> Non
 
 
 def test_many_jobs_with_long_names_and_many_nodes_still_draw() -> None:
-    lanes = [Lane(0, "rollout", node, 0, 100) for node in range(16)]
+    lanes = [NodeUse(0, "rollout", node, 0, 100) for node in range(16)]
     names = [f"{k:02}{'x' * 62}" for k in range(16)]
     phases = [PhaseRun(name, "rollout", 0, 0, "rollout", (k,), k, 100, 0) for k, name in enumerate(names)]
     figure = gantt_figure(phases, lanes, 0, 100)

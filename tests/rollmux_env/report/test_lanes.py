@@ -13,7 +13,7 @@ from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun
-from rollmux_env.report.lanes import Lane, Membership, follow, node_steps, shares
+from rollmux_env.report.lanes import Membership, NodeUse, follow, node_steps, shares
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
 from tests.rollmux_env.replay.restless import Restless
@@ -41,7 +41,7 @@ def test_a_group_grows_and_shrinks_with_its_members() -> None:
         Departed(90, "b"),
     ]
     lanes, members = follow(CLUSTER, log)
-    assert lanes == [Lane(0, "rollout", 0, 0, 40), Lane(0, "rollout", 1, 5, 90), Lane(0, "training", 0, 0, 90)]
+    assert lanes == [NodeUse(0, "rollout", 0, 0, 40), NodeUse(0, "rollout", 1, 5, 90), NodeUse(0, "training", 0, 0, 90)]
     assert members == [
         Membership(0, 0, ("a",), 15),
         Membership(0, 5, ("a", "b"), 15),
@@ -60,7 +60,7 @@ def test_nodes_that_a_move_leaves_are_there_until_its_pause_ends() -> None:
         Resumed(50, "b"),
     ]
     lanes, members = follow(CLUSTER, log)
-    assert [lane for lane in lanes if lane.group == 1] == [Lane(1, "rollout", 0, 0, 50), Lane(1, "training", 0, 0, 50)]
+    assert [lane for lane in lanes if lane.group == 1] == [NodeUse(1, "rollout", 0, 0, 50), NodeUse(1, "training", 0, 0, 50)]
     assert [(seen.group, seen.at_s, seen.jobs) for seen in members[-2:]] == [(1, 20, ()), (0, 20, ("a", "b"))]
     two, none = {"rollout": 2, "training": 2}, {"rollout": 0, "training": 0}
     assert node_steps(lanes) == [(0, two), (50, none)]
@@ -88,7 +88,7 @@ def test_lanes_add_up_to_what_the_replay_paid_for(policy: Policy) -> None:
 
 
 def test_shares_are_node_seconds_by_hand() -> None:
-    lanes = [Lane(0, "rollout", 0, 0, 100), Lane(0, "rollout", 1, 50, 200)]
+    lanes = [NodeUse(0, "rollout", 0, 0, 100), NodeUse(0, "rollout", 1, 50, 200)]
     phases = [phase("a", 10, 40, switch_s=5), phase("b", 60, 90, (0, 1)), phase("c", 95, 120, (1, 7))]
     found = shares(phases, lanes, 0, 100)  # 150 node-seconds
     assert found is not None
@@ -98,5 +98,5 @@ def test_shares_are_node_seconds_by_hand() -> None:
 
 
 def test_shares_of_a_window_inside_a_switch() -> None:
-    found = shares([phase("a", 0, 100, switch_s=50)], [Lane(0, "rollout", 0, 0, 100)], 40, 60)
+    found = shares([phase("a", 0, 100, switch_s=50)], [NodeUse(0, "rollout", 0, 0, 100)], 40, 60)
     assert found == pytest.approx((0.5, 0.5, 0.0))

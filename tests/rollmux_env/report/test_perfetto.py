@@ -12,7 +12,7 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.run import PhaseRun, Run
-from rollmux_env.report.lanes import Lane, follow
+from rollmux_env.report.lanes import NodeUse, follow
 from rollmux_env.report.perfetto import trace_json
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
@@ -117,7 +117,7 @@ def test_names_of_jobs_that_differ_in_digits_alone_get_a_letter() -> None:
         PhaseRun(job_id, "rollout", 0, 0, "rollout", (0,), start_s, start_s + 1, 0)
         for start_s, job_id in enumerate(["job-1", "job-2", "other"])
     ]
-    records = json.loads(trace_json(cluster, phases, [Lane(0, "rollout", 0, 0, 9)], [], 0.0))["traceEvents"]
+    records = json.loads(trace_json(cluster, phases, [NodeUse(0, "rollout", 0, 0, 9)], [], 0.0))["traceEvents"]
     assert [record["name"] for record in records if record["ph"] == "X"] == ["job-1 a", "job-2 b", "other"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.errors import InputError
 from rollmux_env.report.lanes import Membership
-from rollmux_env.report.pictures import META_ITERATIONS, View, choose_view
+from rollmux_env.report.pictures import META_ITERATIONS, GanttWindow, choose_view
 from tests.conftest import Command
 
 H = 3600.0
@@ -25,18 +25,18 @@ MEMBERSHIPS = [
 
 
 def test_the_view_is_where_most_members_are_together_for_longest() -> None:
-    assert choose_view(MEMBERSHIPS, H) == View(1, 4 * H, 4 * H + META_ITERATIONS * 300)
+    assert choose_view(MEMBERSHIPS, H) == GanttWindow(1, 4 * H, 4 * H + META_ITERATIONS * 300)
 
 
 def test_a_group_or_a_window_narrows_the_choice() -> None:
-    assert choose_view(MEMBERSHIPS, H, group=0) == View(0, 3 * H, 3 * H + META_ITERATIONS * 150)
-    assert choose_view(MEMBERSHIPS, H, from_h=2.5) == View(0, 3.5 * H, 3.5 * H + META_ITERATIONS * 150)
-    assert choose_view(MEMBERSHIPS, H, from_h=0, hours=1.5) == View(0, 1 * H, 2.5 * H)
-    assert choose_view(MEMBERSHIPS, H, hours=0.5) == View(1, 4 * H, 4.5 * H)
+    assert choose_view(MEMBERSHIPS, H, group=0) == GanttWindow(0, 3 * H, 3 * H + META_ITERATIONS * 150)
+    assert choose_view(MEMBERSHIPS, H, from_h=2.5) == GanttWindow(0, 3.5 * H, 3.5 * H + META_ITERATIONS * 150)
+    assert choose_view(MEMBERSHIPS, H, from_h=0, hours=1.5) == GanttWindow(0, 1 * H, 2.5 * H)
+    assert choose_view(MEMBERSHIPS, H, hours=0.5) == GanttWindow(1, 4 * H, 4.5 * H)
 
 
 def test_the_view_ends_with_the_replay_unless_its_length_is_given() -> None:
-    assert choose_view(MEMBERSHIPS, H, from_h=8.99) == View(0, 9.99 * H, 10 * H)
+    assert choose_view(MEMBERSHIPS, H, from_h=8.99) == GanttWindow(0, 9.99 * H, 10 * H)
     assert choose_view(MEMBERSHIPS, H, from_h=8.99, hours=2) == pytest.approx((0, 9.99 * H, 11.99 * H))
 
 

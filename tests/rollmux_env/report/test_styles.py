@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from policies.registry import PLACEMENT
-from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.report.plots import saving_figure
 from rollmux_env.report.styles import YARDSTICKS, draw, style_of
@@ -63,7 +63,7 @@ def test_seeds_are_the_mean_and_a_band(seeds: int) -> None:
 def test_the_plot_of_savings_is_full(savings: tuple[float, ...]) -> None:
     some = Mean(1.0, None)
     rows = [
-        Row(
+        ComparisonRow(
             f"p{saving}",
             some,
             some,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rollmux_env.bench.comparison import Row
+from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.report.yardsticks import yardstick_notes
 
 
-def row(policy: str, usd: float, usd_per_work_hour: float, slo_attainment: float = 1.0) -> Row:
+def row(policy: str, usd: float, usd_per_work_hour: float, slo_attainment: float = 1.0) -> ComparisonRow:
     one = Mean(1.0, None)
     slo = Mean(slo_attainment, None)
-    return Row(policy, Mean(usd, None), Mean(usd_per_work_hour, None), one, one, slo, None, one, None, one, one, {}, 0.0)
+    return ComparisonRow(policy, Mean(usd, None), Mean(usd_per_work_hour, None), one, one, slo, None, one, None, one, one, {}, 0.0)
 
 
 def test_a_table_without_yardsticks_has_no_note() -> None:

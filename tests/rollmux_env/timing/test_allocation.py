@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.allocation import Budget, parse_budget, update_s, usd_per_hour
+from rollmux_env.timing.allocation import GpuBudget, parse_budget, update_s, usd_per_hour
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.work import Work, make_work
+from rollmux_env.timing.work import IterationWork, make_work
 
 
 def test_a_budget_is_read_from_the_text_of_an_option() -> None:
     budget = parse_budget("H800=8,H20=24", 8)
     assert dict(budget.gpus) == {"H800": 8, "H20": 24}
     assert usd_per_hour(budget) == pytest.approx(86.64)
-    assert usd_per_hour(Budget({"H100": 8})) is None, "no paper gives its price"
+    assert usd_per_hour(GpuBudget({"H100": 8})) is None, "no paper gives its price"
 
 
 @pytest.mark.parametrize(
@@ -59,22 +59,22 @@ def test_work_that_makes_no_sense_is_said_in_one_line(staleness: int, settings: 
 
 
 def test_an_update_is_a_flat_broadcast_to_one_machine_after_the_other() -> None:
-    work = Work(SHAPES["7B"])
+    work = IterationWork(SHAPES["7B"])
     h800, h20 = (achieved(name, GPUS[name]) for name in ("H800-areal-hex", "H20-areal-hex"))
     weights_gb = SHAPES["7B"].parameters * 2 / 1e9
     across = update_s(work, (h800,), {h20: 3, h800: 2})
     assert across == pytest.approx(3 * weights_gb / (1.5 * 0.848) + 2 * weights_gb / (5 * 0.848), rel=1e-4)
     assert update_s(work, (h800, h20), {h20: 3}) == pytest.approx(3 * weights_gb / (5 * 0.848), rel=1e-4), "its own type trains too"
-    assert Budget({"H20-areal-hex": 8}).rewards_s(work) == pytest.approx(8192 * 5e-4)
+    assert GpuBudget({"H20-areal-hex": 8}).rewards_s(work) == pytest.approx(8192 * 5e-4)
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.sampled_from([1, 4, 8]))
 def test_what_is_left_for_rollouts_is_never_split_over_two_machines(count: int, training: int, machine: int) -> None:
     training = min(training, count)
-    (rollout,) = Budget({"H20": count}, machine).beside((training,))
+    (rollout,) = GpuBudget({"H20": count}, machine).beside((training,))
     assert rollout <= count - training
     if count % machine == 0:
         assert rollout == count - training, "machines that are whole can always be divided"
     if count < 40:
-        (more,) = Budget({"H20": count + 1}, machine).beside((training,))
+        (more,) = GpuBudget({"H20": count + 1}, machine).beside((training,))
         assert more >= rollout

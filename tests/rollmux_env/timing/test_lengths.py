@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rollmux_env.errors import InputError
 from rollmux_env.timing.lengths import (
     PUBLISHED,
-    Lengths,
+    LengthDistribution,
     Lognormal,
     Piecewise,
     mean,
@@ -21,7 +21,7 @@ from rollmux_env.timing.lengths import (
 
 
 @st.composite
-def some_lengths(draw: st.DrawFn) -> Lengths:
+def some_lengths(draw: st.DrawFn) -> LengthDistribution:
     cap = draw(st.integers(1, 40_000))
     if draw(st.booleans()):
         return Lognormal(cap, draw(st.floats(1e-3, 1e6)), draw(st.floats(0, 3)))
@@ -32,7 +32,7 @@ def some_lengths(draw: st.DrawFn) -> Lengths:
 
 
 @given(some_lengths(), st.integers(0, 2**32), st.integers(1, 300))
-def test_every_length_is_whole_from_one_to_the_cap(lengths: Lengths, seed: int, count: int) -> None:
+def test_every_length_is_whole_from_one_to_the_cap(lengths: LengthDistribution, seed: int, count: int) -> None:
     for found in (sample(lengths, np.random.default_rng(seed), count), typical(lengths, count)):
         assert found.shape == (count,) and found.dtype == np.int64
         assert found.min() >= 1 and found.max() <= lengths.cap
@@ -41,7 +41,7 @@ def test_every_length_is_whole_from_one_to_the_cap(lengths: Lengths, seed: int, 
 
 
 @given(some_lengths(), st.integers(0, 2**32))
-def test_the_same_seed_draws_the_same_lengths(lengths: Lengths, seed: int) -> None:
+def test_the_same_seed_draws_the_same_lengths(lengths: LengthDistribution, seed: int) -> None:
     first, again = (sample(lengths, np.random.default_rng(seed), 50) for _ in range(2))
     assert (first == again).all()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.batch import Batch
+from rollmux_env.timing.batch import ResponseBatch
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import Lognormal, Piecewise, lognormal_of_mean, mean
@@ -29,7 +29,7 @@ from rollmux_env.timing.rl_job import (
 )
 
 SHAPE = SHAPES["7B"]
-BATCH = Batch(64, 4, 4, 200, Lognormal(8192, 600.0, 1.0))
+BATCH = ResponseBatch(64, 4, 4, 200, Lognormal(8192, 600.0, 1.0))
 EVEN = replace(BATCH, lengths=Piecewise(1000, ((0.0, 1000.0),)))
 EIGHT = Workers("H20", 8)
 
@@ -72,7 +72,7 @@ def test_even_responses_train_at_the_rate_of_all_gpus() -> None:
 
 
 def test_a_mini_batch_lasts_as_long_as_its_longest_response() -> None:
-    def computing_s(workers: Workers, batch: Batch = BATCH) -> float:
+    def computing_s(workers: Workers, batch: ResponseBatch = BATCH) -> float:
         return training_plan(SHAPE, workers).computing_s(load_of(batch))
 
     alone = computing_s(Workers("H20", 4096))

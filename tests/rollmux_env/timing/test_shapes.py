@@ -16,7 +16,7 @@ from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import replica_timing
-from rollmux_env.timing.shapes import Nodes, ShapesOf, parallelisms, shapes_of
+from rollmux_env.timing.shapes import PoolNodes, ShapesOf, parallelisms, shapes_of
 from tests.conftest import Command
 
 FILE = Path(__file__).parents[3] / "examples" / "models.yaml"
@@ -47,7 +47,7 @@ def test_messages_and_stages_cost_what_is_said() -> None:
 
 
 def test_every_parallelism_uses_all_gpus() -> None:
-    every = list(parallelisms(Nodes("rollout", H20, 3, 8), 28))
+    every = list(parallelisms(PoolNodes("rollout", H20, 3, 8), 28))
     assert len(set(every)) == len(every)
     assert all(one.tensor * one.stages * one.copies == 24 for one in every)
     assert {one.tensor for one in every} == {1, 2, 4, 8}

@@ -15,7 +15,7 @@ from rollmux_env.timing.models import ModelShape
 from rollmux_env.timing.replica import Parallelism
 from rollmux_env.timing.stages import Replica, Stage, largest_batch, pipeline, share_layers
 from rollmux_env.timing.training import MiniBatch, TrainingPlan, even_load, even_plan, update_load
-from rollmux_env.timing.work import Work
+from rollmux_env.timing.work import IterationWork
 
 H, LAYERS = 768, 10
 PAPERS = ModelShape(H, LAYERS, 6, 6, 128, 8 * H // 3, 1, True)
@@ -69,7 +69,7 @@ def test_layers_are_shared_in_proportion(layers: int, weights: list[int]) -> Non
 
 
 def test_a_replica_of_one_gpu_is_the_sum_of_its_steps() -> None:
-    work = Work(PAPERS, 64, 512, 100, 200, reads_cache=False)
+    work = IterationWork(PAPERS, 64, 512, 100, 200, reads_cache=False)
     replica = Replica((Stage(PAPERS, LAYERS, RATES, 1, LINK),), 8)
     timing = replica.stages[0].timing(8)
     assert replica.batch_s(work) == pytest.approx(8 * timing.prefill_seconds(512) + 100 * timing.decode_s(8, 0))
@@ -77,7 +77,7 @@ def test_a_replica_of_one_gpu_is_the_sum_of_its_steps() -> None:
 
 
 def test_the_stages_of_a_replica_work_on_micro_batches_at_the_same_time() -> None:
-    work = Work(PAPERS, 64, 512, 100, 200, reads_cache=False)
+    work = IterationWork(PAPERS, 64, 512, 100, 200, reads_cache=False)
     stages = pipeline(PAPERS, ((RATES, 1),) * 2, lambda hardware: hardware.weights_gb_s)
     assert stages is not None and [stage.layers for stage in stages] == [5, 5]
     hop_s = NETWORK_S + 4 * H * 2 / 5e9  # to another machine, 4 sequences a micro-batch
@@ -89,7 +89,7 @@ def test_the_stages_of_a_replica_work_on_micro_batches_at_the_same_time() -> Non
 
 
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
-    work = Work(PAPERS, 10**6, 512, 512, 1024, staleness=0)
+    work = IterationWork(PAPERS, 10**6, 512, 512, 1024, staleness=0)
     stages = (Stage(PAPERS, LAYERS, RATES, 1, LINK),)
     batch = largest_batch(stages, work)
     assert Replica(stages, batch).fits(work) and not Replica(stages, batch + 1).fits(work)
@@ -148,7 +148,7 @@ NVLINK_RATE = RATES.nvlink_gb_s * 1e9
 
 
 def test_a_training_keeps_weights_gradients_and_a_share_of_the_optimizer() -> None:
-    work = Work(PAPERS, 64, 512, 512, 512)
+    work = IterationWork(PAPERS, 64, 512, 512, 512)
     stage = Stage(PAPERS, LAYERS, RATES, 2, LINK)
     weights = 12 * H**2 * LAYERS * (6 + 12 / 4)
     assert TrainingPlan((stage,), 4).memory_gb(work.micro_tokens) == near((weights + 1024 * H * (LAYERS * 2 + 34)) / 2 / 1e9)
@@ -162,4 +162,4 @@ def test_links_are_those_of_the_catalogue() -> None:
 
 
 def test_a_stale_job_samples_for_several_iterations_at_once() -> None:
-    assert [Work(PAPERS, 100, staleness=e).in_flight for e in (0, 1, 4)] == [100, 100, 400]
+    assert [IterationWork(PAPERS, 100, staleness=e).in_flight for e in (0, 1, 4)] == [100, 100, 400]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InvariantError
-from rollmux_env.scheduler.holding import Shares, kept_parts
+from rollmux_env.scheduler.holding import HeldParts, kept_parts
 from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.timing.tail import Migration
 from runtime.compare import compare
@@ -49,7 +49,7 @@ def test_a_tail_keeps_a_share_of_every_node_or_a_whole_node_that_nobody_waits_fo
 
 
 def test_the_next_rollout_begins_when_the_tail_has_left_and_gets_the_rest_when_it_is_over() -> None:
-    tails = Shares(NodePool(TWO), QUARTER)
+    tails = HeldParts(NodePool(TWO), QUARTER)
     assert tails.begin("a", TWO, TWO, 0.0) is False
     with pytest.raises(InvariantError, match="R3"):
         tails.begin("b", TWO, TWO, 0.5)
@@ -75,7 +75,7 @@ def test_the_next_rollout_begins_when_the_tail_has_left_and_gets_the_rest_when_i
 
 
 def test_who_cannot_do_with_a_part_waits_for_the_tail_that_is_in_the_way() -> None:
-    tails = Shares(NodePool(TWO), QUARTER)
+    tails = HeldParts(NodePool(TWO), QUARTER)
     tails.begin("a", TWO, TWO, 0.0)
     tails.migrate("a", {"rollout-1"})
     tails.left("a", 1.0)
@@ -90,7 +90,7 @@ def test_who_cannot_do_with_a_part_waits_for_the_tail_that_is_in_the_way() -> No
 
 
 def test_a_rollout_that_ends_before_it_has_left_frees_everything() -> None:
-    tails = Shares(NodePool(EIGHT), QUARTER)
+    tails = HeldParts(NodePool(EIGHT), QUARTER)
     parts = tuple(engines(EIGHT[0]))
     tails.begin("a", EIGHT, parts, 0.0)
     tails.migrate("a", set())
@@ -103,7 +103,7 @@ def test_no_device_is_ever_held_by_two(steps: list[tuple[str, str]]) -> None:
     """The pool raises if one is; and whatever has happened, a rollout that waits begins at last."""
     nodes = (node(0, gpus=2), node(1, gpus=2))
     parts = tuple(part for one in nodes for part in engines(one))
-    tails, full, tail = Shares(NodePool(nodes), QUARTER), set[str](), set[str]()
+    tails, full, tail = HeldParts(NodePool(nodes), QUARTER), set[str](), set[str]()
     for k, (job_id, what) in enumerate(steps):
         now_s = float(k)
         if what == "begin" and not full and job_id not in tail:

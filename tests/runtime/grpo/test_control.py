@@ -18,7 +18,7 @@ from policies.rollout.environment import PolicyAgent
 from policies.rollout.places import make_at
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import Fixed
-from rollmux_env.envs.rollout.types import ATTEMPTS, Case
+from rollmux_env.envs.rollout.types import ATTEMPTS, RolloutJob
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.rollout.fleet import Fleet, ObservedFleet
 from rollmux_env.rollout.job import play
@@ -284,7 +284,7 @@ def test_it_decides_so_in_the_environment_too(engines: tuple[TaskJob, list[Rollo
     lengths = [[len(response.token_ids) for response in rollout] for rollout in plain]
     bench(own, lengths)
     prompts = [own[k : k + 4] for own in lengths for k in range(0, 24, 4)]
-    case = Case(setting, ROLLOUTS, lengths=tuple(tuple((*tokens, 1) for _ in range(ATTEMPTS)) for tokens in prompts))
+    case = RolloutJob(setting, ROLLOUTS, lengths=tuple(tuple((*tokens, 1) for _ in range(ATTEMPTS)) for tokens in prompts))
     env = RolloutVectorEnv(1, Fixed(case), autoreset=False)
     observation, _ = env.reset(seed=0, options={"stream_seed": 0})
     agent, moves, over = PolicyAgent("tail-migration", env), [], False

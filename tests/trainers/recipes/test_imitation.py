@@ -10,7 +10,7 @@ from policies.placement.policy_file import read_policy
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Toy, Workload
 from trainers.network import Scorer
-from trainers.recipes.imitation import LOOKAHEAD, RECIPES, Labels, Recipe, Source, collect, fit, train
+from trainers.recipes.imitation import LOOKAHEAD, RECIPES, Labels, Recipe, StreamSource, collect, fit, train
 from trainers.recipes.lookahead import Player
 from trainers.recipes.teachers import TEACHERS
 
@@ -56,7 +56,7 @@ def test_lookahead_finds_the_toys_optimum() -> None:
 
 def test_a_network_fits_what_it_is_shown() -> None:
     torch.manual_seed(0)
-    source = Source("mixed", 2, {"jobs": 30})
+    source = StreamSource("mixed", 2, {"jobs": 30})
     labels = collect(source, Recipe(moves=False, sources=(source,), horizon_h=4.0), None, np.random.default_rng(0))
     assert isinstance(labels, Labels) and (np.isnan(labels.values) == (labels.mask == 0)).all()
     network = Scorer(labels.job.shape[1], labels.candidates.shape[2], labels.cluster.shape[1])
@@ -67,7 +67,7 @@ def test_a_network_fits_what_it_is_shown() -> None:
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_a_round_of_training_writes_a_policy(name: str, tmp_path: Path) -> None:
     recipe = RECIPES[name]
-    source = Source("mixed", 1, {"jobs": 15})
+    source = StreamSource("mixed", 1, {"jobs": 15})
     small = Recipe(recipe.moves, (source,), recipe.teacher, rounds=1, horizon_h=2.0, epochs=1)
     lines: list[str] = []
     train(name, small, tmp_path, 0, [1000], lines.append)

@@ -9,7 +9,7 @@ import numpy as np
 from rollmux_env.envs.dispatch.dynamics import begin
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv, load_group
 from rollmux_env.envs.dispatch.replay import replay_group
-from rollmux_env.envs.dispatch.types import MIGRATION, Group, Groups, TailParameters, group_table
+from rollmux_env.envs.dispatch.types import MIGRATION, Groups, SimulatedGroup, TailParameters, group_table
 from rollmux_env.kernel.dispatch.rows import TRAINING_POOL
 from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
@@ -21,7 +21,7 @@ ROOM = 20_000  # spans
 Span = tuple[Any, ...]  # (job, phase, iteration, nodes, start, end, switch, share)
 
 
-def replayed(group: Group, dispatch: DispatchPolicy) -> list[Span]:
+def replayed(group: SimulatedGroup, dispatch: DispatchPolicy) -> list[Span]:
     """Spans (job, phase, iteration, nodes, start, end, switch, share) of the event replay that end before the horizon."""
     return sorted(
         (p.job_id, p.phase, p.iteration, p.nodes, *(round(x, 6) for x in (p.start_s, p.end_s, p.switch_s)), p.share)
@@ -30,7 +30,7 @@ def replayed(group: Group, dispatch: DispatchPolicy) -> list[Span]:
     )
 
 
-def loaded(group: Group) -> Groups:
+def loaded(group: SimulatedGroup) -> Groups:
     """The group as row 0 of its own tables, with room for all its spans, begun."""
     stale = any(job.staleness for job in group.jobs)
     groups = group_table(1, len(group.jobs), group.rollout_nodes + 1, 1024, stale, spans=ROOM)
@@ -46,7 +46,7 @@ def with_room(env: DispatchVectorEnv, spans: int = ROOM) -> DispatchVectorEnv:
     return env
 
 
-def spans_of(group: Group, groups: Groups, e: int = 0) -> list[Span]:
+def spans_of(group: SimulatedGroup, groups: Groups, e: int = 0) -> list[Span]:
     """The same of row `e` of the arrays."""
     found = []
     for span in groups.history[e, : groups.clocks["spans"][e]]:

@@ -26,7 +26,7 @@ from rollmux_env.envs.dispatch.generator import SHAPES, Fixed, RandomGroups
 from rollmux_env.envs.dispatch.observation import ON_POLICY, ROW_FEATURES, STALE, observed, write_observation
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Work
-from rollmux_env.envs.dispatch.types import Group
+from rollmux_env.envs.dispatch.types import SimulatedGroup
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.dispatch.rows import WAITS
 from rollmux_env.kernel.feature_tables import observation_table
@@ -124,7 +124,7 @@ def test_what_is_seen_of_a_stale_member() -> None:
     training = training.model_copy(update={"worst_case_s": 25.0, "actual": None, "switch": Switch()})
     own = {"rollout": phase, "training": training, "staleness": 1, "slo": 2.0}
     jobs = tuple(job.model_copy(update=own) for job in group.jobs[:1])
-    groups = loaded(Group(group.cluster, jobs, ((0,),), 1, 100.0, 0))
+    groups = loaded(SimulatedGroup(group.cluster, jobs, ((0,),), 1, 100.0, 0))
     seen = []
     while not groups.clocks["over"][0]:
         record, members, out = groups.groups[0], groups.members[0], observation_table(1, *observed(1, stale=True))
@@ -251,7 +251,7 @@ def test_nothing_is_observed_of_what_has_not_happened(first: int) -> None:
     """Groups that differ in their horizon and in all luck from an iteration on look the same until that has made a difference:
     while the clock stands at 0, or nobody has done an iteration."""
     group = RandomGroups("rollout-heavy", 0.5, rounds=4).group(1)
-    longer = Group(group.cluster, group.jobs, group.pins, group.training_nodes, group.horizon_s * 2, group.seed)
+    longer = SimulatedGroup(group.cluster, group.jobs, group.pins, group.training_nodes, group.horizon_s * 2, group.seed)
     envs = [DispatchVectorEnv(1, Fixed(one), autoreset=False) for one in (group, longer)]
     observations = [env.reset(seed=0)[0] for env in envs]
     envs[1].groups.durations[:, :, :, first:] *= 0.9
@@ -307,7 +307,7 @@ def test_a_picture_begins_where_the_history_does() -> None:
         lambda: RandomGroups(rounds=0),
         lambda: RandomGroups(stale=1.5),
         Fixed,
-        lambda: Group(SHORT.group(0).cluster, SHORT.group(0).jobs[:1], ((1,),), 1, 100.0, 0),
+        lambda: SimulatedGroup(SHORT.group(0).cluster, SHORT.group(0).jobs[:1], ((1,),), 1, 100.0, 0),
     ],
 )
 def test_what_cannot_be_made_is_said_in_a_line(make: Callable[[], object]) -> None:

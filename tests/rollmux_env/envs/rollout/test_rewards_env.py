@@ -11,7 +11,7 @@ from policies.rollout.environment import PolicyAgent
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import Fixed, RandomJobs
 from rollmux_env.envs.rollout.observation import JOB_FEATURES, STATE_FEATURES, feature_names
-from rollmux_env.envs.rollout.types import Case
+from rollmux_env.envs.rollout.types import RolloutJob
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollout_rounds import reward_ends
 
@@ -77,7 +77,7 @@ def test_a_generator_says_whether_rewards_take_time() -> None:
     assert Fixed(case).rewards and not RandomJobs().rewards and RandomJobs(iterations=1).case(3).setting.reward_s == 0
 
     class Wrong(RandomJobs):
-        def case(self, seed: int) -> Case:
+        def case(self, seed: int) -> RolloutJob:
             return case
 
     with pytest.raises(InputError, match="a job's rewards take time, and its generator says that none do"):

@@ -18,7 +18,7 @@ from policies.rollout.environment import PolicyAgent
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import Fixed, RandomJobs, Toy
 from rollmux_env.envs.rollout.reward import Cost
-from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, REBALANCE, RESIZE, SPARE, TAIL, Case
+from rollmux_env.envs.rollout.types import ABORT, KEEP, PUT_OFF, REBALANCE, RESIZE, SPARE, TAIL, RolloutJob
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, RUNNING, WAITING
 from rollmux_env.kernel.rollout_rounds import reward_ends
@@ -54,7 +54,7 @@ def episode(env: RolloutVectorEnv, choose: Callable[[Any], Any], seeds: list[int
     return returns, info
 
 
-def simulated(spec: str, case: Case) -> list[float]:
+def simulated(spec: str, case: RolloutJob) -> list[float]:
     """Seconds of a job's rollouts by the simulator of the bench, until the last reward that counts, as far as a data set without an
     end has the same prompts."""
     rounds, control = make_rollout(spec).begin_job(case.setting)
@@ -198,7 +198,7 @@ def test_pictures() -> None:
         lambda: RandomJobs(sigma=-1),
         lambda: RandomJobs(iterations=0),
         lambda: Cost(held_weight=2),
-        lambda: Case(Toy().case(0).setting, 0),
+        lambda: RolloutJob(Toy().case(0).setting, 0),
         lambda: PolicyAgent("tail-batching,eta=1.5", RolloutVectorEnv(1)),
         Fixed,
     ],
