@@ -51,7 +51,7 @@ def _text(mean: Mean) -> str:
 _HEAD = f"""\
 # Leaderboard
 
-How policies compare on the fixed streams of RollMux-Bench {VERSION}, track by track. [The
+This page ranks policies on the fixed streams of RollMux-Bench {VERSION}, track by track. [The
 guide](guides/leaderboard.md) says how to enter. `python benchmarks/leaderboard.py` writes this page
 from the entries in `benchmarks/leaderboard/`.
 
