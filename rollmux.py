@@ -58,6 +58,15 @@ _HOME = {
     "phase": "runtime.phases",
     "runtime_hook": "runtime.phases",
 }
+_COMMANDS = {  # modules of the commands, by heading of the help
+    "Scenario files": {name: "rollmux_env.commands." + name for name in ("validate", "schema", "workload", "examples")},
+    "Schedule": {name: "policies.commands." + name for name in ("plan", "bench", "explain", "trace", "shapes", "allocate")},
+    "Learn": {"train": "trainers.commands.train"},
+    "Run": {name: "runtime.commands." + name for name in ("run", "compare", "serve", "submit", "status", "cancel", "logs")}
+    | dict.fromkeys(("drain", "undrain", "clear"), "runtime.commands.nodes")
+    | {name: "runtime.commands." + name for name in ("samples", "export", "bundle", "profile", "doctor")}
+    | {name: "runtime.commands." + name for name in ("exec", "journal", "token")},
+}
 _LONGEST = 4900  # characters of an error: a path, and what is wrong there
 _PACKAGES = ("rollmux_env", "policies", "trainers", "runtime")
 
@@ -117,25 +126,18 @@ def _fill_closed_streams() -> None:
 
 def command() -> typer.Typer:
     """Return the `rollmux` command with the commands of all floors."""
-    import typer
+    from rollmux_env.commands.lazy import lazy_app
+    from rollmux_env.commands.main_options import before_commands
 
-    import policies.cli
-    import rollmux_env.cli
-    import runtime.commands
-    import trainers.cli
-
-    app = typer.Typer(
+    app = lazy_app(
+        _COMMANDS,
         name="rollmux",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    rollmux_env.cli.mount(app)
-    policies.cli.mount(app)
-    trainers.cli.mount(app)
-    runtime.commands.mount(app)
+    app.callback()(before_commands)
     return app
 
 

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from policies.commands.options import find_scenario
 from policies.dispatch import make_dispatch
 from policies.named import make_with
 from policies.registry import checked, make_policy
 from policies.rollout import migrating
 from policies.rollout.places import check_sizes, make_at
+from policies.targets import find_scenario
 from rollmux_env.bench.fleets import with_fleet
 from rollmux_env.bench.harness import FLUID_ONLY, Contender, Result, Task, Tell, can_replay, run_tasks
 from rollmux_env.bench.results import SWEEP_SCHEMA, BenchResult, RunResult, SweepPoint, SweepResult, bench_result

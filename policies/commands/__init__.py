@@ -1,1 +1,1 @@
-"""The commands of this package, one module each. Heavy imports are inside the functions, so that `rollmux --help` is fast."""
+"""The commands that schedule, one module each, imported when it is called."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from policies.commands.options import BenchFormat, FailureRates, Fidelity, MostPhases, Plots
-from rollmux_env.cli import Seed, WorkloadSettings
 from rollmux_env.command_options import takes
+from rollmux_env.commands.options import Seed, WorkloadSettings
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -73,20 +73,3 @@ class RunOptions(NamedTuple):
     address: str | None
     accepts_changes: bool = False
     leave: bool = False
-
-
-def print_as(format: TableOrJson, report: Any, *tables: Any) -> None:
-    """Print a report in the chosen format.
-
-    Args:
-        format: Output format.
-        report: Report as a JSON value.
-        *tables: Tables that show the report.
-    """
-    from rollmux_env.report.results import to_json
-    from rollmux_env.report.tables import show
-
-    if format is TableOrJson.json:
-        typer.echo(to_json(report), nl=False)
-    else:
-        show(*tables)

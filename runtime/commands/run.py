@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from policies.dispatch import make_dispatch
+from policies.placement.baselines import ColocatedJobs
+from policies.registry import make_runnable
+from rollmux_env.errors import InputError, require
+from rollmux_env.report.folder import make_folder
 from runtime.commands.options import Address, DispatchName, PolicyName, RunOptions, Seed
 from runtime.coordinator.run_plan import DISPATCH, planning_switches
+from runtime.jobs.file import load_jobs
+from runtime.journal.write import JOURNAL, is_begun
+from runtime.machines.own_ray import stay_on_loopback
+from runtime.own_folder import spare_folder
+from runtime.service.address import check_run
+from runtime.signals import listening
 
 
 class Comparison(StrEnum):
@@ -61,10 +73,6 @@ def run(
 
     `rollmux run --resume run`
     """
-    from rollmux_env.errors import InputError, require
-    from runtime.machines.own_ray import stay_on_loopback
-    from runtime.signals import listening
-
     require("run", "run")
     if resume is not None:
         _check_alone(context)
@@ -94,8 +102,6 @@ def _check_alone(context: typer.Context) -> None:
     Raises:
         InputError: If it does not; one line.
     """
-    from rollmux_env.errors import InputError
-
     for name in ("file", "policy", "dispatch", "dry_run", "out", "seed", "no_cache"):
         source = context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
@@ -105,8 +111,6 @@ def _check_alone(context: typer.Context) -> None:
 
 def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Comparison | None) -> None:
     """Print how a run was stopped, and the command that continues it if its folder stays."""
-    from runtime.journal.write import JOURNAL, is_begun
-
     if folder is not None and is_begun(folder / JOURNAL):
         options = "".join(f" --{name} {value}" for name, value in (("address", address), ("compare", compare)) if value is not None)
         how = f"{how}; `rollmux run --resume {folder}{options}` continues it"
@@ -115,15 +119,6 @@ def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Co
 
 def _begin(file: Path, options: RunOptions) -> str:
     """Begin a new run, and return its outcome."""
-    from contextlib import nullcontext
-
-    from policies.dispatch import make_dispatch
-    from policies.placement.baselines import ColocatedJobs
-    from policies.registry import make_runnable
-    from rollmux_env.errors import InputError
-    from rollmux_env.report.folder import make_folder
-    from runtime.jobs.file import load_jobs
-
     jobs, out = load_jobs(file), options.out
     if elsewhere := next((job.id for job in jobs.jobs if job.is_attached), None):
         raise InputError(f"{file}: job {elsewhere}: `rollmux serve` and `rollmux submit` are for attached jobs and commands")
@@ -135,9 +130,6 @@ def _begin(file: Path, options: RunOptions) -> str:
     if options.dry_run and options.compare:
         raise InputError("--compare: does not go with --dry-run, which runs nothing")
     from runtime.commands import running
-    from runtime.journal.write import JOURNAL, is_begun
-    from runtime.own_folder import spare_folder
-    from runtime.service.address import check_run
 
     if out is not None:
         make_folder(out, private=True)
@@ -154,7 +146,6 @@ def _begin(file: Path, options: RunOptions) -> str:
 def _go_on(folder: Path, options: RunOptions) -> str:
     """Continue a run, and return its outcome."""
     from runtime.commands.running import resume_all
-    from runtime.service.address import check_run
 
     check_run(folder, "--resume ")
     return resume_all(folder.resolve(), options)

@@ -7,14 +7,25 @@ from typing import Annotated
 
 import typer
 
+from policies.dispatch import make_dispatch
+from policies.registry import make_runnable
+from rollmux_env.errors import InputError, require
+from rollmux_env.locks import take_lock
+from rollmux_env.report.folder import make_folder
 from runtime.commands.options import Address, DispatchName, PolicyName, Seed
 from runtime.coordinator.run_plan import DISPATCH, planning_switches
+from runtime.jobs.file import load_cluster
+from runtime.journal.write import DRIVER_LOCK, JOURNAL, is_begun, read_run
+from runtime.machines.hosts import load_hosts
+from runtime.service.address import continuing, has_service, parse_listen
+from runtime.service.head import head
+from runtime.service.plan import ServiceOptions
+from runtime.service.serve_here import serve_here
+from runtime.signals import listening
 
 
 def _refuse_out(value: Path | None) -> None:
     """Refuse the option --out of `rollmux run`, which a service does not have."""
-    from rollmux_env.errors import InputError
-
     if value is not None:
         raise InputError(f"--out: is for `rollmux run`; the folder of a service is its argument: `rollmux serve {value}`")
 
@@ -73,19 +84,6 @@ def serve(
 
     Example: `rollmux serve rollmux-service --policy consolidate`
     """
-    from policies.dispatch import make_dispatch
-    from policies.registry import make_runnable
-    from rollmux_env.errors import InputError, require
-    from rollmux_env.locks import take_lock
-    from rollmux_env.report.folder import make_folder
-    from runtime.jobs.file import load_cluster
-    from runtime.journal.write import DRIVER_LOCK, JOURNAL, is_begun, read_run
-    from runtime.machines.hosts import load_hosts
-    from runtime.service.address import continuing, has_service, parse_listen
-    from runtime.service.head import head
-    from runtime.service.plan import ServiceOptions
-    from runtime.signals import listening
-
     require(*(("serve", "serve --no-ray") if no_ray else ("run", "serve")))
     if no_ray and address is not None:
         raise InputError("--no-ray: does not go with --address")
@@ -106,8 +104,6 @@ def serve(
         with listening(), take_lock(folder / DRIVER_LOCK):
             wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace, max_hold)
             if no_ray:
-                from runtime.service.serve_here import serve_here
-
                 serve_here(folder, wish, cluster, typer.echo)
             else:
                 with head(folder, address, typer.echo) as service:

@@ -8,9 +8,20 @@ from typing import Annotated
 
 import typer
 
+from rollmux_env.errors import InputError
+from rollmux_env.report.tables import make_table, show
+from rollmux_env.validation_errors import one_line
 from runtime.commands.options import At
+from runtime.service.address import folder_of
+from runtime.service.operations_log import OperationsLog
+from runtime.service.tokens import Right, Tokens
 
-token = typer.Typer(no_args_is_help=True, help="Make, list and revoke the tokens of a service's users.")
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def token() -> None:
+    """Make, list and revoke the tokens of a service's users."""
 
 
 class RightName(StrEnum):
@@ -21,7 +32,7 @@ class RightName(StrEnum):
     operate = "operate"
 
 
-@token.command()
+@app.command()
 def make(
     user: Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")],
     right: Annotated[
@@ -34,10 +45,6 @@ def make(
 
     Example: `rollmux token make ann --right attach`
     """
-    from rollmux_env.errors import InputError
-    from runtime.service.operations_log import OperationsLog
-    from runtime.service.tokens import Right, Tokens
-
     if not user:
         raise InputError("a user's name is empty; the token without a name is the service's own, in service.json")
     folder = _folder(at)
@@ -46,22 +53,19 @@ def make(
     typer.echo(bearer)
 
 
-@token.command("list")
+@app.command("list")
 def list_tokens(at: At = None) -> None:
     """List the valid tokens: id, user, right, and the time at which they were made.
 
     Example: `rollmux token list`
     """
-    from rollmux_env.report.tables import make_table, show
-    from runtime.service.tokens import Tokens
-
     table = make_table("id", "user", "right", "made", left=4)
     for made in Tokens(_folder(at)).list():
         table.add_row(made.id, made.user or "(the service's own)", made.right.name.lower(), made.made)
     show(table)
 
 
-@token.command()
+@app.command()
 def revoke(
     token_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, as in `rollmux token list`.")], at: At = None
 ) -> None:
@@ -69,9 +73,6 @@ def revoke(
 
     Example: `rollmux token revoke 3f6c0a1b9d2e`
     """
-    from runtime.service.operations_log import OperationsLog
-    from runtime.service.tokens import Tokens
-
     folder = _folder(at)
     revoked = Tokens(folder).revoke(token_id)
     OperationsLog(folder).write("", "revoke token", revoked.user, revoked.id)
@@ -84,10 +85,6 @@ def _folder(at: Path | None) -> Path:
     Raises:
         InputError: If there is no such folder; one line.
     """
-    from rollmux_env.errors import InputError
-    from rollmux_env.validation_errors import one_line
-    from runtime.service.address import folder_of
-
     folder = folder_of(at)
     if not folder.is_dir():
         name = one_line(str(folder), 4096)

@@ -1,4 +1,4 @@
-"""The command of this package: `train`. Heavy imports are inside it, so that `rollmux --help` is fast."""
+"""The command `rollmux train`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-
-def mount(app: typer.Typer) -> None:
-    """Add the command `train`."""
-    app.command(rich_help_panel="Learn")(train)
+from rollmux_env.errors import require
+from rollmux_env.report.tables import show
+from trainers.config import read_config
 
 
 def train(
@@ -39,10 +38,6 @@ def train(
 
     `tensorboard --logdir runs`
     """
-    from rollmux_env.errors import require
-    from rollmux_env.report.tables import show
-    from trainers.config import read_config
-
     require("train", "train")
     config = read_config(name, changes or [])
     from trainers.runs import best_table, run_all

@@ -1,7 +1,8 @@
-"""Commands about this machine: `doctor` and `profile`."""
+"""The command `rollmux profile`."""
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,12 @@ from typing import Annotated
 import typer
 
 from policies.commands.options import TableOrJson
-from runtime.commands.options import Format, print_as
+from rollmux_env.errors import InputError, require
+from rollmux_env.files import write_whole
+from runtime.commands.options import Format
+from runtime.commands.printing import print_as
+from runtime.profile import profile as measured
+from runtime.profile import profile_tables, subject, with_engine
 
 
 class EngineName(StrEnum):
@@ -36,14 +42,7 @@ def profile(
 
     Example: `rollmux profile tiny --engine torch --out here.json`
     """
-    import os
-
-    from rollmux_env.errors import InputError, require
-    from rollmux_env.files import write_whole
-
     require("run", "profile")
-    from runtime.profile import profile as measured
-    from runtime.profile import profile_tables, subject, with_engine
 
     if out is not None and (out.suffix != ".json" or not out.absolute().parent.is_dir()):
         raise InputError(f"--out {out}: must be a .json file in a folder that is there")
@@ -53,14 +52,3 @@ def profile(
     if out is not None:
         write_whole(out, engine_profile.hardware.to_json())
     print_as(format, engine_profile.as_report(), profile_tables(engine_profile))
-
-
-def doctor(format: Format = TableOrJson.table) -> None:
-    """Show what this machine has, what a run would use, and what to install.
-
-    Example: `rollmux doctor`
-    """
-    from runtime.doctor import as_report, examine, findings_table
-
-    findings = examine()
-    print_as(format, as_report(findings), findings_table(findings))

@@ -1,0 +1,73 @@
+"""The command `rollmux allocate`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from policies.allocation import make_allocator
+from policies.commands.options import TableOrJson
+from rollmux_env.report.allocation import allocation_report, allocation_table
+from rollmux_env.report.results import to_json
+from rollmux_env.report.tables import show
+from rollmux_env.timing.allocated_job import allocated_scenario
+from rollmux_env.timing.allocation import parse_budget
+from rollmux_env.timing.work import make_work
+from rollmux_env.workloads.text import write_scenario
+
+
+def allocate(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A size such as 7B, or a config.json.", show_default=False)],
+    budget: Annotated[
+        str, typer.Option("--budget", metavar="GPU=COUNT,...", help="GPUs that the job may have.", show_default=False)
+    ],
+    staleness: Annotated[int, typer.Option("--staleness", help="Most versions that a sample's weights may be old, 0 to 64.")] = 4,
+    allocator: Annotated[str, typer.Option("--allocator", metavar="NAME", help="hex, exhaustive or uniform.")] = "hex",
+    machine: Annotated[int, typer.Option("--gpus-per-node", help="GPUs of a node.")] = 8,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Work of an iteration: responses, prompt_tokens, response_tokens, cap, updates; can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Scenario file with the job as planned.", show_default=False)
+    ] = None,
+    shape_budgets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape",
+            metavar="GPU=COUNT,...",
+            help="Another budget, whose plan is a shape of the job in --out; can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    format: Annotated[TableOrJson, typer.Option("--format", help="Output format.")] = TableOrJson.table,
+) -> None:
+    """Divide GPUs of several types between the training and the rollouts of one asynchronous job (docs/reference/allocation.md).
+
+    Examples: `rollmux allocate 7B --budget H800=24,H20=24 --staleness 4`
+
+    `rollmux allocate 7B --set responses=1024 --budget H800=8,H20=16 --shape H800=16,H20=32 --out job.yaml`
+    """
+    divide = make_allocator(allocator)
+    work = make_work(model, staleness, settings or [])
+    gpus = parse_budget(budget, machine)
+    begin = time.perf_counter()
+    allocation = divide(work, gpus)
+    planner_s = time.perf_counter() - begin
+    if shape_budgets and out is None:
+        raise typer.BadParameter("goes with --out", param_hint="--shape")
+    if out is not None:
+        others = [divide(work, parse_budget(text, machine)) for text in shape_budgets or []]
+        write_scenario(out, allocated_scenario(Path(model).stem, [allocation, *others]))
+    if format is TableOrJson.json:
+        typer.echo(to_json(allocation_report(model, allocator, allocation)), nl=False)
+    else:
+        show(allocation_table(model, allocator, allocation, planner_s))

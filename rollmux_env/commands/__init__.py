@@ -1,0 +1,1 @@
+"""The commands on scenario files, and how commands are found."""

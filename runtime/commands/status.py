@@ -1,0 +1,81 @@
+"""The command `rollmux status`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from time import monotonic, strftime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+
+from policies.commands.options import TableOrJson
+from runtime.commands.options import At, Format
+from runtime.commands.printing import print_as
+from runtime.commands.waiting import ends_quietly, pause
+from runtime.journal.audit import explained
+from runtime.service.address import folder_of
+from runtime.service.client import NoService, connected
+from runtime.service.report import past_report
+from runtime.service.tables import status_tables
+
+_EVERY_S = 1.0  # interval of status updates
+
+
+_AGAIN_S = 5.0  # interval of snapshots in which nothing has changed
+
+
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Update until Ctrl-C; in a pipe, print a snapshot after every change.")
+    ] = False,
+    format: Format = TableOrJson.table,
+    at: At = None,
+) -> None:
+    """Show the jobs, groups and pools of a service; for a stopped one, the state in its journal.
+
+    Examples: `rollmux status --watch`
+
+    `rollmux status --at rollmux-service --format json`
+    """
+    try:
+        with ends_quietly(), connected(at) as service:
+            if watch:
+                _watch(service.status, format)
+            report = service.status()
+    except NoService as nobody:
+        if not nobody.has_journal:
+            raise
+
+        with explained(folder_of(at)):
+            report = past_report(folder_of(at))
+    print_as(format, report, *status_tables(report))
+
+
+def _watch(status_of: Callable[[], dict[str, Any]], format: TableOrJson) -> None:
+    """Print reports until Ctrl-C: in place on a terminal, else one after the other."""
+    console = Console(markup=False)
+    if console.is_terminal and format is TableOrJson.table:
+        with Live(console=console, auto_refresh=False, screen=False) as live:
+            while True:
+                live.update(Group(*status_tables(status_of())), refresh=True)
+                pause(_EVERY_S)
+    shown, shown_s = None, 0.0
+    while True:
+        report = status_of()
+        now = _without_clocks(report)
+        if now != shown or monotonic() - shown_s >= _AGAIN_S:
+            shown, shown_s = now, monotonic()
+            if format is TableOrJson.table:
+                typer.echo(strftime("%Y-%m-%d %H:%M:%S"))
+            print_as(format, report, *status_tables(report))
+        pause(_EVERY_S)
+
+
+def _without_clocks(report: dict[str, Any]) -> dict[str, Any]:
+    """Return a report without the values that change with time alone."""
+    pools = {name: {key: value for key, value in pool.items() if key != "utilization"} for name, pool in report["pools"].items()}
+    jobs = [job | {"overdue": None, "reason": re.sub(r"\d+ s\b", "", job["reason"] or "")} for job in report["jobs"]]
+    return {key: value for key, value in report.items() if key != "now_s"} | {"pools": pools, "jobs": jobs}
