@@ -42,7 +42,7 @@ def _group_of(modules: Modules) -> type[TyperGroup]:
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
             self._listed = self.commands
-            self.commands: Any = _Imported(modules)
+            self.commands: Any = _Imported(modules, self._listed)
 
         def format_help(self, *arguments: Any) -> None:
             """Write the help, with lines from the files of the commands."""
@@ -60,8 +60,8 @@ class _Imported(Mapping[str, Any]):
 
     settings: ClassVar[Mapping[str, Any]] = {"rich_markup_mode": "rich", "callback": lambda: None}
 
-    def __init__(self, modules: Modules) -> None:
-        self._modules = modules
+    def __init__(self, modules: Modules, listed: Mapping[str, Any]) -> None:
+        self._modules, self._listed = modules, listed
 
     def __getitem__(self, name: str) -> Any:
         module, around = import_module(self._modules[name]), typer.Typer(**self.settings)
@@ -69,7 +69,9 @@ class _Imported(Mapping[str, Any]):
             around.add_typer(module.app, name=name)
         else:
             around.command(name)(getattr(module, name, None) or getattr(module, f"{name}_"))
-        return get_group(around).commands[name]
+        command: Any = get_group(around).commands[name]
+        command.rich_help_panel = self._listed[name].rich_help_panel
+        return command
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
