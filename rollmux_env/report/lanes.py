@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Admitted, Departed, Event, Moved, Resumed
+from rollmux_env.cluster.events import Admitted, Departed, Event, Moved, Parked, Resumed
 from rollmux_env.cluster.group import Group
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
@@ -113,7 +113,7 @@ def _applied(state: State, event: Event) -> dict[int, Group | None]:
 
     A group that has ended is None.
     """
-    if not isinstance(event, Admitted | Moved | Departed):
+    if not isinstance(event, Admitted | Moved | Departed | Parked):
         apply(state, event)
         return {}
     touched: dict[int, Group | None] = {}

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Resumed
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Parked, Resumed
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.replay.run import PhaseRun
 from rollmux_env.report.lanes import POOLS, NodeUse, node_steps
@@ -139,6 +139,8 @@ def happened(event: Event) -> tuple[str, str] | None:
             return job_id, "resumed"
         case Departed(job_id=job_id):
             return job_id, "departed"
+        case Parked(job_id=job_id):
+            return job_id, "parked"
     return None
 
 
