@@ -106,7 +106,7 @@ def line(event: Event) -> str:
 
 def known(value: object) -> str:
     """Return a value as text, without the job's own shape, which all jobs have."""
-    return repr(value).replace(", shape=0)", ")")
+    return repr(value).replace(", shape=0)", ")").replace("JobProgress(", "Progress(")  # results stay the same under another name
 
 
 def digest(lines: Iterable[str]) -> str:
