@@ -70,6 +70,9 @@ def test_an_example_is_copied_with_what_it_names_and_replaces_nothing(command: C
     assert (tmp_path / "mine" / "attached.yaml").read_bytes() == (EXAMPLES / "attached.yaml").read_bytes()
     assert command("examples", "copy", "first_fit")[1] == "first_fit.py\n"
     assert command("plan", "quickstart", "--policy", "first_fit:FirstFit")[0] == 0
+    assert command("examples", "copy", "response_ratio")[0] == 0
+    status, out, _ = command("plan", "max_nodes", "--policy", "solo,order=response_ratio:ResponseRatio,park=true")
+    assert status == 0 and "patient" in out
     (tmp_path / "own_job.py").write_text("mine\n")
     status, _, err = command("examples", "copy", "own_job")
     assert (status, err) == (2, "rollmux: own_job.py: is there already, and nothing was copied\n")

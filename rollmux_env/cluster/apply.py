@@ -179,7 +179,7 @@ def _parked(state: State, event: Parked) -> None:
     _reshape(state, row, 0)
     state.charges.depart(row)
     del state.stays.since_s[event.job_id]
-    state.stays.parked[event.job_id] = ParkedStay(state.now_s, state.now_s - float(jobs["admitted_s"][row]))
+    state.stays.parked[event.job_id] = ParkedStay(state.now_s, state.now_s - float(jobs["admitted_s"][row]), event.for_job)
     state.waiting.insert(_turn(state, row), event.job_id)
 
 

@@ -108,8 +108,17 @@ class OverBudget(Departed):
     """A job has exhausted its budget and leaves before it has completed its stay."""
 
 
+@dataclass(frozen=True)
 class Parked(_OfJob):
-    """A running job gives up its place, keeps its progress, and waits for another place."""
+    """A running job gives up its place, keeps its progress, and waits for another place.
+
+    Attributes:
+        at_s: Time of the event, seconds.
+        job_id: Id of the job.
+        for_job: Id of the waiting job that gets a place instead, or an empty text.
+    """
+
+    for_job: str = ""
 
 
 class Withdrawn(_OfJob):

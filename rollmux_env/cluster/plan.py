@@ -57,6 +57,8 @@ class Park:
     """Action that takes the nodes of a running job, which waits and continues later."""
 
     job_id: str
+    for_job: str = ""
+    """Waiting job that gets a place instead, if there is one."""
 
 
 Action = Place | Move | Park | Wait
@@ -141,7 +143,7 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0, queue:
         if isinstance(action, Wait):
             continue
         if isinstance(action, Park):
-            events.append(Parked(state.now_s, action.job_id))
+            events.append(Parked(state.now_s, action.job_id, action.for_job))
             apply(state, events[-1])
             continue
         check_nodes(state, action.job_id, action.placement)

@@ -13,10 +13,17 @@ class ParkedStay(NamedTuple):
     Attributes:
         since_s: Time since when it has had no place, in seconds.
         placed_s: Time for which it has had places, in seconds.
+        for_job: Id of the job that got a place instead, or an empty text.
     """
 
     since_s: float
     placed_s: float
+    for_job: str
+
+    @property
+    def words(self) -> str:
+        """For which job, and since when."""
+        return f"{self.for_job and f' for {self.for_job}'} since {self.since_s / 3600:.2f} h"
 
 
 class Stays:

@@ -108,7 +108,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
             shape = event.placement.shape if state.job(event.job_id).shapes else None
             strategy, reason = event.placement.strategy, why.get(event.job_id, "")
             decisions[event.job_id] = Decision(event.job_id, strategy, group.id, own_usd, pins, nodes, reason, shape)
-    for job_id, reason in zip(state.waiting, reasons(state, policy), strict=True):
+    for job_id, reason in reasons(state, policy).items():
         decisions[job_id] = replace(decisions[job_id], reason=reason)
     groups = tuple(
         AdmittedGroup(

@@ -121,12 +121,12 @@ class Reservation(NamedTuple):
     Attributes:
         state: State as it will be.
         events: Events that lead there.
-        parking: Identifiers of the jobs that have not left yet.
+        parking: Jobs that have not left yet, each with the job for which it is parked or an empty text.
     """
 
     state: State
     events: list[Event]
-    parking: set[str]
+    parking: dict[str, str]
 
 
 class Planner:
@@ -188,6 +188,11 @@ class Planner:
         return min(self.ticks.next_s, self.park_s)
 
     @property
+    def queue(self) -> list[str]:
+        """Waiting jobs in the order in which they are served."""
+        return sequence(self.state, self.rules)
+
+    @property
     def shown(self) -> State:
         """State that the policy is shown."""
         return self._shown(self.state if self.reserved is None else self.reserved.state)
@@ -234,7 +239,7 @@ class Planner:
         for job_id in news.withdrawn:
             self.note(Withdrawn(now_s, job_id))
         for job_id in news.parked:
-            self.note(Parked(now_s, job_id))
+            self.note(Parked(now_s, job_id, "" if self.reserved is None else self.reserved.parking[job_id]))
         if news.resumed or news.departed or news.withdrawn or news.parked:
             self._queue_may_advance = True
         if self.reserved is not None:
@@ -314,11 +319,11 @@ class Planner:
         Raises:
             PlanError: If the plan breaks an invariant.
         """
-        parked = [action.job_id for action in plan if isinstance(action, Park)]
+        parked = {action.job_id: action.for_job for action in plan if isinstance(action, Park)}
         if parked and self._nodes is not None:
-            raise PlanError(f"P9: job {parked[0]} cannot be parked: parks are for replays so far")
+            raise PlanError(f"P9: job {min(parked)} cannot be parked: parks are for replays so far")
         if parked and self._parks_later and self.reserved is None:
-            self.reserved = Reservation(self.state.copy(), [], set())
+            self.reserved = Reservation(self.state.copy(), [], {})
         state, events = (self.state, self.events) if self.reserved is None else self.reserved[:2]
         events += carry_out(state, plan, self.policy.keeps_slo, passed, queue)
         if self.reserved is not None:
@@ -330,7 +335,8 @@ class Planner:
 
         If something else has happened that makes the decisions impossible, they are dropped: the queue is served again anyway.
         """
-        reserved.parking.difference_update(gone)
+        for job_id in gone:
+            reserved.parking.pop(job_id, None)
         if reserved.parking:
             return
         self.reserved = None
@@ -428,7 +434,7 @@ class Planner:
             self.settle(event.job.id)  # other jobs may have got places in this instant
             plan = confined_plan(shown, self._nodes, event.job.id, names)
         self.decision_s.append(perf_counter() - began_s)
-        if state.cluster.quotas and (above := quotas.broken(plan, self.policy)):
+        if state.cluster.quotas and (above := quotas.broken(plan, self.policy, queue)):
             return None if event.job.user in above else False
         self._carry_out(plan, passed, queue)
         if self.reserved is not None:
@@ -452,8 +458,8 @@ class Planner:
         for other, twin in without_each(state, parkable_for(state, rules, event.job.id)):
             plan = () if self._waits_for_link(twin, event.job.id) else ask(self.policy, self._shown(twin), event)
             places = any(isinstance(action, Place) and action.job_id == event.job.id for action in plan)
-            if places and not (state.cluster.quotas and Quotas(twin).broken(plan, self.policy)):
-                self._carry_out((Park(other), *plan), passed, queue)
+            if places and not (state.cluster.quotas and Quotas(twin).broken(plan, self.policy, queue)):
+                self._carry_out((Park(other, event.job.id), *plan), passed, queue)
                 return True
         return False
 

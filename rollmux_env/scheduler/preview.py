@@ -6,7 +6,7 @@ take their worst case, and depart when their iterations, their stay or their bud
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
@@ -21,6 +21,7 @@ from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.order import QueueRules, may_be_passed, rules_of, sequence
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.quotas import Quotas, held_words
 from rollmux_env.scheduler.reasons import behind, no_place
@@ -102,8 +103,8 @@ def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuc
         slowdown = {job_id: group.period_s / state.job(job_id).solo_s for job_id in group.jobs}
         more = state.usd_per_hour - before_usd_per_hour
         return Preview(True, admitted.placement.strategy, group.id, more, group.period_s, slowdown, None, state.now_s, "")
-    position = state.waiting.index(job.id) + 1
-    reason = reasons(state, policy)[position - 1]
+    words = reasons(state, policy)
+    position, reason = [*words].index(job.id) + 1, words[job.id]
     later = forecast(state)
     eta_s = _expected(later, Scheduler(later, _own(policy)), instants, stuck).get(job.id)
     return Preview(False, None, None, None, None, {}, position, eta_s, reason)
@@ -124,12 +125,9 @@ def waiting(state: State, policy: Policy, instants: int = INSTANTS, stuck: Colle
     if not state.waiting:
         return ()
     twin, policy = forecast(state), _own(policy)
-    words, job_ids = reasons(twin, policy), [*twin.waiting]
+    words = reasons(twin, policy)
     expected = _expected(twin, Scheduler(twin, policy), instants, stuck)
-    return tuple(
-        Waiting(job_id, place, expected.get(job_id), reason)
-        for place, (job_id, reason) in enumerate(zip(job_ids, words, strict=True), 1)
-    )
+    return tuple(Waiting(job_id, place, expected.get(job_id), reason) for place, (job_id, reason) in enumerate(words.items(), 1))
 
 
 def _own(policy: Policy) -> Policy:
@@ -166,29 +164,49 @@ def _leaving(state: State, until_s: float) -> Iterator[str]:
     yield from state.charges.spent(until_s)
 
 
-def reasons(state: State, policy: Policy) -> list[str]:
-    """Return the reason why each waiting job waits, in the order of the queue.
+def reasons(state: State, policy: Policy) -> dict[str, str]:
+    """Return the reason why each waiting job waits, by id in the order in which they are served.
 
     Args:
         state: State of the cluster, left unchanged.
         policy: Placement policy, which is asked if quotas may pass jobs over.
     """
-    words: list[str] = []
-    quotas, asked = Quotas(state), 0
-    for job_id in state.waiting:
-        job = state.job(job_id)
-        passed = quotas.bars(job)
-        if not passed and job.user in state.cluster.quotas and asked < _ASKED:
-            asked += 1
-            passed = job.user in quotas.broken(ask(policy, state, Arrived(state.now_s, job)), policy)
-            if passed:
-                words.append(f"{held_words(state, job.user)}, and its place would take it above")
-                continue
-        if not passed:
-            break
-        words.append(held_words(state, job.user))
-    if len(words) < len(state.waiting):
-        head = state.waiting[len(words)]
-        words.append(no_place(state, head, bool(getattr(policy, "prune", False))))
-        words += [behind(state, head)] * (len(state.waiting) - len(words))
+    rules = rules_of(policy)
+    words: dict[str, str] = {}
+    quotas, head = Quotas(state), ""
+    queue = sequence(state, rules)
+    for job_id in queue:
+        if head:
+            why = behind(state, head, _compared(state, rules, head, job_id))
+        elif passed := _passed(state, job_id, quotas, policy if len(words) < _ASKED else None, queue):
+            why = passed
+        else:
+            why = no_place(state, job_id, bool(getattr(policy, "prune", False)))
+            if rules is None or not may_be_passed(state, rules, job_id):
+                head = job_id
+        parked = state.stays.parked.get(job_id)
+        words[job_id] = why if parked is None else f"parked{parked.words}; {why}"
     return words
+
+
+def _passed(state: State, job_id: str, quotas: Quotas, policy: Policy | None, queue: Sequence[str]) -> str:
+    """Return that a job is passed over because of a quota, or an empty text. Without a policy it is not asked."""
+    job = state.job(job_id)
+    if quotas.bars(job):
+        return held_words(state, job.user)
+    if policy is None or job.user not in state.cluster.quotas:
+        return ""
+    if job.user not in quotas.broken(ask(policy, state, Arrived(state.now_s, job)), policy, queue):
+        return ""
+    return f"{held_words(state, job.user)}, and its place would take it above"
+
+
+def _compared(state: State, rules: QueueRules | None, head: str, job_id: str) -> str:
+    """Return by which keys a job is behind another one of its priority, or an empty text if it came later."""
+    if rules is None or state.job(head).priority != state.job(job_id).priority:
+        return ""
+    first, own = rules.keys(state, [head, job_id])
+    if own == first:
+        return ""
+    scale, unit = getattr(rules.order, "scale", 1.0), getattr(rules.order, "unit", "")
+    return f" by {rules.name} ({own / scale:.4g}{unit and f' {unit}'} against {first / scale:.4g})"

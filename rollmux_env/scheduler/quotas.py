@@ -7,6 +7,7 @@ the remaining members, which may raise them above their quota. They get no other
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from rollmux_env.cluster.charges import Share
 from rollmux_env.cluster.demand import demand_of, usd_per_hour
 from rollmux_env.cluster.events import Placement
-from rollmux_env.cluster.plan import Place, Plan, Policy, Wait, carry_out
+from rollmux_env.cluster.plan import Park, Place, Plan, Policy, Wait, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import TOLERANCE
 from rollmux_env.keys.job import Job
@@ -52,16 +53,21 @@ class Quotas:
         self._least: dict[tuple[str, str, str, int], bool] = {}
         self._shares: dict[str, Share] = {}
 
-    def broken(self, plan: Plan, policy: Policy) -> set[str]:
+    def broken(self, plan: Plan, policy: Policy, queue: Sequence[str] | None = None) -> set[str]:
         """Return the users whose quota a plan breaks.
 
         They are users of jobs that it places or moves, who would hold more than their quota and more than now.
+
+        Args:
+            plan: Plan to check.
+            policy: Policy that made it.
+            queue: Waiting jobs in order, or None for that of the state.
 
         Raises:
             PlanError: If the plan breaks an invariant.
         """
         state = self._state
-        jobs = [state.job(action.job_id) for action in plan if not isinstance(action, Wait) and state.knows(action.job_id)]
+        jobs = [state.job(action.job_id) for action in plan if not isinstance(action, Wait | Park) and state.knows(action.job_id)]
         named = {job.user for job in jobs} & state.cluster.quotas.keys()
         if not named:
             return set()
@@ -69,7 +75,7 @@ class Quotas:
             after = {jobs[0].user: share}
         else:
             twin = state.copy()
-            carry_out(twin, plan, policy.keeps_slo, len(twin.waiting))
+            carry_out(twin, plan, policy.keeps_slo, len(twin.waiting), queue)
             after = {user: twin.charges.user_share(user) for user in named}
         return {user for user, share in after.items() if _is_more(share, self._user_share(user)) and is_above(state, user, share)}
 

@@ -13,11 +13,11 @@ from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import SLO
 
 
-def behind(state: State, head: str) -> str:
-    """Return the reason of a job that waits behind another one."""
+def behind(state: State, head: str, how: str = "") -> str:
+    """Return the reason of a job that waits behind another one, by which `how` may say."""
     lacks = _lacks(state, head)
     ahead = f" of priority {state.job(head).priority}" if state.job(head).priority else ""
-    return f"waits behind {head}{ahead}" + (f", which needs {_asked(lacks)}; {_free(lacks)}" if lacks else "")
+    return f"waits behind {head}{ahead}{how}" + (f", which needs {_asked(lacks)}; {_free(lacks)}" if lacks else "")
 
 
 def no_place(state: State, job_id: str, prunes: bool = False) -> str:

@@ -112,7 +112,7 @@ class Decisions:
                 self.evict(handle)
             case commands.KeepWaiting():
                 twin = forecast(self._scheduler.planner.shown)
-                why = reasons(twin, self._make_policy())[twin.waiting.index(handle.id)]
+                why = reasons(twin, self._make_policy())[handle.id]
                 self._log.say(f"{handle.id}: waits for nodes: {why}{self._figures(handle.id)}")
             case commands.AtRisk(_, slowdown, moved):
                 job = self._scheduler.state.job(handle.id)

@@ -171,7 +171,7 @@ class Reports:
             queue: Forecasts of the jobs in the queue, by id.
         """
         run, state = self._run, self._run.scheduler.state
-        plan, waiting = run.plan, [*state.waiting]
+        plan, waiting = run.plan, run.scheduler.planner.queue
         head = {
             "folder": plan.folder,
             "policy": plan.policy,
@@ -203,7 +203,7 @@ class Reports:
             handle: The job.
             known: Forecast of the job, or None if it is not in the queue.
         """
-        queue = self._run.scheduler.state.waiting
+        queue = self._run.scheduler.planner.queue
         return self._job(handle, queue.index(handle.id) + 1 if handle.id in queue else None, known)
 
     def states(self) -> Counter[str]:

@@ -1,0 +1,340 @@
+"""The order of the queue, backfill, and what policies see of the lengths of jobs."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from math import log
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, currently_in_test_context, given
+from hypothesis import strategies as st
+
+from policies.placement.fleet import Fleet
+from policies.registry import make_policy, make_runnable, observed_state
+from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.charges import Charges, Share
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Parked, Resumed, isolated
+from rollmux_env.cluster.plan import Plan, Policy
+from rollmux_env.cluster.remaining import learned_h, left_s
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import InputError, PlanError
+from rollmux_env.replay.admission import admit_all
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import outcome
+from rollmux_env.replay.run import Run
+from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.scheduler.order import ORDERS, rules_of, sequence
+from rollmux_env.workloads.text import to_yaml
+from tests.oracle.draw import examples
+from tests.oracle.queue_keys import queued
+from tests.rollmux_env.cluster.twin import CLUSTER
+
+CASES = json.loads((Path(__file__).parents[2] / "contract" / "fleet" / "cases.json").read_text())
+POLICIES = ("solo", "rollmux,prune=false", "fleet")
+
+
+@st.composite
+def fleets(draw: st.DrawFn, max_jobs: int = 9, quotas: bool = False, priorities: bool = True) -> dict[str, Any]:
+    """A scenario of a small fleet with the keys of its contract."""
+    scenario: dict[str, Any] = draw(queued(max_jobs, budgets=False))
+    cluster, jobs = scenario["cluster"], scenario["jobs"]
+    cluster |= {"min_run_s": draw(st.sampled_from([0, 20, 90])), "resume_s": draw(st.sampled_from([0, 3, 40]))}
+    if not quotas:
+        cluster.pop("quotas", None)
+    for number, job in enumerate(jobs):
+        job |= {"weight": draw(st.sampled_from([1, 1, 2, 0.5])), "class": draw(st.sampled_from(["", "x"]))}
+        job["arrival_s"] += number * 0.0137  # no two arrivals share an instant
+        if not priorities:
+            del job["priority"]
+        if "iterations" in job and draw(st.booleans()):
+            job["estimate"] = {"iterations": draw(st.integers(1, 60))}
+    return scenario
+
+
+def options(park: bool | None = None) -> st.SearchStrategy[str]:
+    """A policy with an order."""
+    parks = st.booleans() if park is None else st.just(park)
+    parts = st.tuples(st.sampled_from(POLICIES), st.sampled_from([*ORDERS]), st.booleans(), parks)
+    return parts.map(lambda one: f"{one[0]},order={one[1]},backfill={str(one[2]).lower()},park={str(one[3]).lower()}")
+
+
+def make(spec: str) -> Policy:
+    policy: Any = make_policy(spec)
+    return policy  # type: ignore[no-any-return]
+
+
+def finished(scenario: dict[str, Any] | Scenario, policy: Policy) -> Run:
+    """A replay with all its invariants asserted; drawn jobs may wait for a link that is never free, or for their quota."""
+    try:
+        return replay(scenario if isinstance(scenario, Scenario) else parse_scenario(scenario), policy, check=True)
+    except PlanError as error:
+        if currently_in_test_context():
+            assume("wait for ever" not in str(error))
+        raise
+
+
+def instants(run: Run) -> list[tuple[float, list[Event]]]:
+    """The events of each instant."""
+    found: list[tuple[float, list[Event]]] = []
+    for event in run.log:
+        if not found or event.at_s > found[-1][0] + 1e-6:
+            found.append((event.at_s, []))
+        found[-1][1].append(event)
+    return found
+
+
+def placed(run: Run) -> list[tuple[float, str, Any]]:
+    return [(event.at_s, event.job_id, event.placement) for event in run.log if isinstance(event, Admitted)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["title"]))
+def test_the_contracts_cases(case: dict[str, Any]) -> None:
+    """An independent reference's completion, queue, parks and fairness, to six places."""
+    moves = "moves" in inspect.signature(Fleet).parameters
+    found = outcome(finished(case["scenario"], make(case["policy"] if moves else case["policy"].replace(",moves=false", ""))))
+    figures, jobs = found.metrics.as_dict(), {job.job: vars(job) for job in found.jobs}
+    for name, expected in case["expected"].items():
+        if isinstance(expected, dict):
+            assert {job: jobs[job][name] for job in expected} == pytest.approx(expected, abs=2e-6), name
+        else:
+            assert figures[name] == pytest.approx(expected, abs=2e-6), name
+
+
+@examples(25)
+@given(fleets(), options())
+def test_invariants_of_completion_work_slos_and_cost(scenario: dict[str, Any], spec: str) -> None:
+    """I1, I2, I4, I7 and I8, whatever the order, with parks or without."""
+    run = finished(scenario, make(spec))
+    found = outcome(run)
+    waits, runs, in_system_s, last_s = set[str](), set[str](), 0.0, 0.0
+    for at_s, events in instants(run):
+        in_system_s += (at_s - last_s) * len(waits | runs)
+        last_s = at_s
+        for event in events:
+            match event:
+                case Arrived(job=job):
+                    waits.add(job.id)
+                case Admitted(job_id=job_id):
+                    waits.remove(job_id)
+                    runs.add(job_id)
+                case Parked(job_id=job_id):
+                    runs.remove(job_id)
+                    waits.add(job_id)
+                case Departed(job_id=job_id):
+                    runs.remove(job_id)
+        assert runs or not waits, f"I8: {waits} wait at {at_s}"
+    assert sum(job.completion_s for job in found.jobs) == pytest.approx(in_system_s, abs=1e-3), "I1"
+    for job, result in zip(run.scenario.jobs, found.jobs, strict=True):
+        if job.iterations is not None:
+            assert result.iterations == pytest.approx(job.iterations), "I2"
+        assert 1 - 1e-6 <= result.slowdown <= result.slo * (1 + 1e-6), "I4"
+    assert sum(job.usd or 0 for job in found.jobs) == pytest.approx(found.metrics.cost_usd), "I7"
+
+
+class _Following:
+    """A policy that asserts I3: the job that is asked about is the first of the queue."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.keeps_slo = policy.keeps_slo
+        self.queue_rules = rules_of(policy)
+
+    def decide(self, state: State, event: Event) -> Plan:
+        if isinstance(event, Arrived):
+            assert sequence(state, self.queue_rules)[0] == event.job.id, "I3"
+        return self._policy.decide(state, event)
+
+
+@examples(15)
+@given(fleets(), st.sampled_from(POLICIES), st.sampled_from([*ORDERS]))
+def test_no_job_is_placed_while_one_before_it_waits(scenario: dict[str, Any], policy: str, order: str) -> None:
+    """I3. The class of a test would be a user's, which is shown copies; this one counts as ours."""
+    _Following.__module__ = "policies.following"
+    finished(scenario, _Following(make(f"{policy},order={order},backfill=false")))
+
+
+@examples(15)
+@given(fleets(), st.sampled_from(POLICIES))
+def test_first_come_without_backfill_is_the_plain_queue(scenario: dict[str, Any], policy: str) -> None:
+    """I5."""
+    plain = finished(scenario, make(policy))
+    for _, events in instants(plain):
+        assume(len({isinstance(event, Arrived) for event in events if not isinstance(event, Admitted)}) < 2)
+    assert placed(finished(scenario, make(f"{policy},order=fcfs,backfill=false"))) == placed(plain)
+
+
+@examples(15)
+@given(fleets(priorities=False), st.sampled_from(POLICIES))
+def test_shortest_is_a_priority_in_the_file(scenario: dict[str, Any], policy: str) -> None:
+    """I6, for jobs with as many iterations as they say: 60 s is the least that a job has left."""
+    for job in scenario["jobs"]:
+        job.pop("duration_s", None)
+        job.pop("estimate", None)
+        job |= {"iterations": job.get("iterations", 7) + 60, "weight": 1}
+    parsed = parse_scenario(scenario)
+    left = sorted({job.iterations * job.solo_s for job in parsed.jobs if job.iterations}, reverse=True)
+    ranked = [
+        {**job, "priority": left.index(one.iterations * one.solo_s)}
+        for job, one in zip(scenario["jobs"], parsed.jobs, strict=True)
+        if one.iterations
+    ]
+    by_priority = finished({**scenario, "jobs": ranked}, make(policy))
+    for _, events in instants(by_priority):
+        assume(len({isinstance(event, Arrived) for event in events if not isinstance(event, Admitted)}) < 2)
+    assert placed(finished(scenario, make(f"{policy},order=shortest"))) == placed(by_priority)
+
+
+@examples(10)
+@given(fleets(quotas=True), options(park=True))
+def test_quotas_hold_with_orders_and_parks(scenario: dict[str, Any], spec: str) -> None:
+    finished(scenario, make(spec))
+
+
+def small(*jobs: dict[str, Any], nodes: int = 1, **cluster: Any) -> dict[str, Any]:
+    """Jobs of one node on either side, 60 s and 40 s, on a small fleet."""
+    pools = {name: {**pool, "max_nodes": nodes} for name, pool in CLUSTER.items()}
+    phases = {"rollout": {"worst_case_s": 60}, "training": {"worst_case_s": 40}}
+    return {
+        "version": 1,
+        "cluster": {**pools, "max_group_size": 1, **cluster},
+        "defaults": {"slo": 3, "arrival_s": 0, **phases},
+        "jobs": [*jobs],
+    }
+
+
+def test_policies_see_estimates_and_replays_run_iterations() -> None:
+    seen: dict[str, float] = {}
+
+    class Looks:
+        keeps_slo = True
+
+        def __init__(self) -> None:
+            self.solo, self.queue_rules = make("solo"), rules_of(make("solo,order=shortest"))
+
+        def decide(self, state: State, event: Event) -> Plan:
+            if isinstance(event, Arrived):
+                assert event.job == state.job(event.job.id)
+                seen[event.job.id] = left_s(state, np.array([state.row(event.job.id)]))[0]
+            return self.solo.decide(state, event)
+
+    first = {"id": "first", "iterations": 36}
+    long = {"id": "long", "iterations": 36, "estimate": {"iterations": 9}}
+    short = {"id": "short", "iterations": 18, "estimate": {"iterations": 20}}
+    run = finished(small(first, short, long), Looks())
+    departed = {event.job_id: event.at_s for event in run.log if isinstance(event, Departed)}
+    assert departed == {"long": 3600, "short": 5400, "first": 9000}
+    assert seen == {"first": 3600, "long": 900, "short": 2000}
+    text = to_yaml(run.scenario)
+    assert parse_scenario(json.loads(json.dumps(small(first, short, long)))).jobs[2].estimate is not None
+    assert "estimate: {iterations: 9}" in text
+    assert "weight" not in text
+
+
+def test_a_job_beyond_its_estimate_has_a_minute_left() -> None:
+    scenario = parse_scenario(small({"id": "a", "iterations": 36, "estimate": {"iterations": 9}}))
+    rules, state = rules_of(make("solo,order=shortest")), State(scenario.cluster)
+    assert rules is not None
+    apply(state, Arrived(0.0, scenario.jobs[0]))
+    for at_s, left in ((0.0, 900), (900.0, 60), (2000.0, 60)):
+        state.now_s = at_s
+        assert rules.keys(state, ["a"]) == [left]
+        if at_s == 0:
+            apply(state, Admitted(0.0, "a", isolated(scenario.jobs[0])))
+
+
+def test_usage_halves_and_adds_up() -> None:
+    """Two nodes for a half-life, then nothing for another: 2 * 24 / (2 ln 2), halved."""
+    charges = Charges(24 * 3600.0)
+    scenario = parse_scenario(small({"id": "a", "iterations": 1, "user": "ann"}))
+    charges.add(0, scenario.jobs[0], None)
+    charges.admit(0, 0.0)
+    charges.hold(0, 0.0, Share(2.0, 10.0))
+    day_s = 24 * 3600.0
+    once = 2 * 24 / log(2) / 2
+    assert charges.usage_h("ann", day_s) == pytest.approx(once)
+    charges.hold(0, day_s, Share(0.0, 0.0))
+    assert charges.usage_h("ann", 2 * day_s) == pytest.approx(once / 2)
+    assert charges.usage_h("bob", day_s) == 0
+    state = observed_state("solo,order=fair,half_life_h=6", scenario.cluster)
+    apply(state, Arrived(0.0, scenario.jobs[0]))
+    apply(state, Admitted(0.0, "a", isolated(scenario.jobs[0])))
+    assert state.charges.usage_h("ann", 6 * 3600.0) == pytest.approx(2 * 6 / log(2) / 2)
+
+
+def test_the_index_learns_from_departures() -> None:
+    """Twenty jobs of 1 h or 9 h: a new one is likelier to end within the hour; one that has done 2 h has 7 h left."""
+    jobs = [{"id": f"j{k}", "iterations": 36 if k % 2 else 324, "class": "x"} for k in range(20)]
+    scenario = parse_scenario(small(*jobs, {"id": "new", "iterations": 1, "class": "x"}, {"id": "old", "iterations": 1}, nodes=30))
+    state = replay(scenario.model_copy(update={"jobs": scenario.jobs[:20]}), make("solo")).state
+    for job in scenario.jobs[20:]:
+        apply(state, Arrived(state.now_s, job))
+    rows = np.array([state.row("new"), state.row("old")])
+    for done, expected in ((0.0, 1 / 0.5), (72.0, 7.0), (360.0, 10.0)):  # within an hour half of the new ones are done
+        state.tables.job_records["done"][rows] = done
+        assert learned_h(state, rows) == pytest.approx([expected] * 2)
+    rules = rules_of(make("solo,order=gittins"))
+    assert rules is not None
+    assert rules.keys(state, ["new"]) == pytest.approx([20.0])
+    assert learned_h(State(scenario.cluster), rows[:0]) is None
+
+
+def test_reasons_say_by_which_key_a_job_waits() -> None:
+    jobs = ({"id": "first", "iterations": 36}, {"id": "long", "iterations": 72}, {"id": "short", "iterations": 18})
+    decisions = admit_all(parse_scenario(small(*jobs)), make("solo,order=area")).decisions
+    assert decisions[2].reason.startswith("needs 1 rollout node and 1 training node")
+    assert decisions[1].reason.startswith("waits behind short by area (4 node-hours against 1), which needs")
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("solo,backfill=true", "backfill: goes with order, which is missing"),
+        ("solo,order=aera", "order: must be one of area, attained, fair, fcfs, gittins, shortest, or module:Class of your own"),
+        ("solo,order=area,park=1", "park: must be true or false, not 1"),
+        ("solo,order=area,factor=0.5", "factor: must be at least 1, not 0.5"),
+        ("solo,order=fair,half_life_h=0", "half_life_h: must be above 0, not 0"),
+        ("solo,order=json:JSONDecoder", "order: json:JSONDecoder has no method `keys`"),
+        ("solo,order=no_such_module:Order", "there is no module 'no_such_module'"),
+        ("optimal,order=area", "the yardstick has no option 'order'"),
+        ("solo,order=area,park=true,lend=true", "lend: does not go with park=true"),
+    ],
+)
+def test_wrong_options_are_refused(spec: str, problem: str) -> None:
+    with pytest.raises(InputError) as error:
+        make_policy(spec)
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [("[0.0]", "returned 1 numbers for 2 jobs"), ("'ab'", "which are no numbers"), ("[-1.0, 1]", "returned -1")],
+)
+def test_keys_of_a_users_order_are_checked(keys: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"order_{abs(hash(keys))}"
+    (tmp_path / f"{name}.py").write_text(f"class Mine:\n    def keys(self, state, job_ids):\n        return {keys}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    jobs = ({"id": "a", "iterations": 36}, {"id": "b", "iterations": 36}, {"id": "c", "iterations": 36})
+    with pytest.raises(PlanError, match=problem):
+        finished(small(*jobs[:2]), make_runnable(f"solo,order={name}:Mine,park=true"))
+
+
+def test_starvation_stops_backfill() -> None:
+    """A wide job is passed over for an hour, and then by nobody."""
+    wide = {"id": "wide", "iterations": 36, "arrival_s": 1, "rollout": {"nodes": 2, "worst_case_s": 60}}
+    narrow = [{"id": f"n{k}", "iterations": 27, "arrival_s": 2 * k} for k in range(8)]
+    done = {}
+    for spec in ("solo,order=fcfs", "solo,order=fcfs,starve_h=1"):
+        log = finished(small(wide, *narrow, nodes=2), make(spec)).log
+        done[spec] = [event.job_id for event in log if isinstance(event, Departed)].index("wide")
+    assert done == {"solo,order=fcfs": 8, "solo,order=fcfs,starve_h=1": 4}
+
+
+def test_a_resumed_job_is_in_no_pause_twice() -> None:
+    """Each park of the contract's third example has one end of a pause."""
+    case = next(case for case in CASES if case["title"] == "parking")
+    log = finished(case["scenario"], make(case["policy"])).log
+    assert [type(event) for event in log if isinstance(event, Parked | Resumed)] == [Parked, Resumed]
