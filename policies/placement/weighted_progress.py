@@ -17,11 +17,12 @@ import numpy as np
 
 from rollmux_env import portable
 from rollmux_env.cluster.candidates import CandidateTable, candidates
-from rollmux_env.cluster.remaining import left_s
+from rollmux_env.cluster.remaining import LEAST_S, learned_h, left_s
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 
+_MOST_S = 1e9  # where departures teach nothing about the length of a job, it is not infinite
 _LARGER = 1e-9  # relative difference from which a later candidate is better than an earlier one
 
 
@@ -31,7 +32,8 @@ class Urgency:
 
     Args:
         alpha: Exponent of the remaining length, 0 or more.
-        known_stays: Whether the remaining lengths are known.
+        known_stays: Whether the remaining lengths are known. Otherwise departures teach them
+            (`rollmux_env.cluster.remaining.learned_h`); before that all jobs count as equally long.
 
     Raises:
         InputError: An option has an invalid value.
@@ -45,13 +47,18 @@ class Urgency:
             raise InputError(f"alpha: must be a number from 0 to 10, not {self.alpha!r}")
         if not isinstance(self.known_stays, bool):
             raise InputError(f"known_stays: must be true or false, not {self.known_stays!r}")
-        if not self.known_stays:
-            raise InputError("known_stays: the urgency of jobs needs their lengths; say known_stays=true")
 
     def __call__(self, state: State, rows: Ints) -> Floats:
         """Return the urgency of running or waiting jobs by row of the job table, shape (n,)."""
-        weight = np.array([getattr(state.tables.models[row], "weight", 1.0) for row in rows.tolist()])
-        return np.asarray(weight * portable.power(3600 / left_s(state, rows), self.alpha) if self.alpha else weight)
+        models = state.tables.models
+        weight = np.fromiter((models[row].weight for row in rows.tolist()), float, rows.size)
+        return weight * portable.power(3600 / self._left_s(state, rows), self.alpha) if self.alpha else weight
+
+    def _left_s(self, state: State, rows: Ints) -> Floats:
+        if self.known_stays:
+            return left_s(state, rows)
+        left_h = learned_h(state, rows)
+        return np.full(rows.size, 3600.0) if left_h is None else np.clip(left_h * 3600, LEAST_S, _MOST_S)
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class Pace:
         rows: Rows of the running jobs in the job table, group by group, shape (n,).
         group: Position of each job's group, shape (n,).
         urgency: Urgency of each job, shape (n,).
+        members: Number of members of each group, shape (G,).
         weight_s: Sum over each group's members of urgency times T_solo, seconds, shape (G,).
         period_s: Period of each group, seconds, shape (G,).
     """
@@ -69,6 +77,7 @@ class Pace:
     rows: Ints
     group: Ints
     urgency: Floats
+    members: Ints
     weight_s: Floats
     period_s: Floats
 
@@ -87,21 +96,25 @@ def pace(state: State, urgency: Urgency) -> Pace:
     urgencies = urgency(state, rows)
     weight_s = np.zeros(order.size)
     np.add.at(weight_s, group, urgencies * state.view.jobs["solo_s"][rows])
-    return Pace(rows, group, urgencies, weight_s, groups["period_s"][order])
+    return Pace(rows, group, urgencies, count, weight_s, groups["period_s"][order])
 
 
-def gains(state: State, table: CandidateTable, urgency: Urgency, now: Pace | None = None) -> Floats:
+def gains(state: State, table: CandidateTable, urgency: Urgency) -> Floats:
+    """Return what V gains with each candidate of a waiting job, -inf for infeasible ones, shape (R,)."""
+    row = state.row(table.job_id)
+    own_s = urgency(state, np.array([row]))[0] * state.view.jobs["solo_s"][row]
+    return joining_gains(state, table, pace(state, urgency), float(own_s))
+
+
+def joining_gains(state: State, table: CandidateTable, now: Pace, own_s: float) -> Floats:
     """Return what V gains with each candidate of a job, -inf for infeasible ones, shape (R,).
 
     Args:
         state: State of the cluster.
         table: Candidates of the job. What V loses where a running job comes from is not counted.
-        urgency: Urgency of the jobs.
-        now: Result of `pace` for this state, or None.
+        now: Result of `pace` for this state.
+        own_s: Urgency of the job times its T_solo, seconds.
     """
-    now = pace(state, urgency) if now is None else now
-    row = np.array([state.row(table.job_id)])
-    own_s = float(urgency(state, row)[0] * state.view.jobs["solo_s"][row[0]])
     # The last entry stands for a new group. Groups are in order of creation, and so are their numbers.
     weight_s, rate = np.append(now.weight_s, 0.0), np.append(now.weight_s / now.period_s, 0.0)
     at = np.where(table.group < 0, -1, np.searchsorted(state.view.groups["id"][state.tables.order], table.group))
@@ -128,7 +141,7 @@ class TimePrice:
         if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 <= usd <= 1e12:
             raise InputError(f"time_usd: must be a number of dollars from 0 to 1e12, not {usd!r}")
         self.usd = usd
-        self.urgency = Urgency(alpha, known_stays or not usd)
+        self.urgency = Urgency(alpha, known_stays)
 
     def is_worthless(self, state: State, job_id: str) -> bool:
         """Return whether no candidate of a job gains progress, so that it waits."""

@@ -18,12 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Event, Moved, Parked, Placement
+from rollmux_env.cluster.remaining import iterations_done
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.kernel.membership import may_pause
-from rollmux_env.kernel.tables import TOLERANCE
+from rollmux_env.kernel.tables import TOLERANCE, Ints
 from rollmux_env.keys.job import Job
 
 _EARLY_S = 1e-6  # `min_run_s` is over so much earlier, since times this close are one instant
@@ -68,9 +72,10 @@ Plan = tuple[Action, ...]
 class Policy(Protocol):
     """A placement policy. The same object serves `plan`, `bench` and a real run.
 
-    Three attributes are optional. With `wakes_every_s` the policy gets a `Ticked` event at this interval in seconds, counted from
+    Four attributes are optional. With `wakes_every_s` the policy gets a `Ticked` event at this interval in seconds, counted from
     the first arrival, while jobs run. With a true `plans_switches` it gets states that plan switches (`State.switches`). With
-    `queue_rules` waiting jobs are served by them (`rollmux_env.scheduler.order.QueueRules`).
+    `queue_rules` waiting jobs are served by them (`rollmux_env.scheduler.order.QueueRules`). With a method `rearrange(state)` the
+    policy is asked for a plan that only moves jobs whenever the queue has been served.
     """
 
     @property
@@ -115,6 +120,15 @@ def may_park(state: State, job_id: str) -> bool:
         return False
     stayed_s = state.now_s - float(jobs["admitted_s"][row])
     return bool(may_pause(stayed_s, state.cluster.resume_pause_s, float(jobs["limit_s"][row]), state.iterations_done(job_id)))
+
+
+def may_each_move(state: State, rows: Ints) -> NDArray[np.bool_]:
+    """Return whether each running job may move now: `may_move`, and no pause in progress, shape (n,)."""
+    jobs = state.view.jobs
+    paused = np.isin(rows, [state.row(job_id) for job_id in state.pauses.ending(np.inf)])
+    pause_ends_s = state.now_s - jobs["admitted_s"][rows] + state.cluster.migration_s
+    in_time = pause_ends_s <= jobs["limit_s"][rows] * iterations_done(state, rows) * (1 + TOLERANCE)
+    return np.asarray((jobs["movable"][rows] != 0) & ~paused & in_time)
 
 
 def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0, queue: Sequence[str] | None = None) -> list[Event]:

@@ -32,9 +32,26 @@ def ask(policy: Policy, state: State, event: Event) -> Plan:
     """
     if isinstance(event, Arrived) and state.tables.estimated:
         event = replace(event, job=state.tables.estimated.get(state.row(event.job.id), event.job))
-    plan: Any = guarded(policy.decide)(shown_to(policy, state), event)
+    return _checked_plan(policy, "decide", guarded(policy.decide)(shown_to(policy, state), event))
+
+
+def ask_for_moves(policy: Policy, state: State) -> Plan:
+    """Return the moves that a policy wants after the queue has been served, if it has a method `rearrange`.
+
+    Args:
+        policy: Placement policy.
+        state: State of the cluster.
+
+    Raises:
+        PlanError: If the policy raised something, or its answer is no plan.
+    """
+    rearrange = getattr(policy, "rearrange", None)
+    return () if rearrange is None else _checked_plan(policy, "rearrange", guarded(rearrange)(shown_to(policy, state)))
+
+
+def _checked_plan(policy: Policy, method: str, plan: Any) -> Plan:
     if not isinstance(plan, tuple | list) or not all(isinstance(action, Action) for action in plan):
-        raise PlanError(f"the policy's decide returned {brief(plan)}, which is no tuple of Place, Move, Park and Wait")
+        raise PlanError(f"the policy's {method} returned {brief(plan)}, which is no tuple of Place, Move, Park and Wait")
     return tuple(_checked(action) for action in plan) if is_users(policy) else tuple(plan)
 
 

@@ -32,7 +32,7 @@ from rollmux_env.cluster.plan import Move, Park, Place, Plan, Policy, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.asking import ask
+from rollmux_env.scheduler.asking import ask, ask_for_moves
 from rollmux_env.scheduler.confined import confined_plan
 from rollmux_env.scheduler.nodes import POOLS, NodePool
 from rollmux_env.scheduler.order import QueueRules, may_be_passed, rules_of, sequence
@@ -160,6 +160,7 @@ class Planner:
         self.rules = rules_of(policy)
         self.park_s = inf
         self.reserved: Reservation | None = None
+        self._rearranges = hasattr(policy, "rearrange")
         self._parks_later = parks_later
         self._parks: list[str] = []  # jobs that have to leave their places, and have not been told
         self.ticks = Ticks(policy)
@@ -292,6 +293,8 @@ class Planner:
         if asks and self.rules is not None:
             self._serve(now_s)
         self._alive.clear()
+        if self._rearranges and asks and self.reserved is None:
+            self.move(ask_for_moves(self.policy, self.shown))
         self.find_park_s()
         if self.ticks.every_s is not None:
             first_s = state.job(state.tables.job_id(0)).arrival_s if state.arrived else inf

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.consolidate import Consolidate
-from policies.placement.stays import LearnedStays
+from policies.placement.consolidate.stays import LearnedStays
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement
 from rollmux_env.cluster.plan import Move, Place, Plan, carry_out
@@ -171,7 +171,7 @@ def test_stays_are_learned_as_well_where_exposure_is_counted_now_and_then(monkey
     """As in a cluster where thousands run."""
     stream = make_workload("production", WorkloadOptions(jobs=40, seed=3))
     every_time = metrics(replay(stream, Consolidate(budget=600, known_stays=False)))
-    monkeypatch.setattr("policies.placement.stays._SHARE", 4)
+    monkeypatch.setattr("policies.placement.consolidate.stays._SHARE", 4)
     now_and_then = metrics(replay(stream, Consolidate(budget=600, known_stays=False), check=True))
     assert now_and_then.slo_attainment == 1.0
     assert now_and_then.usd_per_work_hour == pytest.approx(every_time.usd_per_work_hour, rel=0.03)

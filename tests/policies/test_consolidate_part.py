@@ -10,12 +10,13 @@ import pytest
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.consolidate import Consolidate
 from policies.placement.consolidate.active import active
+from policies.placement.consolidate.stays import known_stays
 from policies.placement.learned import Learned
-from policies.placement.stays import iterations_done, known_stays
 from rollmux_env.cluster.apply import apply, forecast
 from rollmux_env.cluster.candidates import part_of
 from rollmux_env.cluster.events import Arrived, Departed, Event, Placement
 from rollmux_env.cluster.plan import Move, Plan, carry_out, may_move
+from rollmux_env.cluster.remaining import iterations_done
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.lns_insert import changed, insert, make_search

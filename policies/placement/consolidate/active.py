@@ -6,13 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rollmux_env.cluster.events import Placement
-from rollmux_env.cluster.plan import Move, Place, Plan
-from rollmux_env.cluster.remaining import iterations_done
+from rollmux_env.cluster.plan import Move, Place, Plan, may_each_move
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Ints, Records, View, begin_with, group_table, joined, rows_of_shapes
+from rollmux_env.kernel.tables import NOWHERE, Ints, Records, View, begin_with, group_table, joined, rows_of_shapes
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     jobs["leaves_s"] = np.inf
     home = jobs["group"].copy()
     shared = (home != NOWHERE) & (groups["exclusive"][home] == 0)
-    free = (home == NOWHERE) | (shared & _may_move(state, rows, jobs))
+    free = (home == NOWHERE) | (shared & may_each_move(state, rows))
     others = np.delete(state.tables.order, part)
     shape = jobs["of_shape"].copy()
     jobs["more_shapes"][~free] = 0
@@ -104,14 +102,6 @@ def _with_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
     shapes["iterations"], shapes["leaves_s"] = np.inf, np.inf
     jobs["first_shape"][many] = n + starts[many]
     return joined(jobs, shapes), np.concatenate([np.arange(n), of_job])
-
-
-def _may_move(state: State, rows: Ints, jobs: Records) -> NDArray[np.bool_]:
-    """Return whether each job may move now, shape (n,): `rollmux_env.cluster.plan.may_move`, and no pause in progress."""
-    paused = np.isin(rows, [state.row(job_id) for job_id in state.pauses.ending(np.inf)])
-    stayed_s = state.now_s - jobs["admitted_s"]
-    in_time = stayed_s + state.cluster.migration_s <= jobs["limit_s"] * iterations_done(state, rows) * (1.0 + TOLERANCE)
-    return np.asarray((jobs["movable"] != 0) & ~paused & in_time)
 
 
 def plan_of(now: Active) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from policies.placement.consolidate.active import Active, active, plan_of
-from policies.placement.stays import LearnedStays, is_fixed, known_stays
+from policies.placement.consolidate.stays import LearnedStays, is_fixed, known_stays
 from policies.placement.weighted_progress import TimePrice
 from rollmux_env.cluster.candidates import part_of
 from rollmux_env.cluster.events import Arrived, Event
@@ -35,7 +35,7 @@ class Consolidate:
         budget: Number of groups, and placements in them, that the search evaluates for one decision. More takes longer and finds
             better plans.
         known_stays: Whether to read from the jobs how long they stay. Otherwise stays are estimated from past departures
-            (`policies.placement.stays`).
+            (`policies.placement.consolidate.stays`).
         groups: Largest number of groups that one decision looks at. If there are more, it looks at a part of them
             (`rollmux_env.kernel.lns`).
         time_usd: Dollars that an hour of a job's progress is worth (see `policies.placement.weighted_progress`).
