@@ -16,7 +16,9 @@ from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario
 
 Floats = NDArray[np.float64]
-_JOBS_AN_HOUR = 500  # number of jobs up to which a bucket is an hour; a stream of twice as many has buckets of two hours
+# A bucket is an hour, and longer where the program would take minutes: for many jobs, or many that wait for long.
+_MOST_JOBS = 500
+_MOST_JOB_HOURS = 40_000  # jobs times the hours that the scarcest pool is busy after the last arrival
 _PARTS = 1e6  # parts of an hour to which a bound is rounded down
 _ROUNDING = 1 + 1e-6  # relative tolerance, as for SLOs
 _ZERO = 1e-9  # smallest saving of a column that the program does not have yet
@@ -86,7 +88,8 @@ def bound_completion_h(needs: tuple[Need, ...], max_nodes: tuple[float, ...]) ->
     A job is never done before half of its work after its mean busy time, which is the mean of the times at which its work is done.
     The linear program minimises the sum of the mean busy times: in every bucket of an hour each job works after its arrival at its
     rate at most, and each pool has at most its node-hours, so jobs share nodes without loss. Work counts at the beginning of its
-    bucket. Where the jobs' work alone takes longer on average, that is the bound.
+    bucket. Where there are many jobs, or many that wait for long, buckets are longer, and the bound is lower. Where the jobs' work
+    alone takes longer on average, that is the bound.
 
     Args:
         needs: Needs of the jobs.
@@ -117,7 +120,6 @@ class _MeanBusyTimes:
     """
 
     def __init__(self, needs: Sequence[Need], max_nodes: Sequence[float]) -> None:
-        self._bucket_h = ceil(len(needs) / _JOBS_AN_HOUR)
         self._arrivals_h = np.array([need.arrival_h for need in needs])
         self._work_h = np.array([need.work_h for need in needs])
         self._rates = np.array([need.rate for need in needs])
@@ -125,6 +127,8 @@ class _MeanBusyTimes:
         self._use = np.array([[need.use[k] for k in limited] for need in needs])
         self._nodes = np.array([max_nodes[k] for k in limited])
         busy_h = (self._use * self._work_h[:, None]).sum(axis=0) / self._nodes
+        late_h = max(0.0, float(busy_h.max() - np.ptp(self._arrivals_h)))
+        self._bucket_h = max(ceil(len(needs) / _MOST_JOBS), ceil(len(needs) * late_h / _MOST_JOB_HOURS))
         last_h = float(self._arrivals_h.max() + (self._work_h / self._rates).max() + busy_h.sum())
         self._begins_h = self._bucket_h * np.arange(
             floor(self._arrivals_h.min() / self._bucket_h), ceil(last_h / self._bucket_h) + 1

@@ -49,11 +49,10 @@ def bench_plots(benched: BenchResult, kind: Kind = "png") -> dict[str, bytes]:
     seeds = len(benched.seeds)
     over = f" (mean of {seeds} seeds, ± 1 standard deviation)" if seeds > 1 else ""
     with plt.rc_context(_STYLE):
-        waiting = {
-            f"completion_cdf.{kind}": lambda: _completion_cdf(runs, over),
-            f"queue_over_time.{kind}": lambda: _queue_over_time(runs, over),
-        }
-        plots = {name: _closed(plot(), kind) for name, plot in waiting.items()} if jobs_wait(benched.summary) else {}
+        plots = {}
+        if jobs_wait(benched.summary):
+            plots[f"completion_cdf.{kind}"] = _closed(_completion_cdf(runs, over), kind)
+            plots[f"queue_over_time.{kind}"] = _closed(_queue_over_time(runs, over), kind)
         return plots | {
             f"cost_over_time.{kind}": _closed(_cost_over_time(scenario, runs, over), kind),
             f"gpus_over_time.{kind}": _closed(_gpus_over_time(scenario, runs, over), kind),

@@ -57,7 +57,14 @@ def test_the_command_prints_what_python_returns(command: Command) -> None:
 
 @pytest.mark.parametrize(
     "how",
-    [{}, {"seeds": 3}, {"dispatch": "fifo"}, {"failures": "job_h=5,every=4"}, {"policies": ["solo", "optimal", "gavel", Alone]}],
+    [
+        {},
+        {"seeds": 3},
+        {"dispatch": "fifo"},
+        {"fleet": "2+2"},
+        {"failures": "job_h=5,every=4"},
+        {"policies": ["solo", "optimal", "gavel", Alone]},
+    ],
 )
 def test_every_result_has_the_shape_of_the_schema(how: dict[str, Any]) -> None:
     jsonschema = pytest.importorskip("jsonschema")

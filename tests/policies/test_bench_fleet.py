@@ -1,0 +1,61 @@
+"""A bench on a fleet that is owned: one way to say it, for workloads and files, in Python and in the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rollmux
+from tests.conftest import Command
+
+
+def test_a_sweep_of_fleets_shows_completion_first(command: Command, tmp_path: Path) -> None:
+    words = ("bench", "mixed", "--set", "jobs=8", "--sweep", "fleet=2+2,load=1.6", "-p", "rollmux", "-p", "solo")
+    status, out, _ = command(*words, "--out", str(tmp_path))
+    assert status == 0 and out.index("completion h") < out.index("Dollars") < out.index("cost $")
+    assert "no policy has a mean completion below" in out
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "results.json", "runs.csv", "jobs.csv", "results.html", "fleet_sweep.png", "fleet_completion.png"
+    }  # fmt: skip
+    points = json.loads((tmp_path / "results.json").read_text())["points"]
+    assert [(point["swept"], point["bench"]["fleet"]) for point in points] == [
+        ({"fleet": "2+2"}, "2+2"),
+        ({"fleet": "load=1.6"}, "load=1.6"),
+    ]
+    alone = rollmux.bench("mixed", ["rollmux", "solo"], fleet="2+2", settings={"jobs": 8})
+    assert points[0]["bench"]["runs"] == json.loads(json.dumps(alone.as_dict()["runs"]))
+    own, other = alone.runs
+    assert alone.differences[0].completion_ratio is not None and alone.summary[1].sooner is not None
+    ratio = (other.figures.mean_completion_h or 0) / (own.figures.mean_completion_h or 1)
+    assert (alone.differences[0].completion_ratio.mean, alone.summary[1].sooner.mean) == pytest.approx((ratio, 1 / ratio))
+    assert "completion_h" in alone.rows("jobs")[0] and "fleet_busy.rollout" in alone.rows()[0]
+    page = (tmp_path / "results.html").read_text()
+    assert "completion h" in page and "fleet completion" in page
+
+
+def test_a_file_gets_a_fleet_as_a_workload_does(command: Command, tmp_path: Path) -> None:
+    status, out, _ = command("bench", "quickstart", "--fleet", "3+3", "-p", "solo", "-p", "rollmux", "--out", str(tmp_path))
+    assert status == 0 and out.startswith("quickstart, 3 + 3 nodes: 6 jobs")
+    assert {"completion_cdf.png", "queue_over_time.png"} <= {path.name for path in tmp_path.iterdir()}
+    _, latex, _ = command("bench", "quickstart", "--fleet", "load=2", "--format", "latex")
+    assert latex.count(r"\begin{tabular}") == 2 and "completion h &" in latex
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("mixed", "--fleet", "8"), "--fleet 8: must be a number of nodes for each pool of the cluster: rollout + training"),
+        (("mixed", "--fleet", "8+8", "--sweep", "fleet=2+2,4+4"), "--sweep fleet: is given by --fleet too; give it once"),
+        (
+            ("mixed", "--set", "jobs=3", "--sweep", "fleet=2+2,many"),
+            "--fleet many: is neither numbers of nodes, as in 12+10, nor load=NUMBER",
+        ),
+        (("--suite", "fleet", "--fleet", "8+8"), "a suite has its own"),
+        (("--suite", "fleet", "--set", "jobs=3"), "--set jobs: the suite fleet has its own options, and takes csv=FILE alone"),
+    ],
+)
+def test_a_fleet_that_cannot_be_is_one_line(command: Command, words: tuple[str, ...], problem: str) -> None:
+    status, out, err = command("bench", *words)
+    assert (status, out, err.count("\n")) == (2, "", 1) and problem in err
