@@ -33,8 +33,7 @@ def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
             allowed = f"{takes[0]}=FILE alone" if takes else "nothing"
             raise InputError(f"--set {key}: the suite {suite.name} has its own options, and takes {allowed}")
     if (csv := names.pop("csv", None)) is not None:
-        trace: list[Any] = [partial(case.stream, csv=csv) for case in suite.of_trace]
-        added = [replace(case, stream=stream) for case, stream in zip(suite.of_trace, trace, strict=True)]
+        added = [_of_trace(case, csv) for case in suite.of_trace]
         suite = replace(suite, cases=(*suite.cases, *added))
     if not names:
         return suite
@@ -44,6 +43,11 @@ def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
     if "fabric" in suite.assumes:
         return replace(said, measure=partial(fabric_rows, fabric_cases(assumptions.fabric, folder)))
     return replace(said, cases=tuple(_case(case, name, assumptions) for case in suite.cases))
+
+
+def _of_trace(case: SuiteCase, csv: str) -> SuiteCase:
+    stream: Any = case.stream
+    return replace(case, stream=partial(stream, csv=csv))
 
 
 def _case(case: SuiteCase, name: str, assumptions: Assumptions) -> SuiteCase:
