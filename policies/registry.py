@@ -25,7 +25,7 @@ PLACEMENT = {
     "random": "policies.placement.baselines:Random",
     "most-idle": "policies.placement.baselines:MostIdle",
     "first-fit": "policies.placement.baselines:FirstFit",
-    "fleet": "policies.placement.fleet:Fleet",
+    "fleet": "policies.placement.fleet:MostProgress",
     "solo": "policies.placement.baselines:Solo",
     "colocated": "policies.placement.baselines:ColocatedJobs",
     "consolidate": "policies.placement.consolidate:Consolidate",

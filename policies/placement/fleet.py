@@ -10,7 +10,7 @@ from rollmux_env.kernel.tables import Floats
 from rollmux_env.keys.job import Job
 
 
-class Fleet(ArrivalPolicy):
+class MostProgress(ArrivalPolicy):
     """Placement policy that places a job where the weighted progress V gains most, and never looks at dollars.
 
     `policies.placement.weighted_progress` defines V. The candidates are those of `rollmux,prune=false`. If none of them gains, the

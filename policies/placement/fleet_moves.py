@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.placement.weighted_progress import Pace, Urgency, joining_gains, largest, pace
+from policies.placement.weighted_progress import GroupProgress, Urgency, joining_gains, largest, pace
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Moved, Placement
@@ -72,7 +72,7 @@ def _best_move(state: State, urgency: Urgency) -> _Gain | None:
     return best
 
 
-def _movers(state: State, now: Pace) -> Ints:
+def _movers(state: State, now: GroupProgress) -> Ints:
     """Return the positions of the jobs that share their group, may move, and have had their place for long enough."""
     shared = np.flatnonzero(now.members[now.group] > 1)
     shared = shared[may_each_move(state, now.rows[shared])]
@@ -80,7 +80,7 @@ def _movers(state: State, now: Pace) -> Ints:
     return np.asarray(shared[state.now_s - since_s >= state.cluster.min_run_s])
 
 
-def _freed(state: State, now: Pace, movers: Ints, own_s: Floats) -> Floats:
+def _freed(state: State, now: GroupProgress, movers: Ints, own_s: Floats) -> Floats:
     """Return what V gains when each job leaves its group, shape (k,)."""
     view, group = state.view, now.group[movers]
     without = view.groups.take(state.tables.order[group])
@@ -89,7 +89,7 @@ def _freed(state: State, now: Pace, movers: Ints, own_s: Floats) -> Floats:
     return np.asarray((now.weight_s[group] - own_s) / without["period_s"] - now.weight_s[group] / now.period_s[group])
 
 
-def _most_joining(state: State, now: Pace, movers: Ints, own_s: Floats) -> Floats:
+def _most_joining(state: State, now: GroupProgress, movers: Ints, own_s: Floats) -> Floats:
     """Return an upper bound of what V gains with each job in another group, shape (k,)."""
     view, order, rows = state.view, state.tables.order, now.rows[movers]
     groups, shapes = view.groups.take(order), [state.tables.shape_rows(row) for row in rows.tolist()]

@@ -97,7 +97,7 @@ class Observer:
         self._least = least
         self._marks: dict[int, tuple[int, float, float, float]] = {}  # row -> group, iterations, busy seconds of either pool
 
-    def look(self, state: State) -> list[ObservedIterations]:
+    def observe(self, state: State) -> list[ObservedIterations]:
         """Return the batches completed since the last look, or none if the state is not `observed`."""
         if not state.observed:
             return []
@@ -166,7 +166,7 @@ class QuantileView:
         return rollout, training
 
     def _learn(self, state: State) -> None:
-        for row, iterations, fractions in self._observer.look(state):
+        for row, iterations, fractions in self._observer.observe(state):
             for k, phase in enumerate(state.tables.phases(row)):
                 if phase.actual is None:
                     self._sums[k] += (1, *(iterations * fractions[k] ** power for power in range(3)))

@@ -150,7 +150,7 @@ class Regroup(ArrivalPolicy):
         """Return the state with observed phase durations, or the state itself if they are about the worst cases."""
         if self._observer is None:
             return state
-        for row, _, new in self._observer.look(state):
+        for row, _, new in self._observer.observe(state):
             old = self._fractions.get(row, (1.0, 1.0))
             if max(abs(a / b - 1) for a, b in zip(new, old, strict=True)) > _CHANGE or row not in self._fractions:
                 self._fractions[row] = new

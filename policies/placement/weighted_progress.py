@@ -62,7 +62,7 @@ class Urgency:
 
 
 @dataclass(frozen=True)
-class Pace:
+class GroupProgress:
     """The running jobs' part in V, by group in order of creation.
 
     Attributes:
@@ -87,7 +87,7 @@ class Pace:
         return math.fsum((self.weight_s / self.period_s).tolist())
 
 
-def pace(state: State, urgency: Urgency) -> Pace:
+def pace(state: State, urgency: Urgency) -> GroupProgress:
     """Return the running jobs' part in V."""
     groups, order = state.view.groups, state.tables.order
     members, count = groups["members"][order], groups["n_members"][order]
@@ -96,7 +96,7 @@ def pace(state: State, urgency: Urgency) -> Pace:
     urgencies = urgency(state, rows)
     weight_s = np.zeros(order.size)
     np.add.at(weight_s, group, urgencies * state.view.jobs["solo_s"][rows])
-    return Pace(rows, group, urgencies, count, weight_s, groups["period_s"][order])
+    return GroupProgress(rows, group, urgencies, count, weight_s, groups["period_s"][order])
 
 
 def gains(state: State, table: CandidateTable, urgency: Urgency) -> Floats:
@@ -106,7 +106,7 @@ def gains(state: State, table: CandidateTable, urgency: Urgency) -> Floats:
     return joining_gains(state, table, pace(state, urgency), float(own_s))
 
 
-def joining_gains(state: State, table: CandidateTable, now: Pace, own_s: float) -> Floats:
+def joining_gains(state: State, table: CandidateTable, now: GroupProgress, own_s: float) -> Floats:
     """Return what V gains with each candidate of a job, -inf for infeasible ones, shape (R,).
 
     Args:

@@ -36,7 +36,7 @@ class FreelyArranged(ABC, Generic[Arrangement]):
         """Return the best arrangement of some jobs, or None if the limits allow none or none was found."""
 
     @abstractmethod
-    def take(self, arrangement: Arrangement | None) -> None:
+    def adopt(self, arrangement: Arrangement | None) -> None:
         """Let the running jobs run as arranged, or as before if the arrangement is None."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class FreelyArranged(ABC, Generic[Arrangement]):
             row = self.state.row(job.id)
             self.state.tables.jobs.admitted_s[row] = now_s
             self.state.tables.jobs.leaves_s[row] = np.inf if job.duration_s is None else now_s + job.duration_s
-        self.take(arrangement)
+        self.adopt(arrangement)
         return [job.id for job in admitted]
 
     def next_departure_s(self, now_s: float) -> float:

@@ -157,7 +157,7 @@ class Dying:
         """Time at which the scheduler or a job returns next in seconds, or infinity if none is away."""
         return min([self.back_s, *(job.arrival_s for job in self.away)])
 
-    def strike(self, until_s: float, now_s: float) -> bool:
+    def kill_nodes(self, until_s: float, now_s: float) -> bool:
         """Apply the failures, restarts of the scheduler and returns of jobs that are due.
 
         Args:

@@ -163,7 +163,7 @@ class _Replay:
             now_s = jobs.advance(until_s, now_s)
             is_due = bool(jobs.departing or jobs.parking) or fixed_s <= until_s
             if dies_s <= until_s:
-                is_due = dying.strike(until_s, now_s) or is_due
+                is_due = dying.kill_nodes(until_s, now_s) or is_due
             if fails and dying.back_s < inf:
                 fixed_s = inf
                 continue

@@ -139,7 +139,7 @@ class JobResult(JobCompletion):
 
 
 @dataclass
-class Stays:
+class StayTimes:
     """Times and kinds of the admissions and departures of a replay.
 
     Attributes:
@@ -267,9 +267,9 @@ def metrics(run: Run) -> Metrics:
     return measure(run.scenario, run.state, stays_of(run.log), run.time_s, run.nodes, run.solo_s)
 
 
-def stays_of(log: Iterable[Event]) -> Stays:
+def stays_of(log: Iterable[Event]) -> StayTimes:
     """Return the times of arrivals, admissions and departures of an event log."""
-    stays, since_s = Stays(), dict[str, float]()  # since when each parked job has had no place
+    stays, since_s = StayTimes(), dict[str, float]()  # since when each parked job has had no place
     for event in log:
         match event:
             case Arrived():
@@ -293,7 +293,7 @@ def stays_of(log: Iterable[Event]) -> Stays:
 
 
 def job_results(
-    scenario: Scenario, state: State, stays: Stays, solo_s: Mapping[str, float] | None = None, charged: bool = True
+    scenario: Scenario, state: State, stays: StayTimes, solo_s: Mapping[str, float] | None = None, charged: bool = True
 ) -> tuple[JobResult, ...]:
     """Return the outcome of each job.
 
@@ -339,7 +339,7 @@ def job_results(
 _NOT_SHOWN = JobCompletion()
 
 
-def _completions(scenario: Scenario, stays: Stays, done: Mapping[str, float]) -> dict[str, JobCompletion]:
+def _completions(scenario: Scenario, stays: StayTimes, done: Mapping[str, float]) -> dict[str, JobCompletion]:
     """Return the completion of each job by id, or nothing if nodes are unlimited and no job has waited."""
     waited = any(stays.admitted_s[job_id] > at_s + INSTANT_S for job_id, at_s in stays.arrived_s.items())
     if not (waited or stays.parks or any(pool.max_nodes for pool in scenario.cluster.pools.values())):
@@ -359,7 +359,7 @@ def _within(value: float, limit: float) -> bool:
 def measure(
     scenario: Scenario,
     state: State,
-    stays: Stays,
+    stays: StayTimes,
     time_s: list[float],
     nodes: Mapping[str, list[int]],
     solo_s: dict[str, float] | None = None,
@@ -419,7 +419,7 @@ def measure(
     return replace(measured, usd_by_user=by_user, usd_by_priority=by_priority, over_budget=tuple(stays.over_budget))
 
 
-def _stays_s(scenario: Scenario, stays: Stays) -> dict[str, float]:
+def _stays_s(scenario: Scenario, stays: StayTimes) -> dict[str, float]:
     """Return the seconds for which each job had a place, by id."""
     stay_s = {job.id: stays.placed_s(job.id) for job in scenario.jobs}
     for job_id, seconds in stay_s.items():

@@ -15,7 +15,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.keys.job import Job
-from rollmux_env.replay.metrics import Outcome, Stays, job_results, measure
+from rollmux_env.replay.metrics import Outcome, StayTimes, job_results, measure
 from rollmux_env.replay.run import Arrivals
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.planner import INSTANT_S
@@ -80,7 +80,7 @@ def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False
         PlanError: If jobs wait while none runs and none will arrive.
     """
     arrivals = Arrivals(scenario)
-    stays = Stays()
+    stays = StayTimes()
     time_s: list[float] = []
     nodes: dict[str, list[int]] = {name: [] for name in scenario.cluster.pools}
     waiting: list[int] = []

@@ -23,7 +23,7 @@ _BLOCK = 1024  # number of prompts whose hardness is drawn at once
 
 
 @dataclass(frozen=True)
-class Rollout:
+class RolloutOutcome:
     """The outcome of a rollout. Times are in seconds since its start.
 
     Attributes:
@@ -82,11 +82,11 @@ class JobRollouts:
         self._responses = np.random.Generator(np.random.Philox(responses))
         self._hard = np.zeros(0)
 
-    def next(self) -> Rollout:
+    def next(self) -> RolloutOutcome:
         """Run the next rollout."""
         return self.next_of(())[0]
 
-    def next_of(self, variants: Sequence[tuple[Setting, Control]]) -> list[Rollout]:
+    def next_of(self, variants: Sequence[tuple[Setting, Control]]) -> list[RolloutOutcome]:
         """Run the next rollout, and the same responses under other settings and controls, which leave no trace in the job's state.
 
         Args:
@@ -179,7 +179,7 @@ def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[PlayedRou
     return parts
 
 
-def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound]) -> Rollout:
+def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound]) -> RolloutOutcome:
     """Return the outcome of a round from its parts."""
     fleets = [part.fleet for part in parts]
     seconds = max(fleet.now_s for fleet in fleets)
@@ -188,7 +188,7 @@ def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound]) ->
     end_s, counts = end_s[order], np.concatenate([part.counts[part.fleet.finished] for part in parts])[order]
     tokens, counted = np.concatenate([fleet.sampled() for fleet in fleets]), np.concatenate([part.counts for part in parts])
     completed_s = [part.fleet.end_s[part.counts].reshape(-1, round.needed).max(axis=1) for part in parts]
-    return Rollout(
+    return RolloutOutcome(
         seconds=seconds,
         long=round.long,
         end_s=end_s,

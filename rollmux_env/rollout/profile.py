@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rollmux_env.rollout.fleet import Fleet
-from rollmux_env.rollout.job import JobRollouts, Rollout
+from rollmux_env.rollout.job import JobRollouts, RolloutOutcome
 from rollmux_env.rollout.policy import RolloutPolicy, Round, StaticControl, Wake, gather
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.tail import Migration, migration_of
@@ -88,7 +88,7 @@ def rollout_profiles(setting: Setting, policy: RolloutPolicy, seed: int, migrati
     return tuple(profiles)
 
 
-def _whole(setting: Setting, one: Rollout) -> RolloutProfile:
+def _whole(setting: Setting, one: RolloutOutcome) -> RolloutProfile:
     """Return the profile of a rollout whose tail does not migrate."""
     trained = MiniBatch.of(setting.prompt_tokens * setting.turns + one.counted_tokens)
     return RolloutProfile(one.seconds, trained, rewards_s=one.rewarded_s - one.seconds)

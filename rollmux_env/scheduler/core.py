@@ -40,7 +40,7 @@ from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.jobs import JobFacts
 from rollmux_env.scheduler.members import Members
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
-from rollmux_env.scheduler.planner import INSTANT_S, News, Planner, Restrictions
+from rollmux_env.scheduler.planner import INSTANT_S, JobChanges, Planner, Restrictions
 from rollmux_env.scheduler.relocation import other_places
 from rollmux_env.scheduler.review import Review
 from rollmux_env.scheduler.seats import Seat
@@ -110,12 +110,12 @@ class Scheduler:
         self._has_phases = dispatch is not None
         self.takes = _takes(self.jobs, self.members, self.guests, self.settling)
 
-    def step(self, now_s: float, news: Iterable[Fact] = ()) -> Step:
+    def step(self, now_s: float, reported: Iterable[Fact] = ()) -> Step:
         """Take the facts of an instant, and return their consequences.
 
         Args:
             now_s: Time of the instant, in seconds.
-            news: Facts in order.
+            reported: Facts in order.
 
         Raises:
             ValueError: If a fact is impossible in the current state.
@@ -124,13 +124,13 @@ class Scheduler:
             InvariantError: If the scheduler broke a numbered invariant.
         """
         self.members.now_s = now_s
-        self.take(news)
+        self.take(reported)
         commands = [*self.placements(now_s), *self.members.permits(now_s)]
         return Step(self.take_entries(), commands)
 
-    def take(self, news: Iterable[Fact]) -> None:
+    def take(self, reported: Iterable[Fact]) -> None:
         """Record facts without deciding their consequences."""
-        for fact in news:
+        for fact in reported:
             self.takes[type(fact)](*fact)
 
     def take_entries(self) -> list[Entry]:
@@ -140,9 +140,9 @@ class Scheduler:
 
     def close(self, now_s: float) -> list[Entry]:
         """Return the journal entries of the end of a run: the progress of jobs, and the time until which nodes were provisioned."""
-        news = self.jobs.news
-        self.planner.leave(now_s, News(progress=news.progress))
-        news.progress = {}
+        changes = self.jobs.changes
+        self.planner.leave(now_s, JobChanges(progress=changes.progress))
+        changes.progress = {}
         self.planner.note(Ticked(now_s))
         return self.take_entries()
 
@@ -163,7 +163,7 @@ class Scheduler:
         running = [job_id for group in state.group_list() for job_id in group.jobs]
         departed = {job_id: False for job_id in running if job_id in gone}
         withdrawn = [job_id for job_id in state.waiting if job_id in gone]
-        self.planner.leave(now_s, News(resumed=state.pauses.ending(inf), departed=departed, withdrawn=withdrawn))
+        self.planner.leave(now_s, JobChanges(resumed=state.pauses.ending(inf), departed=departed, withdrawn=withdrawn))
         again: list[str] = []
         while True:
             settling.restore(cluster)
@@ -171,7 +171,7 @@ class Scheduler:
             if state.rollout_nodes <= most["rollout"] and state.training_nodes <= most["training"]:
                 break
             again += (last := state.group_list()[-1].jobs)
-            self.planner.leave(now_s, News(departed=dict.fromkeys(last, False)))
+            self.planner.leave(now_s, JobChanges(departed=dict.fromkeys(last, False)))
         settling.resize()
         settling.resizes = bool(nodes.drained)
         settling.settle()
@@ -188,10 +188,10 @@ class Scheduler:
     @property
     def stuck(self) -> bool:
         """Whether jobs wait that only further arrivals could wake."""
-        state, comes = self.state, self.guests.present or self.members.stopped or self.planner.owes
+        state, comes = self.state, self.guests.present or self.members.stopped or self.planner.must_ask_policy
         return bool(state.waiting) and not (comes or state.tables.order.size or (self.nodes is not None and self.nodes.drained))
 
-    def is_to_go(self, job_id: str) -> bool:
+    def must_vacate(self, job_id: str) -> bool:
         """Return whether a job has to give up its place, because it is on a drained node and there is no other place for it.
 
         A job that gives up its place says so between two iterations, when its progress is saved: it fails and arrives again.
@@ -207,13 +207,13 @@ class Scheduler:
         yield from commands
         ended = settling is not None and self.guests.end()
         if settling is not None and ended:
-            settling.unsettle(LEASE)
+            settling.mark_unsettled(LEASE)
         if not (ended or self._is_due(now_s)):
             return
         # 2. Apply what has happened: progress, ends of pauses, departures.
         first = len(planner.events)
-        news, jobs.news = jobs.news, News()
-        planner.leave(now_s, news)
+        changes, jobs.changes = jobs.changes, JobChanges()
+        planner.leave(now_s, changes)
         if settling is not None:
             settling.follow()
         # 3. Move jobs away from drained nodes, and ask the policy about departures and ticks.
@@ -225,7 +225,7 @@ class Scheduler:
         if self.review is not None:
             yield from self._review(self.review, asks)
         # 5. Serve the queue and place the jobs that arrive.
-        planner.admit(now_s, news.arriving, asks)
+        planner.admit(now_s, changes.arriving, asks)
         if settling is not None:
             settling.settle()
         if not self._has_phases:
@@ -233,7 +233,7 @@ class Scheduler:
         # 6. Say where jobs are now, and lend free nodes to guests.
         yield from self._said(planner.events[first:])
         yield from map(YieldPlace, planner.take_parks())
-        for arrival in news.arriving:
+        for arrival in changes.arriving:
             if arrival.job.id in self.state.waiting:
                 yield KeepWaiting(arrival.job.id)
         if not members.stopped:
@@ -257,12 +257,12 @@ class Scheduler:
 
     def _is_due(self, now_s: float) -> bool:
         """Return whether there is anything to decide about placements."""
-        news = self.jobs.news
-        if news.resumed or news.departed or news.withdrawn or news.arriving or news.parked:
+        changes = self.jobs.changes
+        if changes.resumed or changes.departed or changes.withdrawn or changes.arriving or changes.parked:
             return True
         if self.settling is not None and self.settling.is_due:
             return True
-        if self.planner.next_s <= now_s + INSTANT_S or (self.planner.owes and self.asks):
+        if self.planner.next_s <= now_s + INSTANT_S or (self.planner.must_ask_policy and self.asks):
             return True
         return (self.review is not None and self.review.is_due) or (self.guests.waiting and not self.guests.present)
 
@@ -276,7 +276,7 @@ class Scheduler:
         for job_id in job_ids:
             seat = seats[job_id]
             movable = asks and not seat.moving and not seat.failed and seat.group.number not in self.restrictions.hidden
-            finding = review.look(self.planner.shown if movable else self.state, job_id, movable)
+            finding = review.review_job(self.planner.shown if movable else self.state, job_id, movable)
             moves = self.planner.move(finding.plan)
             if finding.risk is not None:
                 yield finding.risk if moves else finding.risk._replace(moved=False)

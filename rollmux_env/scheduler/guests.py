@@ -30,7 +30,7 @@ class ProfilingBatch(NamedTuple):
         """Number of nodes of each pool that suffices for any of the jobs."""
         return {pool: max((need[pool] for need in self.needs.values()), default=0) for pool in POOLS}
 
-    def may_have(self, name: str) -> bool:
+    def may_use(self, name: str) -> bool:
         """Return whether the jobs may use a node."""
         return not self.names or name in self.names
 
@@ -68,7 +68,7 @@ class Guests:
         batch = ProfilingBatch(dict(needs), rule, names)
         self._batches.insert(0 if rule is not None else len(self._batches), batch)
 
-    def go(self, job_id: str) -> None:
+    def remove(self, job_id: str) -> None:
         """Remove a job that is profiled or has failed."""
         self.present.discard(job_id)
         for batch in self._batches:
@@ -99,7 +99,7 @@ class Guests:
             return None
         batch = self._batches[0]
         most = batch.most
-        free = {pool: sum(batch.may_have(node.name) for node in nodes.free(pool)) for pool in POOLS}
+        free = {pool: sum(batch.may_use(node.name) for node in nodes.free(pool)) for pool in POOLS}
         if self.lent is not None or all(free[pool] >= most[pool] for pool in POOLS):
             self.group, self.lent, self.names = LEASE, self.lent or most, batch.names
         else:
@@ -121,7 +121,7 @@ def _host(batch: ProfilingBatch, state: State, nodes: NodePool) -> int | None:
         return None
     most, drained = batch.most, nodes.drained_groups()
     for group in state.group_list():
-        if group.id in drained or not all(map(batch.may_have, nodes.assigned(group.id))):
+        if group.id in drained or not all(map(batch.may_use, nodes.assigned(group.id))):
             continue
         if len(group.rollout_nodes) >= most["rollout"] and group.training_nodes >= most["training"]:
             return group.id

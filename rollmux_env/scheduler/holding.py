@@ -72,7 +72,7 @@ class HeldParts:
             return None
         use = self._uses[job_id] = _Use(nodes, parts or nodes, free, free)
         use.history.append((now_s, free, False))
-        return self._nodes.take(job_id, use.own_parts())
+        return self._nodes.occupy(job_id, use.own_parts())
 
     def migrate(self, job_id: str, wanted: Collection[str]) -> Numbers:
         """Make a tail leave its nodes except for a share.
@@ -98,7 +98,7 @@ class HeldParts:
         """Release the parts that a tail had to leave and has left."""
         use = self._uses[job_id]
         if use.leaving:
-            self._nodes.give(job_id, [use.parts[k] for k in use.holds if k not in use.wants])
+            self._nodes.release(job_id, [use.parts[k] for k in use.holds if k not in use.wants])
             use.holds = use.wants
             use.history.append((now_s, use.holds, use.tail))
 
@@ -108,7 +108,7 @@ class HeldParts:
         for job_id, use in self._uses.items():
             free = None if use.tail or len(use.holds) == len(use.parts) else self._free(use.nodes, use.parts)
             if free is not None and len(free) > len(use.holds):
-                self._nodes.take(job_id, [use.parts[k] for k in free if k not in use.holds])
+                self._nodes.occupy(job_id, [use.parts[k] for k in free if k not in use.holds])
                 use.holds = use.wants = free
                 use.history.append((now_s, free, False))
                 grown.append(job_id)
@@ -116,7 +116,7 @@ class HeldParts:
 
     def end(self, job_id: str) -> None:
         """End a rollout and release its devices."""
-        self._nodes.give(job_id, self._uses.pop(job_id).own_parts())
+        self._nodes.release(job_id, self._uses.pop(job_id).own_parts())
 
     def spans(self, job_id: str, now_s: float) -> tuple[Span, ...]:
         """Return the shares of its nodes that a rollout has held over time; empty if it held all of them throughout."""
@@ -203,7 +203,7 @@ class Holding:
         job_id, seating = seat.job_id, seat.seating
         parts: tuple[int, ...] = ()
         if phase != "rollout":
-            switched = self._nodes.take(job_id, seating.training_nodes if phase == "training" else seat.every_node())
+            switched = self._nodes.occupy(job_id, seating.training_nodes if phase == "training" else seat.every_node())
         else:
             begun = self.shares.begin(job_id, seating.rollout_nodes, seat.parts, now_s)
             if begun is None:
@@ -219,24 +219,24 @@ class Holding:
         self.shares.left(job_id, now_s)
         self._room = True
 
-    def give(self, seat: Seat, phase: HoldName) -> None:
+    def release(self, seat: Seat, phase: HoldName) -> None:
         """Release the nodes of a phase that is over, if the job holds any."""
         if phase not in seat.holds:
             return
         seat.holds.remove(phase)
         if phase == "training":
-            self._nodes.give(seat.job_id, seat.seating.training_nodes)
+            self._nodes.release(seat.job_id, seat.seating.training_nodes)
         elif phase in ALL_NODES:
-            self._nodes.give(seat.job_id, seat.every_node())
+            self._nodes.release(seat.job_id, seat.every_node())
         else:
             self.shares.end(seat.job_id)
             self._room = True
 
-    def give_all(self, seat: Seat) -> None:
+    def release_all(self, seat: Seat) -> None:
         """Release everything that a job holds, and its waiting rollout."""
         self.withdraw(seat.job_id)
         for phase in [*seat.holds]:
-            self.give(seat, phase)
+            self.release(seat, phase)
 
     def withdraw(self, job_id: str) -> None:
         """Forget the permit of a job's rollout that waits for a tail."""

@@ -8,7 +8,7 @@ from rollmux_env.scheduler.commands import Command, Evict
 from rollmux_env.scheduler.facts import PhaseOfShape, Queued
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.members import Members
-from rollmux_env.scheduler.planner import INSTANT_S, News, Planner, Restrictions
+from rollmux_env.scheduler.planner import INSTANT_S, JobChanges, Planner, Restrictions
 from rollmux_env.scheduler.review import Review, job_keeping, job_starting
 from rollmux_env.scheduler.seats import nodes_of
 from rollmux_env.scheduler.settling import Settling
@@ -27,7 +27,7 @@ class JobFacts:
         review: Observer of the jobs' speed, or None.
 
     Attributes:
-        news: Facts that the state does not have yet.
+        changes: Facts that the state does not have yet.
         commands: Commands to be given before those of the next decision.
     """
 
@@ -40,7 +40,7 @@ class JobFacts:
         restrictions: Restrictions,
         review: Review | None,
     ) -> None:
-        self.news = News()
+        self.changes = JobChanges()
         self.commands: list[Command] = []
         self._planner = planner
         self._state = planner.state
@@ -54,7 +54,7 @@ class JobFacts:
 
     def arrived(self, job: Job, again: bool = False, alive: frozenset[str] = frozenset()) -> None:
         """Queue a job's arrival for the next decision."""
-        self.news.arriving.append(Queued(job, again, alive))
+        self.changes.arriving.append(Queued(job, again, alive))
 
     def confined(self, job_id: str, names: frozenset[str]) -> None:
         """Restrict a job to some nodes."""
@@ -70,12 +70,12 @@ class JobFacts:
         """Remove a guest that has been profiled."""
         if self._members.remove(job_id) is None:
             raise ValueError(f"job {job_id} is not being profiled")
-        self._guests.go(job_id)
+        self._guests.remove(job_id)
 
     def resumed(self, job_id: str) -> None:
         """Queue the end of a job's pause for the next decision."""
-        if job_id not in self.news.resumed:  # a departure at the same instant may have added it already
-            self.news.resumed.append(job_id)
+        if job_id not in self.changes.resumed:  # a departure at the same instant may have added it already
+            self.changes.resumed.append(job_id)
 
     # Phases and iterations.
 
@@ -110,7 +110,7 @@ class JobFacts:
 
     def iterated(self, progress: JobProgress, seconds: float | None = None, movable: bool = True) -> None:
         """Record a job's progress and the duration of its iteration."""
-        self.news.progress[progress.job_id] = progress
+        self.changes.progress[progress.job_id] = progress
         if not movable:
             self._stays(progress.job_id)
         if self._review is not None and seconds is not None:
@@ -121,7 +121,7 @@ class JobFacts:
         if not self._members.seats[job_id].moving:
             raise ValueError(f"job {job_id} has not been moved")
         if progress is not None:
-            self.news.progress[job_id] = progress
+            self.changes.progress[job_id] = progress
         if self._review is not None:
             self._review.forget(job_id)
         self._members.vacate(job_id)
@@ -136,7 +136,7 @@ class JobFacts:
     def yielded(self, job_id: str) -> None:
         """Remove a job from its group, and queue its wait for another place for the next decision."""
         self._members.leave(job_id)
-        self.news.parked.append(job_id)
+        self.changes.parked.append(job_id)
         if self._review is not None:
             self._review.forget(job_id)
 
@@ -156,10 +156,10 @@ class JobFacts:
         """Evict a job that has failed, and withdraw it from the queue or its requests for permits."""
         self.commands.append(Evict(job_id))
         if job_id in self._state.waiting:
-            self.news.withdrawn.append(job_id)
+            self.changes.withdrawn.append(job_id)
         seat = self._members.seats.get(job_id)
         if seat is None:
-            self._guests.go(job_id)
+            self._guests.remove(job_id)
         else:
             self._members.fail(seat)
 
@@ -182,22 +182,22 @@ class JobFacts:
         if seat is None:
             return
         if progress is not None:
-            self.news.progress[job_id] = progress
+            self.changes.progress[job_id] = progress
         if seat.guest:
-            self._guests.go(job_id)
+            self._guests.remove(job_id)
         else:
             self._depart(job_id)
 
     def halted(self, job_id: str) -> None:
         """Remove a job whose processes have ended because the run stops."""
         if self._members.remove(job_id) is not None:
-            self._guests.go(job_id)
+            self._guests.remove(job_id)
 
     def _depart(self, job_id: str, over_budget: bool = False) -> None:
         """Queue the departure of a job from its place."""
         if self._state.is_paused(job_id):
             self.resumed(job_id)
-        self.news.departed[job_id] = over_budget
+        self.changes.departed[job_id] = over_budget
         if self._review is not None:
             self._review.forget(job_id)
             self._review.estimates.forget(job_id)

@@ -76,7 +76,7 @@ class Members:
         """End a phase and release its nodes."""
         seat = self.seats[job_id]
         if self._holding is not None:
-            self._holding.give(seat, phase)
+            self._holding.release(seat, phase)
         seat.group.finished(job_id, phase, seconds, counts)
         self._touched[seat.group] = None
 
@@ -99,7 +99,7 @@ class Members:
         if not seat.failed:
             if self._holding is not None:
                 self._holding.withdraw(job_id)
-                self._holding.give(seat, "rollout")
+                self._holding.release(seat, "rollout")
             seat.group.absent(job_id)
             self._touched[seat.group] = None
 
@@ -118,7 +118,7 @@ class Members:
         """Let the next jobs be profiled, if there are nodes for them."""
         settling = self._settling
         while settling is not None and (batch := guests.next(self._state, settling.nodes)) is not None:
-            settling.unsettle(LEASE)
+            settling.mark_unsettled(LEASE)
             settling.settle()
             number = guests.group
             assert number is not None
@@ -217,8 +217,8 @@ class Members:
     def _left(self, seat: Seat) -> None:
         """Release what a job held in the group that it left. The nodes of the group may change."""
         if self._settling is not None and self._holding is not None:
-            self._settling.unsettle(seat.seating.group)
-            self._holding.give_all(seat)
+            self._settling.mark_unsettled(seat.seating.group)
+            self._holding.release_all(seat)
         self._touched[seat.group] = None
         if not seat.group.group.n:
             self._groups.pop(seat.group.number, None)

@@ -229,7 +229,7 @@ class NodePool:
         """Return whether a group has places other than the wanted ones."""
         return any(place not in wanted for place in self._of_group.get(group, ()))
 
-    def take(self, job_id: str, nodes: Sequence[PoolNode]) -> bool:
+    def occupy(self, job_id: str, nodes: Sequence[PoolNode]) -> bool:
         """Let a job hold nodes, or parts of nodes, and return whether one of the nodes was last held by another job.
 
         Raises:
@@ -244,7 +244,7 @@ class NodePool:
         self._last.update({node.name: job_id for node in nodes})
         return switched
 
-    def give(self, job_id: str, nodes: Sequence[PoolNode]) -> None:
+    def release(self, job_id: str, nodes: Sequence[PoolNode]) -> None:
         """Release nodes, or parts of nodes, that a job holds.
 
         Raises:

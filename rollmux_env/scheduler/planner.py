@@ -45,7 +45,7 @@ INSTANT_S = 1e-6  # times this close are one instant
 
 
 @dataclass
-class News:
+class JobChanges:
     """Facts about jobs since the last instant, for `Planner.leave` and `Planner.admit`.
 
     Attributes:
@@ -165,7 +165,7 @@ class Planner:
         self._parks: list[str] = []  # jobs that have to leave their places, and have not been told
         self.ticks = Ticks(policy)
         self.events: list[Event] = []
-        self._n_reported = 0  # number of `events` that `news` has already returned
+        self._n_reported = 0  # number of `events` that `unreported_events` has already returned
         self.decision_s: list[float] = []
         self.why: dict[str, str] | None = None
         self._restrictions = restrictions
@@ -179,7 +179,7 @@ class Planner:
         self._head_is_known = not state.waiting  # whether `_head` is up to date
 
     @property
-    def owes(self) -> bool:
+    def must_ask_policy(self) -> bool:
         """Whether the policy still has to be asked about something."""
         return self._queue_may_advance or self._departed is not None or self._ticked is not None
 
@@ -216,35 +216,35 @@ class Planner:
         self._n_reported = 0
         return events
 
-    def news(self) -> list[Event]:
+    def unreported_events(self) -> list[Event]:
         """Return the events that were applied since the last call of this method or of `take_events`."""
-        news = self.events[self._n_reported :]
+        unreported = self.events[self._n_reported :]
         self._n_reported = len(self.events)
-        return news
+        return unreported
 
-    def leave(self, now_s: float, news: News) -> None:
+    def leave(self, now_s: float, changes: JobChanges) -> None:
         """Apply progress, ends of pauses, departures and withdrawals: the first part of an instant.
 
         Args:
             now_s: Time of the instant, in seconds.
-            news: Facts of jobs since the last instant.
+            changes: Facts of jobs since the last instant.
         """
         self.state.now_s = now_s
-        if news.progress:
-            self.note(Progressed(now_s, tuple(news.progress.values())))
-        for job_id in news.resumed:
+        if changes.progress:
+            self.note(Progressed(now_s, tuple(changes.progress.values())))
+        for job_id in changes.resumed:
             self.note(Resumed(now_s, job_id))
-        for job_id in sorted(news.departed, key=self.state.row) if len(news.departed) > 1 else news.departed:
-            self._departed = OverBudget(now_s, job_id) if news.departed[job_id] else Departed(now_s, job_id)
+        for job_id in sorted(changes.departed, key=self.state.row) if len(changes.departed) > 1 else changes.departed:
+            self._departed = OverBudget(now_s, job_id) if changes.departed[job_id] else Departed(now_s, job_id)
             self.note(self._departed)
-        for job_id in news.withdrawn:
+        for job_id in changes.withdrawn:
             self.note(Withdrawn(now_s, job_id))
-        for job_id in news.parked:
+        for job_id in changes.parked:
             self.note(Parked(now_s, job_id, "" if self.reserved is None else self.reserved.parking[job_id]))
-        if news.resumed or news.departed or news.withdrawn or news.parked:
+        if changes.resumed or changes.departed or changes.withdrawn or changes.parked:
             self._queue_may_advance = True
         if self.reserved is not None:
-            self._redeem(self.reserved, {*news.departed, *news.parked})
+            self._redeem(self.reserved, {*changes.departed, *changes.parked})
 
     def resize(self, now_s: float, rollout_nodes: int, training_nodes: int) -> None:
         """Set the number of nodes of both pools."""

@@ -30,7 +30,7 @@ INSTANTS = 500  # default number of instants that are simulated
 _ASKED = 20  # largest number of jobs about which the policy is asked to find the first that waits for nodes, not for a quota
 
 
-class Waiting(NamedTuple):
+class WaitForecast(NamedTuple):
     """The forecast for a waiting job.
 
     Attributes:
@@ -110,7 +110,7 @@ def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuc
     return Preview(False, None, None, None, None, {}, position, eta_s, reason)
 
 
-def waiting(state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = ()) -> tuple[Waiting, ...]:
+def waiting(state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = ()) -> tuple[WaitForecast, ...]:
     """Return the forecasts for all jobs that wait, in the order of the queue.
 
     Args:
@@ -127,7 +127,9 @@ def waiting(state: State, policy: Policy, instants: int = INSTANTS, stuck: Colle
     twin, policy = forecast(state), _own(policy)
     words = reasons(twin, policy)
     expected = _expected(twin, Scheduler(twin, policy), instants, stuck)
-    return tuple(Waiting(job_id, place, expected.get(job_id), reason) for place, (job_id, reason) in enumerate(words.items(), 1))
+    return tuple(
+        WaitForecast(job_id, place, expected.get(job_id), reason) for place, (job_id, reason) in enumerate(words.items(), 1)
+    )
 
 
 def _own(policy: Policy) -> Policy:

@@ -232,7 +232,7 @@ class Review:
                 events.append(Reprofiled(now_s, self.estimates.scaled(job, newer)))
         return events
 
-    def look(self, state: State, job_id: str, movable: bool) -> Finding:
+    def review_job(self, state: State, job_id: str, movable: bool) -> Finding:
         """Return whether a job is late, and a better place, which is searched the first time and regularly afterwards.
 
         Args:

@@ -140,7 +140,7 @@ class Settling:
             return False
         return state.job(seat.job_id).movable and not state.is_paused(seat.job_id)
 
-    def unsettle(self, number: int) -> None:
+    def mark_unsettled(self, number: int) -> None:
         """Mark a group, or the lent nodes, as possibly different from the state and the seats."""
         if self._unsettled is not None:
             self._unsettled.add(number)
@@ -205,7 +205,7 @@ class Settling:
         """Return the groups whose places may have changed since the last call, or None for all."""
         state = self._state
         changed, self._unsettled = self._unsettled, set()
-        for event in self._planner.news():
+        for event in self._planner.unreported_events():
             if isinstance(event, Admitted | Moved | Departed):
                 numbers = {self._homes.pop(event.job_id, None)}
                 if state.is_running(event.job_id):

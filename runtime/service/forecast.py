@@ -17,7 +17,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError, Unprocessable
 from rollmux_env.keys.job import Job
-from rollmux_env.scheduler.preview import Preview, Waiting, preview, waiting
+from rollmux_env.scheduler.preview import Preview, WaitForecast, preview, waiting
 from runtime.coordinator.profiles import job_as_stated, load_profile, profile_key
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node
@@ -42,12 +42,12 @@ class QueueForecast:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._run = ledger, ledger.run
-        self._known: dict[str, Waiting] = {}
+        self._known: dict[str, WaitForecast] = {}
         self._version: tuple[Any, ...] = ()
         self._next_s = self._stale_s = 0.0
         self._of_queue, self._of_previews = asyncio.Lock(), asyncio.Lock()
 
-    async def waiting(self) -> Mapping[str, Waiting]:
+    async def waiting(self) -> Mapping[str, WaitForecast]:
         """Return the forecast of each job in the queue, by id.
 
         It may be a second old, or older if it takes long to compute. It is empty if the policy cannot be copied.

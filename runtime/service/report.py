@@ -20,7 +20,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import shape_in_use
-from rollmux_env.scheduler.preview import Waiting
+from rollmux_env.scheduler.preview import WaitForecast
 from rollmux_env.scheduler.review import Pace
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
@@ -164,7 +164,7 @@ class Reports:
         self._figures = figures
         self._ended: dict[str, dict[str, Any]] = {}
 
-    async def all(self, queue: Mapping[str, Waiting]) -> dict[str, Any]:
+    async def all(self, queue: Mapping[str, WaitForecast]) -> dict[str, Any]:
         """Return the report of all jobs, groups and pools, as `rollmux status --format json` prints it.
 
         Args:
@@ -196,7 +196,7 @@ class Reports:
             "jobs": jobs,
         }
 
-    def job(self, handle: JobHandle, known: Waiting | None) -> dict[str, Any]:
+    def job(self, handle: JobHandle, known: WaitForecast | None) -> dict[str, Any]:
         """Return the report of one job.
 
         Args:
@@ -224,7 +224,7 @@ class Reports:
             return "waiting"
         return "moving" if handle.is_moving or state.is_paused(handle.id) else "running"
 
-    def _job(self, handle: JobHandle, position: int | None, known: Waiting | None) -> dict[str, Any]:
+    def _job(self, handle: JobHandle, position: int | None, known: WaitForecast | None) -> dict[str, Any]:
         if (ended := self._ended.get(handle.id)) is not None:
             return ended
         run, job_id, state = self._run, handle.id, self._run.scheduler.state
@@ -259,7 +259,7 @@ class Reports:
             "at_risk": review is not None and job_id in review.late,
         }
 
-    def _reason(self, handle: JobHandle, position: int | None, known: Waiting | None) -> str:
+    def _reason(self, handle: JobHandle, position: int | None, known: WaitForecast | None) -> str:
         """Return the reason why a job waits, as a line."""
         if position is not None:
             words = known.reason if known is not None else "there is no place for it now"

@@ -225,15 +225,15 @@ def test_stays_are_learned_from_departures_and_from_those_still_there() -> None:
     for job in stream.jobs:
         apply(state, Arrived(0.0, job))
         apply(state, Admitted(0.0, job.id, Placement(None, (), 1, 1)))
-    before, _ = learned.look(state, np.arange(40), 1e4)
+    before, _ = learned.estimate(state, np.arange(40), 1e4)
     assert np.ptp(before) == 0.0
     for k in range(30):
         apply(state, Departed(3600 * 1.5, f"j{k}"))
-    short, iterations = learned.look(state, np.arange(30, 40), 1e4)
+    short, iterations = learned.estimate(state, np.arange(30, 40), 1e4)
     assert short[0] < 0.8 * before[0], "three quarters left within two hours"
     assert np.isinf(iterations).all()
     state.now_s = 3600 * 20.0
-    old, _ = learned.look(state, np.arange(30, 40), 1e4)
+    old, _ = learned.estimate(state, np.arange(30, 40), 1e4)
     assert old[0] > 1.2 * short[0], "who is still there after twenty hours stays long"
 
 
@@ -244,13 +244,13 @@ def test_a_job_that_waits_has_not_left() -> None:
     for job in stream.jobs:
         apply(state, Arrived(0.0, job))
     apply(state, Admitted(0.0, "j0", Placement(None, (), 1, 1)))
-    before, _ = learned.look(state, np.array([0, 1]), 10.0)
-    after, _ = learned.look(state, np.array([0]), 10.0)
+    before, _ = learned.estimate(state, np.array([0, 1]), 10.0)
+    after, _ = learned.estimate(state, np.array([0]), 10.0)
     assert before[0] == after[0]
     apply(state, Admitted(0.0, "j1", Placement(None, (), 1, 1)))
-    learned.look(state, np.array([0, 1]), 10.0)
+    learned.estimate(state, np.array([0, 1]), 10.0)
     apply(state, Departed(0.0, "j1"))
-    taught, _ = learned.look(state, np.array([0]), 10.0)
+    taught, _ = learned.estimate(state, np.array([0]), 10.0)
     assert taught[0] < after[0]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.placement.fleet import Fleet
+from policies.placement.fleet import MostProgress
 from policies.placement.fleet_moves import MOST
 from policies.placement.weighted_progress import Urgency, pace
 from rollmux_env.bench.streams import workload
@@ -60,7 +60,7 @@ def _best(state: State) -> tuple[float, str, Placement] | None:
     return best
 
 
-class _Compared(Fleet):
+class _Compared(MostProgress):
     """Compares the first move of each plan with the search."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ def test_a_job_moves_to_nodes_that_become_idle_once_it_has_had_its_place_for_lon
         make_job("d", 45, 55, iterations=1, slo=3, arrival_s=2000),
     ]
     scenario = {"version": 1, "cluster": {**limits, "migration_s": 60}, "jobs": jobs}
-    log = replay(parse_scenario(scenario), Fleet(), check=True).log
+    log = replay(parse_scenario(scenario), MostProgress(), check=True).log
     moved = [event for event in log if isinstance(event, Moved)]
     assert [event.at_s for event in moved] == [2100]
-    assert not any(isinstance(event, Moved) for event in replay(parse_scenario(scenario), Fleet(moves=False)).log)
+    assert not any(isinstance(event, Moved) for event in replay(parse_scenario(scenario), MostProgress(moves=False)).log)

@@ -208,7 +208,7 @@ def test_observations_are_batch_means_without_what_a_move_cut_short() -> None:
         def decide(self, state: State, event: Event) -> Plan:
             if not isinstance(event, Ticked):
                 return (Place(event.job.id, isolated(event.job)),) if hasattr(event, "job") else ()
-            seen.extend((state.now_s, batch) for batch in self.observer.look(state) if state.tables.job_id(batch.row) == "a")
+            seen.extend((state.now_s, batch) for batch in self.observer.observe(state) if state.tables.job_id(batch.row) == "a")
             return (Move("a", Placement(None, (), 1, 1)),) if event.at_s == 250 else ()
 
     run = by_events(scenario(*jobs, migration_s=10), Looks())
@@ -224,7 +224,7 @@ def test_observations_are_batch_means_without_what_a_move_cut_short() -> None:
 def test_a_fluid_replay_observes_nothing() -> None:
     watched = Watched(Regroup())
     replay(drifting("production", "increasing", 0, jobs=30), watched)
-    assert Observer(1).look(watched.ticks[-1][0]) == []
+    assert Observer(1).observe(watched.ticks[-1][0]) == []
 
 
 class Seen(NamedTuple):

@@ -98,7 +98,7 @@ class Consolidate:
 
     def _facts(self, now: Active) -> Regrouping:
         state, rows, limits, jobs = now.state, now.rows, now.state.limits, now.state.view.jobs.take(now.rows)
-        stay_h, iterations = self._learned.look(state, rows, self.horizon_h) if self._learned else known_stays(state, rows)
+        stay_h, iterations = self._learned.estimate(state, rows, self.horizon_h) if self._learned else known_stays(state, rows)
         groups = state.view.groups
         runs = now.home != NOWHERE
         work_rate = np.ones(rows.size)  # a waiting job counts as if it ran alone

@@ -56,7 +56,7 @@ class LearnedStays:
         self._decisions_since = 0  # since the last count
         self._previous_rows = np.zeros(0, np.int64)  # rows of the jobs seen at the last call
 
-    def look(self, state: State, rows: Ints, horizon_h: float) -> tuple[Floats, Floats]:
+    def estimate(self, state: State, rows: Ints, horizon_h: float) -> tuple[Floats, Floats]:
         """Learn from the jobs that left since the last call, and estimate the remaining stay of each job.
 
         With more than a thousand running jobs, their exposure is recounted only at every n-th decision, where n is a thousandth of

@@ -52,7 +52,7 @@ class SharingJobs(FreelyArranged[WorkerSetAllocation]):
         """Return the cheapest worker sets for the jobs, or None if the limits allow none."""
         return allocate(jobs, self.state.cluster, self._slowdown)
 
-    def take(self, arrangement: WorkerSetAllocation | None) -> None:
+    def adopt(self, arrangement: WorkerSetAllocation | None) -> None:
         """Let the running jobs share these worker sets. With None they keep the current ones.
 
         None is possible even after a departure, because host memory can make a smaller set of jobs harder to place.
@@ -72,7 +72,7 @@ class SharingJobs(FreelyArranged[WorkerSetAllocation]):
         """Remove the jobs whose stay ends by `until_s` and the sets that no job uses then. Return the ids of the jobs."""
         gone = super().leave(now_s, until_s)
         if gone:
-            self.take(self.allocation.without(gone))
+            self.adopt(self.allocation.without(gone))
         return gone
 
     def progress(self, seconds: float) -> None:

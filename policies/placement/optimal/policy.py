@@ -52,7 +52,7 @@ class GroupedJobs(FreelyArranged[Grouping]):
         self.pool.hold([self.state.row(job.id) for job in jobs])
         return best_grouping(self.pool, self._objective, self._node_limit, self._before) if jobs else NOTHING
 
-    def take(self, arrangement: Grouping | None) -> None:
+    def adopt(self, arrangement: Grouping | None) -> None:
         """Group the running jobs as arranged.
 
         Raises:

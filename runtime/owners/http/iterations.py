@@ -140,7 +140,7 @@ class Iterations:
         run.apply(follows)
         lease.turns.done = handle.iteration
         handle.changed.notify_all()
-        moves = handle.is_moving or run.scheduler.is_to_go(handle.id)
+        moves = handle.is_moving or run.scheduler.must_vacate(handle.id)
         if handle.job is None:
             moves = self.profiling.iterated(handle)
         lease.apply_event("move" if moves else "stay")
@@ -178,7 +178,7 @@ class Iterations:
             why: Reason, for the log and the journal.
         """
         handle, run = lease.handle, self._run
-        what = next_step_of(handle, False, run.scheduler.is_to_go(handle.id))
+        what = next_step_of(handle, False, run.scheduler.must_vacate(handle.id))
         if what is NextStep.DONE or (what is NextStep.MOVE and not (lease.must_move and run.has_seat(handle))):
             what = NextStep.GO_ON
         if what is NextStep.GO_ON and lease.is_awaited and run.has_seat(handle):

@@ -409,7 +409,7 @@ class JobCalls:
             return
         run.apply(follows)  # a job that leaves first ends its phases and writes a checkpoint
         moves = what is NextStep.MOVE and handle.is_moving
-        goes = done.has_checkpoints and run.scheduler.is_to_go(handle.id)
+        goes = done.has_checkpoints and run.scheduler.must_vacate(handle.id)
         handle.place.set_leaving(checkpoint=what is NextStep.OVER_BUDGET or (done.movable and (moves or goes)))
         if handle.ending.why is None:
             run.decisions.order(handle)
@@ -419,7 +419,7 @@ class JobCalls:
         if not (handle.place.leaving and handle.is_alive and self._run.has_seat(handle)):
             return False
         handle.place.set_leaving(checkpoint=False)
-        what = protocol.next_step_of(handle, handle.ending.over_budget, self._run.scheduler.is_to_go(handle.id))
+        what = protocol.next_step_of(handle, handle.ending.over_budget, self._run.scheduler.must_vacate(handle.id))
         if what is NextStep.MOVE:
             handle.permits.clear()
         self._carry_out(handle, what, follows)

@@ -10,13 +10,13 @@ from policies.rollout import make_rollout
 from rollmux_env.bench.suites.rollout import setting
 from rollmux_env.bench.tables import packed_lengths
 from rollmux_env.kernel.rollout_trials import descending, forecast, spread
-from rollmux_env.rollout.job import JobRollouts, Rollout
+from rollmux_env.rollout.job import JobRollouts, RolloutOutcome
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming
 
 
-def rollouts(policy: str, parallel: int, count: int = 6) -> list[Rollout]:
+def rollouts(policy: str, parallel: int, count: int = 6) -> list[RolloutOutcome]:
     job = JobRollouts(setting("14B", "H800", 16, parallel, packed_lengths(16384)), make_rollout(policy), 0)
     return [job.next() for _ in range(count)]
 

@@ -13,7 +13,7 @@ from policies.rollout import ROLLOUT, make_rollout
 from policies.rollout.rounds import Race, Rounds
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED
-from rollmux_env.rollout.job import JobRollouts, Rollout, play
+from rollmux_env.rollout.job import JobRollouts, RolloutOutcome, play
 from rollmux_env.rollout.profile import rollout_profiles
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
@@ -32,12 +32,12 @@ def setting(prompts: int = 16, responses: int = 4, sigma: float = 1.2, gpus: int
     return Setting(tuple(TIMINGS.items()), gpus, 1, prompts, responses, 100, Lognormal(8192, 500, sigma), alike)
 
 
-def rollouts(name: str, count: int = 10, seed: int = 0, **changes: float) -> list[Rollout]:
+def rollouts(name: str, count: int = 10, seed: int = 0, **changes: float) -> list[RolloutOutcome]:
     job = JobRollouts(setting(**changes), make_rollout(name), seed)  # type: ignore[arg-type]
     return [job.next() for _ in range(count)]
 
 
-def seconds(found: list[Rollout]) -> float:
+def seconds(found: list[RolloutOutcome]) -> float:
     return float(np.mean([one.seconds for one in found]))
 
 

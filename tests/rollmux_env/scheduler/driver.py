@@ -212,7 +212,7 @@ class Driver:
             return [iterated, facts.Left(name)]
         if worker.moving:
             return [iterated, self._answers(commands.Vacate, facts.Vacated(name)), facts.PauseEnded(name)]
-        if self.scheduler.is_to_go(name):
+        if self.scheduler.must_vacate(name):
             worker.again = worker.goes = True
             return [iterated, facts.Failed(name)]
         return [iterated]

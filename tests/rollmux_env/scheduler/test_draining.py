@@ -96,7 +96,7 @@ def test_where_there_is_no_room_jobs_wait_at_the_head_of_the_queue_once_their_it
     driver.submit(alone("b"))
     iterate(driver, "a")
     drain(driver, "rollout-0")
-    assert driver.scheduler.is_to_go("a") and not driver.given(commands.Vacate)
+    assert driver.scheduler.must_vacate("a") and not driver.given(commands.Vacate)
     iterate(driver, "a")
     assert driver.given(commands.Evict) == [commands.Evict("a")]
     driver.tell(*driver.goes_on("a"))
@@ -114,7 +114,7 @@ def test_a_node_that_is_taken_back_in_time_keeps_its_jobs() -> None:
     driver.submit(alone("a"))
     drain(driver, "rollout-0")
     driver.tell(facts.Undrained(frozenset({"rollout-0"})))
-    assert not driver.scheduler.is_to_go("a")
+    assert not driver.scheduler.must_vacate("a")
     driver.settle()
     assert driver.departed() == ["a"] and not driver.given(commands.Evict) and sizes(driver) == []
 
@@ -124,7 +124,7 @@ def test_nobody_joins_a_job_that_cannot_move_and_others_go_elsewhere(policy: str
     driver = Driver(make_runnable(policy), make_dispatch("round-robin"), 2, lambda: make_runnable(policy))
     driver.submit(make_job("stays").model_copy(update={"movable": False}))
     drain(driver, "training-0")
-    assert not driver.scheduler.is_to_go("stays") and sizes(driver) == []
+    assert not driver.scheduler.must_vacate("stays") and sizes(driver) == []
     for name in "ab":
         driver.submit(make_job(name))
         assert nodes_of(driver, name) == {"rollout-1", "training-1"}

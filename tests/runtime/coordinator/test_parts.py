@@ -132,13 +132,13 @@ def test_the_pool_gives_every_place_a_node_and_every_node_one_holder() -> None:
     ]
     assert not pool.free("rollout") and [node.name for node in pool.free("training")] == ["training-1"]
     node = pool.node(0, "rollout", 0)
-    assert not pool.take("a", [node])
+    assert not pool.occupy("a", [node])
     with pytest.raises(InvariantError, match="R3: rollout-0 is given to b while a runs on it"):
-        pool.take("b", [node])
+        pool.occupy("b", [node])
     with pytest.raises(InvariantError, match="R3"):
-        pool.give("b", [node])
-    pool.give("a", [node])
-    assert pool.take("b", [node]) and pool.holders([node.name]) == ("b",)
+        pool.release("b", [node])
+    pool.release("a", [node])
+    assert pool.occupy("b", [node]) and pool.holders([node.name]) == ("b",)
     assert pool.settle([(1, "rollout", 0)], {"rollout-0"}, 2.0) == [Returned(2.0, "training-0")]
     with pytest.raises(InvariantError, match="R5"):
         pool.settle([(1, "rollout", 0), (2, "rollout", 0)], {"rollout-0"}, 2.0)
