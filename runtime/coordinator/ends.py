@@ -37,8 +37,8 @@ def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] =
         lines = (f"{handle.id}: done after {number} iterations",)
     elif over_budget:
         lines = (f"{handle.id}: its budget is spent after {number} of {iterations} iterations; it ends",)
-    news = (facts.Failed(handle.id), facts.Cleared(handle.id)) if early else (facts.Left(handle.id, over_budget),)
-    return Consequences(news, notes, lines)
+    reports = (facts.Failed(handle.id), facts.Cleared(handle.id)) if early else (facts.Left(handle.id, over_budget),)
+    return Consequences(reports, notes, lines)
 
 
 def make_room(run: RunState, handle: JobHandle) -> None:
@@ -69,15 +69,15 @@ class RunEnd:
 
     Args:
         run: State of the run.
-        stays: Whether the run continues when all of its jobs have ended.
+        keeps_running: Whether the run continues when all of its jobs have ended.
 
     Attributes:
         quiet: Event that all present jobs have done their last iteration and can be measured alone.
         watched: Jobs whose processes have not ended, maintained by `JobLifecycle`.
     """
 
-    def __init__(self, run: RunState, stays: bool) -> None:
-        self._run, self._stays = run, stays
+    def __init__(self, run: RunState, keeps_running: bool) -> None:
+        self._run, self._keeps_running = run, keeps_running
         self.quiet = asyncio.Event()
         self.watched = set[JobHandle]()
 
@@ -95,7 +95,7 @@ class RunEnd:
         elif run.scheduler.stuck:
             self._give_up_waiting()
         elif all(handle.is_gone for handle in run.handles.values()):
-            if not self._stays and not self._writes_models():
+            if not self._keeps_running and not self._writes_models():
                 run.over.set_result("done")
         elif self.watched and self.watched == {*present} and all(handle.is_over for handle in self.watched):
             self.quiet.set()
@@ -103,7 +103,7 @@ class RunEnd:
     def _give_up_waiting(self) -> None:
         """Handle a queue whose first job fits nowhere while no job runs: fail the run, or refuse the job if more jobs may come."""
         run, problem = self._run, waits_for_ever(self._run.scheduler.state)
-        if not self._stays:
+        if not self._keeps_running:
             run.fail(PlanError(problem))
             return
         run.refuse(run.handles[run.scheduler.state.waiting[0]], problem)

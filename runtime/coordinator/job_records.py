@@ -79,7 +79,7 @@ class JobPlacement:
         nodes: Nodes by phase; without a place, those that it had last.
         shape: Number of the shape in which it runs there.
         leaving: Whether it leaves as soon as a checkpoint is written.
-        parks: Whether an attached job asks for no place until its owner attaches.
+        awaits_owner: Whether an attached job asks for no place until its owner attaches.
     """
 
     group: int | None = None
@@ -132,8 +132,8 @@ class RolloutProgress:
 
     Attributes:
         parts: Parts into which the rollout's nodes are divided, if some of them are enough.
-        uses: Numbers of the parts that the rollout must use.
-        knows: Numbers of the parts that were last reported to the rollout.
+        used_parts: Numbers of the parts that the rollout must use.
+        reported_parts: Numbers of the parts that were last reported to the rollout.
         past_threshold: Whether the rollout has reached the threshold of migration.
         wake: Number of finished responses at which the rollout stops to ask its rollout policy, or None.
         progress: Finished responses, all responses and tokens, by the process that counts them.
@@ -252,7 +252,7 @@ class JobCheckpoints:
         last: Folder of the last one, or None.
         recorded: Numbers of iterations of those in the journal.
         seconds: Seconds to write the last one.
-        full: The system's message if there is no room for the next one, or None.
+        disk_problem: The system's message if there is no room for the next one, or None.
     """
 
     last: str | None = None
@@ -295,7 +295,7 @@ class JobEnding:
 
     Attributes:
         why: Reason why they are being ended, or None if they are not.
-        again: Whether the job is restarted then.
+        restarts: Whether the job is restarted then.
         cleared: Event that they have ended.
         halted: Whether the job ended with the run, and continues with it.
         over_budget: Whether the job ends when its checkpoint is written.
@@ -345,8 +345,8 @@ class JobProcesses:
     Attributes:
         controller: Handle of the started controller, or what the backend returned for it; None without processes.
         workers: Handles of the other processes.
-        has_come: Whether the controller has asked for an order.
-        alive: Whether the processes have kept the job's state on its nodes since its profile.
+        had_contact: Whether the controller has asked for an order.
+        is_state_kept: Whether the processes have kept the job's state on its nodes since its profile.
         order: Future of the order for which the controller waits.
         warnings: Warnings that they have given.
         processes: Process id and start time of started processes, by Ray node.
@@ -420,9 +420,9 @@ class ResidentState:
     """The state of a job on its nodes between phases.
 
     Attributes:
-        waits: Ways in which its state may wait, by pool.
+        levels: Ways in which its state may wait, by pool.
         to_leave: Pools on whose nodes its state must no longer stay.
-        exceeds: Line about memory beyond what the job has stated, or "".
+        excess: Line about memory beyond what the job has stated, or "".
     """
 
     levels: dict[Pool, OffloadLevels] = field(default_factory=dict)

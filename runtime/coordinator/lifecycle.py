@@ -119,14 +119,14 @@ class JobLifecycle:
         run: State of the run.
         end: Decision whether the run is over.
         processes: Backends of the jobs' processes.
-        stays: Whether nodes may join, and the run continues when all of its jobs have ended.
+        keeps_running: Whether nodes may join, and the run continues when all of its jobs have ended.
 
     Attributes:
         node_changes: Drains, undrains and joins of nodes.
     """
 
-    def __init__(self, run: RunState, end: RunEnd, processes: ProcessBackends, stays: bool) -> None:
-        self._run, self._end, self._processes, self._stays = run, end, processes, stays
+    def __init__(self, run: RunState, end: RunEnd, processes: ProcessBackends, keeps_running: bool) -> None:
+        self._run, self._end, self._processes, self._keeps_running = run, end, processes, keeps_running
         self.node_changes = NodeChanges(run, run.plan.nodes)
 
     async def carry_out(self) -> None:
@@ -307,13 +307,13 @@ class JobLifecycle:
         run.handles[job_id] = successor
         if waits:  # it stays in the queue of the policy
             successor.arrive()
-        news: list[facts.Fact] = [facts.Cleared(job_id)]
+        reports: list[facts.Fact] = [facts.Cleared(job_id)]
         problem = None
         if placed and successor.job is not None and not successor.place.awaits_owner:
             problem = run.capacity.problem_of_placing(successor.spec) or run.capacity.too_large(successor.job)
             if problem is None:
-                news += arrival(run, successor, handle.ending.why.outcome == EVICTED)
-        run.inform_scheduler(*news, entries=notes)
+                reports += arrival(run, successor, handle.ending.why.outcome == EVICTED)
+        run.inform_scheduler(*reports, entries=notes)
         if problem is not None:
             run.refuse(successor, problem)
 
@@ -344,7 +344,7 @@ class JobLifecycle:
                 await run.written()
                 if losses := self._losses(dead_machines):
                     run.inform_scheduler(*losses)
-                if self._stays and (joined := await self._processes.joined_nodes([*self.node_changes.known.values()])):
+                if self._keeps_running and (joined := await self._processes.joined_nodes([*self.node_changes.known.values()])):
                     await run.written()
                     self.node_changes.join(joined)
 

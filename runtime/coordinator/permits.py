@@ -34,7 +34,7 @@ class GrantedPermit:
         switched: Whether another job had the nodes before.
         paired: Whether another permit was granted at the same time.
         iteration: Number of the iteration of the phase; rollouts may be ahead of trainings.
-        since_s: Time at which the job could begin: `start_s`, or later if other jobs had to make room first.
+        ready_s: Time at which the job could begin: `start_s`, or later if other jobs had to make room first.
     """
 
     pool: HoldName
@@ -56,13 +56,13 @@ class Permits:
 
     Attributes:
         holds: Granted permits by phase: one, or one of each side if rollouts are ahead.
-        asks: Requested permits by phase.
+        requests: Requested permits by phase.
         waits: Futures for which the owner waits, by phase. A result that names pools is no permit: the job first offloads its state
             from their nodes.
-        pauses: Whether its rollouts wait until it has left its place.
-        since_s: Time since which it has had no reason to wait, or None while it waits.
+        are_rollouts_paused: Whether its rollouts wait until it has left its place.
+        busy_since_s: Time since which it has had no reason to wait, or None while it waits.
         began_s: Times at which the rollouts of iterations in progress were ready, by number of the iteration.
-        follows_s: Time at which the previous iteration ended, or the job got its place later.
+        iteration_from_s: Time at which the previous iteration ended, or the job got its place later.
         interrupted: Whether the iteration in progress has waited for room on a disk.
         busy_s: Node-seconds of its phases, by pool.
     """

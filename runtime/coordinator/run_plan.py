@@ -57,7 +57,7 @@ class LeaseRules:
         grace_s: Further seconds after which its nodes are free regardless of its owner, but not before `fenced_s`. None means only
             when the owner is known to have ended.
         claim_s: Seconds after which a place without an attached owner is given to other jobs.
-        max_hold: Multiple of a phase's worst case after which its lease is lost, or None for no limit.
+        max_hold_worst_cases: Multiple of a phase's worst case after which its lease is lost, or None for no limit.
     """
 
     ttl_s: float = 30.0

@@ -49,7 +49,7 @@ class Rewards:
         self._correct, self._limit_s = settings.correct, None if isinstance(settings.timeout, str) else settings.timeout
         self._timeout = RewardTimeout() if settings.timeout == "adaptive" else None
         self.learning = True
-        self._lock, self._news, self._stopped = Lock(), set[str](), 0
+        self._lock, self._grown, self._stopped = Lock(), set[str](), 0
         self._here = make_task(spec.task, spec.seed, spec.folder, reads=False) if spec.task.is_cheap else None
         own = [] if workers or self._here is not None else [RewardProcess(spec) for _ in range(settings.processes)]
         self._places: list[Place] = [*workers, *own]
@@ -100,8 +100,8 @@ class Rewards:
     def grown_anchors(self) -> tuple[dict[str, float], int]:
         """Return the anchors that have grown, in seconds by test, and how many rewards were stopped, both since the last call."""
         with self._lock:
-            anchors = {test: self._timeout.anchors[test] for test in sorted(self._news)} if self._timeout else {}
-            stopped, self._stopped, self._news = self._stopped, 0, set()
+            anchors = {test: self._timeout.anchors[test] for test in sorted(self._grown)} if self._timeout else {}
+            stopped, self._stopped, self._grown = self._stopped, 0, set()
         return anchors, stopped
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Rewards:
             known_s = self._timeout.anchors.get(test, 0.0) if self._timeout else seconds
             if self._timeout and reward >= self._correct and learning and seconds > known_s:
                 self._timeout.correct(test, seconds)
-                self._news.add(test)
+                self._grown.add(test)
         return reward
 
 
@@ -155,9 +155,9 @@ def name_of(example: TaskExample) -> str:
     return hashlib.sha256(repr((example.prompt, example.answer)).encode()).hexdigest()[:16]
 
 
-def merged(anchors: Mapping[str, float], news: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def merged(anchors: Mapping[str, float], updates: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Return the anchors with updates applied: the largest value of each test."""
     timeout = RewardTimeout(anchors)
-    for update in news:
+    for update in updates:
         timeout.learn(update)
     return timeout.anchors

@@ -152,7 +152,7 @@ class Controller:
 
     def _count(self, order: IterationOrder, seconds: float, movable: bool) -> IterationResult:
         """Report and log a completed iteration, and return the result of its order."""
-        metrics, keeps = dict(runtime_hook.metrics), self._has_checkpoints(self._job)
+        metrics, has_checkpoints = dict(runtime_hook.metrics), self._has_checkpoints(self._job)
         note(iteration_line(order.iteration + 1, self._spec.iterations, seconds, metrics))
         self._recent = [*self._recent[-PATIENCE:], metrics]
         for line in warnings(self._recent, self._spec.top_p):
@@ -163,7 +163,9 @@ class Controller:
             write_trajectories(self._trajectories, runtime_hook.reported.trajectories)
         self._writer.iterated(seconds)
         self._is_over = order.iteration + 1 == self._spec.iterations
-        return IterationResult(metrics, movable, keeps, self._writer.write(self._job) if keeps and self._is_over else None)
+        return IterationResult(
+            metrics, movable, has_checkpoints, self._writer.write(self._job) if has_checkpoints and self._is_over else None
+        )
 
     def _settle(self) -> None:
         """Prepare the job to leave its place: stop its rollouts, and write its state to disk."""
@@ -206,7 +208,7 @@ class Controller:
         """
         session, spec, checkpoint = self._session, self._spec, order.checkpoint
         asynchronous = spec.is_asynchronous and not order.profile
-        with session.initialise(keeps=not asynchronous):
+        with session.initialise(keeps_permit=not asynchronous):
             if isinstance(spec, ClassJob):
                 self._job = load_named(spec.job_class, spec.folder)(**spec.options)
             elif spec.is_asynchronous:

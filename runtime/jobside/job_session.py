@@ -169,11 +169,11 @@ class JobSession(CoordinatorLink):
         self.turns, self.in_step = Turns(), False
 
     @contextlib.contextmanager
-    def initialise(self, keeps: bool) -> Iterator[None]:
+    def initialise(self, keeps_permit: bool) -> Iterator[None]:
         """Hold the permit of a rollout while the job is made.
 
         Args:
-            keeps: Whether the first rollout uses the same permit.
+            keeps_permit: Whether the first rollout uses the same permit.
         """
         self.where = "init"
         self._acquire("rollout", ())
@@ -186,9 +186,11 @@ class JobSession(CoordinatorLink):
         runtime_hook.reported.stages = {}
         yield
         done_s = self.now()
-        self._has_permit = keeps
+        self._has_permit = keeps_permit
         self._pools_loaded.clear()
-        self._release(PhaseReport("init", keeps, begun_s, begun_s, done_s, stages=dict(runtime_hook.reported.stages), cold=True))
+        self._release(
+            PhaseReport("init", keeps_permit, begun_s, begun_s, done_s, stages=dict(runtime_hook.reported.stages), cold=True)
+        )
         self.where = ""
 
     @contextlib.contextmanager

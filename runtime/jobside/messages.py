@@ -58,9 +58,9 @@ class IterationResult:
     Attributes:
         metrics: Metrics that the job reported.
         movable: Whether the job could continue in another placement; after a profile, whether it ever could.
-        keeps: Whether it has checkpoints.
+        has_checkpoints: Whether it has checkpoints.
         checkpoint: Checkpoint of the very last iteration, which is complete only when that is written, or None.
-        alive: Whether, after a profile, the job's state stays in its processes for its first iteration.
+        is_state_kept: Whether, after a profile, the job's state stays in its processes for its first iteration.
     """
 
     metrics: dict[str, float]
@@ -76,7 +76,7 @@ class PhaseReport(PhaseMeasures):
 
     Attributes:
         phase: Name of the phase: `init`, `rollout` or `training`.
-        keeps: Whether the next phase uses the same permit.
+        keeps_permit: Whether the next phase uses the same permit.
         begun_s: Time at which the permit reached the job.
         run_s: Time at which the method began.
         done_s: Time at which the method ended.

@@ -194,9 +194,9 @@ def _nodes(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
 
 def _drained(fact: journal_facts.SchedulerInformed, before: frozenset[str]) -> frozenset[str]:
     """Return the names of the drained nodes after a fact about the scheduler."""
-    for news in fact.facts:
-        if isinstance(news, Drained | Undrained):
-            before = before | news.names if isinstance(news, Drained) else before - news.names
+    for report in fact.facts:
+        if isinstance(report, Drained | Undrained):
+            before = before | report.names if isinstance(report, Drained) else before - report.names
     return before
 
 

@@ -34,7 +34,7 @@ class RunRecord:
     Attributes:
         started: First fact of the run.
         relaunched: Resumptions of the run.
-        instants: Reports to the scheduler.
+        scheduler_reports: Reports to the scheduler.
         restored: Take-overs by the scheduler of a resumed run.
         log: Events of the cluster state.
         submitted: Submitted jobs.
@@ -47,12 +47,12 @@ class RunRecord:
         iterations: Completed iterations that count.
         repeated: Completed iterations that their job has done again since.
         checkpointed: Checkpoints.
-        absent: Waits for disk space.
+        checkpoint_delays: Waits for disk space.
         restarted: Restarts of jobs.
         failed: Failures of jobs.
         attached: Leases of attached jobs.
-        taken_back: Iterations taken back by owners.
-        exceeded: Jobs with more device memory than stated.
+        rolled_back: Iterations taken back by owners.
+        memory_exceeded: Jobs with more device memory than stated.
         granted: Permits of attached jobs.
         leases_ended: Ends of leases.
         suspected: Nodes of lost leases.

@@ -174,8 +174,8 @@ class _MemoryCheck(NamedTuple):
         what: Use of the memory, for messages.
         least: Fewest bytes that the job needs.
         most: Most bytes that the job needs.
-        there_gb: Available memory in GB, or None if unknown.
-        all_gb: Available memory with that of other nodes in GB, or None if unknown.
+        available_gb: Available memory in GB, or None if unknown.
+        available_together_gb: Available memory with that of other nodes in GB, or None if unknown.
         advice: Advice for messages.
     """
 

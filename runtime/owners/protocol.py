@@ -93,10 +93,10 @@ def released(handle: JobHandle, report: PhaseReport, done: PhaseSlice, cold_s: f
     counted = handle.iteration != PROFILE and report.phase != "init"
     handle.give_back(phase, done.busy_s if counted else 0.0)
     device_gb = 0.0 if report.stays else report.device_gb  # state that stays is offloaded before others need the memory
-    news: tuple[facts.Fact, ...] = (facts.Finished(handle.id, phase, seconds, report.cold, counts, device_gb, cold_s),)
+    reports: tuple[facts.Fact, ...] = (facts.Finished(handle.id, phase, seconds, report.cold, counts, device_gb, cold_s),)
     if handle.spec.is_asynchronous and phase == "rollout" and counts and done.iteration + 1 == handle.spec.iterations:
-        news += (facts.Sampled(handle.id),)
-    return Consequences(news, (done,))
+        reports += (facts.Sampled(handle.id),)
+    return Consequences(reports, (done,))
 
 
 def released_init(handle: JobHandle, now_s: float) -> Consequences:

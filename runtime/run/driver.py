@@ -57,7 +57,8 @@ class RunDriver:
     Args:
         plan: Plan of the run.
         processes: Backend of the processes of jobs with a task or a class, or None without Ray. The driver has the other backends.
-        stays: Whether the run continues when its jobs have ended: more may be submitted, and jobs that break their SLO are moved.
+        keeps_running: Whether the run continues when its jobs have ended: more may be submitted, and jobs that break their SLO
+            are moved.
         observer: Observer of facts and commands, or None.
 
     Attributes:
@@ -76,12 +77,12 @@ class RunDriver:
     """
 
     def __init__(
-        self, plan: RunPlan, processes: ProcessBackend | None, stays: bool = False, observer: RunObserver | None = None
+        self, plan: RunPlan, processes: ProcessBackend | None, keeps_running: bool = False, observer: RunObserver | None = None
     ) -> None:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
         self._recalled: RecalledLeases | None = None  # until the run continues
-        self._stays = stays
+        self._keeps_running = keeps_running
         log = self._log = RunLog(plan) if observer is None else RunLog(plan, observer.on_entries)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
@@ -91,16 +92,16 @@ class RunDriver:
                 with name_in_errors(path):
                     self.record, self._recalled = record_of(facts), RecalledLeases(facts)
                     state, nodes = state_of(self.record), assigned_nodes(self.record, plan.nodes)
-            run = self.run = RunState(plan, log, state, nodes, stays, observer)
+            run = self.run = RunState(plan, log, state, nodes, keeps_running, observer)
         except BaseException:
             log.journal.close()
             raise
-        self.end, self._ledger = RunEnd(run, stays), Ledger(run)
+        self.end, self._ledger = RunEnd(run, keeps_running), Ledger(run)
         self.profiling, self._solo = Profiling(run, self.end), SoloIterations(run, self.end)
         iterations = Iterations(self._ledger, self.profiling)
         self.leases, self.commands = Leases(iterations), CommandProcesses(iterations)
         self._processes = ProcessBackends(processes, AttachedProcesses(self._ledger), self.commands)
-        self.lifecycle = JobLifecycle(run, self.end, self._processes, stays)
+        self.lifecycle = JobLifecycle(run, self.end, self._processes, keeps_running)
         self.calls = JobCalls(run, self.lifecycle, self.profiling, self._solo)
 
     def _begin(self) -> None:
@@ -114,7 +115,7 @@ class RunDriver:
             self.lifecycle.carry_out_now()  # leases refer to places, which jobs must have first
             continue_leases(self._ledger, {fact.job_id for fact in (*self.record.failed, *self.record.cancelled)})
             self._recalled = None
-            if self._stays and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
+            if self._keeps_running and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
                 self.lifecycle.node_changes.join(more)
         else:
             log.zero_s = monotonic()

@@ -33,7 +33,7 @@ class ServiceOptions:
         listen: Place at which to listen.
         beyond_loopback: Whether other machines may connect.
         grace_s: Grace period of lost leases, as in `runtime.coordinator.run_plan.LeaseRules`.
-        max_hold: Limit on holding nodes, as in `runtime.coordinator.run_plan.LeaseRules`.
+        max_hold_worst_cases: Limit on holding nodes, as in `runtime.coordinator.run_plan.LeaseRules`.
     """
 
     policy: str | None = None

@@ -79,7 +79,7 @@ class RunService:
         Raises:
             InputError: If a policy or the folder cannot be used; one line.
         """
-        driver = RunDriver(self._plan, processes, stays=True, observer=self._figures)
+        driver = RunDriver(self._plan, processes, keeps_running=True, observer=self._figures)
         run = driver.run
         self._reports = Reports(driver.leases.ledger, self._figures)
         self._forecast = QueueForecast(driver.leases.ledger)

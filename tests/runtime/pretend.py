@@ -373,7 +373,7 @@ class Served:
 
     def __init__(self, plan: RunPlan) -> None:
         self.plan = plan
-        self.driver = RunDriver(plan, None, stays=True)
+        self.driver = RunDriver(plan, None, keeps_running=True)
         self.outcome = asyncio.ensure_future(self.driver.carry_out())
 
     @property

@@ -39,7 +39,7 @@ class AttachedPlacement:
     """One period of an attached job in one placement.
 
     Attributes:
-        since_s: Time since which no owner has had a lease of the placement, in seconds of the run's clock.
+        unclaimed_since_s: Time since which no owner has had a lease of the placement, in seconds of the run's clock.
         lease: Last lease of the placement, or None.
         over: Future of the reason why the stay ends.
         free: Event that is set when no process uses the nodes of the lease any more.
@@ -68,18 +68,18 @@ class Lease:
     Attributes:
         owner: Owner, its processes and the names of its nodes, as recorded in the journal.
         handle: Job of the lease.
-        stay: Period in the placement.
-        sign_s: Time of the last heartbeat or request, in seconds of the run's clock.
+        placement: Period in the placement.
+        last_heartbeat_s: Time of the last heartbeat or request, in seconds of the run's clock.
         turns: Progress of the owner, and the phases that it has asked for or been granted.
         requests: Number of open requests.
         metrics: Metrics of iterations that are not over, by number of the iteration.
         warm: Phases that the owner has run before.
         state: State of the owner in `rollmux_client.ATTACHMENT`.
         ended: Reason why the lease is over, or an empty string while it is active.
-        stops_s: Time at which the owner was asked to stop, or None.
-        suspects: Names of the nodes that the lease held when it was lost and that may still be in use.
+        stop_requested_s: Time at which the owner was asked to stop, or None.
+        suspect_nodes: Names of the nodes that the lease held when it was lost and that may still be in use.
         is_lost: Whether the lease was lost; its owner has to end at once, even if its nodes are free by then.
-        naming: Lock that is held while a heartbeat looks for the owner's processes.
+        processes_lock: Lock that is held while a heartbeat looks for the owner's processes.
     """
 
     owner: OwnerAttached

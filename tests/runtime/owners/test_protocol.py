@@ -121,7 +121,7 @@ async def by_http(folder: Path, script: Sequence[bool]) -> list[Word]:
 
 
 async def by_ray(folder: Path, script: Sequence[bool]) -> list[Word]:
-    driver = RunDriver(plan_of(folder, [{"id": "a", "iterations": len(script)}], cached=False), Waiting(), stays=True)
+    driver = RunDriver(plan_of(folder, [{"id": "a", "iterations": len(script)}], cached=False), Waiting(), keeps_running=True)
     outcome, calls, words = asyncio.ensure_future(driver.carry_out()), driver.calls, list[Word]()
     await asyncio.sleep(0)
     handle, done = driver.run.handles["a"], None
