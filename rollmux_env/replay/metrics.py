@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import inf
 from typing import Any
 
 import numpy as np
 
-from rollmux_env.cluster.demand import nodes_asked, solo_usd_per_hour
+from rollmux_env.cluster.demand import solo_usd_per_hour
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget, Parked
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
@@ -19,6 +18,7 @@ from rollmux_env.portable import dot
 from rollmux_env.replay.bounds import are_met, bound_completion_h, needs_of
 from rollmux_env.replay.completion import Completion, JobCompletion, Times, completion_of, job_completions
 from rollmux_env.replay.failures import Failures
+from rollmux_env.replay.packing import packed_beside_idle
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.planner import INSTANT_S
@@ -180,7 +180,8 @@ class Outcome:
         usd_per_hour: Charge of each job over the hours in which it had a place, in $/h.
         jobs: Outcome of each job, in the scenario's order.
         waiting: Number of jobs in the queue from each time on, shape (T,).
-        packed_beside_idle: Number of jobs that were packed into a group, and slowed, while nodes of their own were idle.
+        packed_beside_idle: Number of jobs that were packed into a group, at the cost of progress, while nodes of their own were
+            idle.
     """
 
     metrics: Metrics
@@ -213,27 +214,6 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
     jobs = job_results(run.scenario, run.state, stays_of(run.log), run.solo_s)
     packed = packed_beside_idle(run, {job.job for job in jobs if not _within(job.slowdown, 1.0)})
     return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates, jobs, run.waiting, packed)
-
-
-def packed_beside_idle(run: Run, slowed: Set[str]) -> int:
-    """Return the number of jobs that were packed into a group while nodes of their own were idle, on a fleet that is owned.
-
-    Args:
-        run: Finished replay.
-        slowed: Identifiers of the jobs that were slower than alone.
-    """
-    cluster = run.scenario.cluster
-    limits = {name: pool.max_nodes for name, pool in cluster.pools.items()}
-    if None in limits.values():
-        return 0
-    jobs, packed = {job.id: job for job in run.scenario.jobs}, set()
-    for event in run.log:
-        if isinstance(event, Admitted) and event.job_id in slowed and event.placement.strategy != "isolated":
-            now = bisect_right(run.time_s, event.at_s) - 1
-            asked = nodes_asked(jobs[event.job_id], cluster)
-            if all(run.nodes[name][now] + asked[name] <= (limit or 0) for name, limit in limits.items()):
-                packed.add(event.job_id)
-    return len(packed)
 
 
 def charged_usd_per_hour(log: Iterable[Event], state: State) -> dict[str, float]:

@@ -74,8 +74,8 @@ def idle_notes(benched: BenchResult) -> list[str]:
     if not counts:
         return []
     return [
-        f"packed and slowed while nodes of their own were idle, of {of_all:,} jobs: {', '.join(counts)}; on a fleet that is owned "
-        "this saves nothing: the policy fleet and the option time_usd place by time"
+        f"packed although idle nodes would have been faster, of {of_all:,} jobs: {', '.join(counts)}; on a fleet that is owned "
+        "this saves nothing: the policy fleet and the option time_usd= place by time"
     ]
 
 

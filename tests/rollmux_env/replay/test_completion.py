@@ -119,7 +119,7 @@ def test_a_policy_that_packs_beside_idle_nodes_is_told_so() -> None:
     jobs = [{"id": name, "iterations": 36} for name in "ab"]
     assert played(fleet(2, *jobs), "rollmux,prune=false").packed_beside_idle == 1
     assert played(fleet(1, *jobs), "rollmux,prune=false").packed_beside_idle == 0
-    assert played(fleet(2, *jobs), "solo").packed_beside_idle == 0
+    assert all(played(fleet(2, *jobs), policy).packed_beside_idle == 0 for policy in ("solo", "fleet"))
 
 
 def test_no_policy_is_below_the_bound() -> None:
