@@ -39,7 +39,7 @@ def _row(name: str, command: Any) -> str:
     arguments, options = [], []
     for parameter in command.params:
         if parameter.param_type_name == "argument":
-            word = (parameter.metavar or parameter.name.upper()).replace("|", "\\|")
+            word = (parameter.metavar or parameter.name.upper()).replace("|", " or ")
             arguments.append(word if parameter.required else f"[{word}]")
         else:
             options.append(f"`{max(parameter.opts, key=len)}`")

@@ -97,9 +97,9 @@ class CommonJob(EveryJob):
     """Number of iterations of the job."""
     slo: AtLeastOne
     """Longest acceptable iteration time, as a multiple of the job's solo time."""
-    rollout: PhaseSpec
+    rollout: PhaseSpec = PhaseSpec()
     """Requirements on the rollout pool."""
-    training: PhaseSpec
+    training: PhaseSpec = PhaseSpec()
     """Requirements on the training pool."""
     priority: Priority = 0
     """Priority in the queue: jobs with a higher one come first, jobs with the same one in order of arrival."""
