@@ -201,21 +201,24 @@ def test_every_file_and_module_on_a_page_exists(page: Path) -> None:
             assert "{" in path or any(ROOT.glob(path.rstrip("/."))), path
         for name in re.findall(rf"(?<![\w./])(?:{PACKAGES})(?:\.\w+)+", code):
             assert is_defined(name), name
+        for module, names in re.findall(rf"^from ((?:{PACKAGES})[\w.]*) import ([\w, ]+)", code):
+            assert [name for name in names.split(", ") if not is_defined(f"{module}.{name.split()[0]}")] == [], module
 
 
 def is_defined(name: str) -> bool:
-    """Whether a dotted name is a module, or is defined at the top of one."""
+    """Whether a dotted name is a module, or is defined or imported at the top of one."""
     *parents, last = name.split(".")
     if any(ROOT.joinpath(*parents, f"{last}{end}").exists() for end in ("", ".py")):
         return True
     modules = [ROOT.joinpath(*parents[:-1], f"{parents[-1]}.py"), ROOT.joinpath(*parents, "__init__.py")]
     trees = [ast.parse(module.read_text()) for module in modules if module.exists()]
-    return any(last in {getattr(node, "name", None) for node in tree.body} | _assigned(tree) for tree in trees)
+    return any(last in {getattr(node, "name", None) for node in tree.body} | _bound(tree) for tree in trees)
 
 
-def _assigned(tree: ast.Module) -> set[str]:
+def _bound(tree: ast.Module) -> set[str]:
     targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-    return {target.id for target in targets if isinstance(target, ast.Name)}
+    imported = {alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    return imported | {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def make_task(spec: TaskSpec, seed: int, folder: str = "", reads: bool = True) -
     except Exception as error:  # whatever a user's class raises
         raise InputError(f"{spec.name}: prompts(1, 0) fails: {one_line(f'{type(error).__name__}: {error}')}") from None
     if not (isinstance(first, list | tuple) and len(first) == 1 and isinstance(first[0], TaskExample)):
-        raise InputError(f"{spec.name}: prompts(1, 0) gives {describe(first)}, not a list of one Example")
+        raise InputError(f"{spec.name}: prompts(1, 0) gives {describe(first)}, not a list of one TaskExample")
     return task
 
 

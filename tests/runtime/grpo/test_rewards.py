@@ -155,10 +155,10 @@ def test_a_rollout_goes_on_when_one_of_its_rewards_hangs(tmp_path: Path, monkeyp
 def test_a_users_code_is_never_imported_beside_the_engine(tmp_path: Path) -> None:
     """Neither a class, whose prompts come from where its rewards are computed, nor a function; what it raises is one line."""
     (tmp_path / "apart.py").write_text(
-        "import os\nfrom runtime.jobs.tasks import Example\n"
+        "import os\nfrom runtime.jobs.tasks import TaskExample\n"
         "class Own:\n"
         "    def __init__(self, seed): pass\n"
-        "    def prompts(self, count, position): return [Example(str(1 // (7 - position)), str(os.getpid()))] * count\n"
+        "    def prompts(self, count, position): return [TaskExample(str(1 // (7 - position)), str(os.getpid()))] * count\n"
         "    def reward(self, example, response): return float('nan')\n"
         "def right(line, response): return float(response == line['answer']) if response else 1 / 0\n"
     )

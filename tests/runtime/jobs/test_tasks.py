@@ -14,10 +14,10 @@ from runtime.jobs.making import make_task
 from runtime.jobs.tasks import BUILT_IN, GrpoTask, TaskExample, score
 
 OWN = """
-from runtime.jobs.tasks import Example
+from runtime.jobs.tasks import TaskExample
 class Own:
     def __init__(self, seed, word): self.word = word
-    def prompts(self, count, position): return [Example(f"{position + k}") for k in range(count)]
+    def prompts(self, count, position): return [TaskExample(f"{position + k}") for k in range(count)]
     def reward(self, example, response): return 1.0 if self.word in response else 0.0
 class Half:
     def __init__(self, seed): pass
@@ -112,8 +112,8 @@ def test_a_reward_function_of_ones_own_gets_the_line(folder: Path) -> None:
     [
         ("own_task:Own", "own_task:Own: TypeError: .*word"),
         ("own_task:Half", "own_task:Half: has no method reward"),
-        ("own_task:Empty", r"own_task:Empty: prompts\(1, 0\) gives a list, not a list of one Example"),
-        ("own_task:Bare", r"own_task:Bare: prompts\(1, 0\) gives a list, not a list of one Example"),
+        ("own_task:Empty", r"own_task:Empty: prompts\(1, 0\) gives a list, not a list of one TaskExample"),
+        ("own_task:Bare", r"own_task:Bare: prompts\(1, 0\) gives a list, not a list of one TaskExample"),
         ("own_task:Stuck", r"own_task:Stuck: prompts\(1, 0\) fails: OSError: no data"),
         ("own_task:None_such", "the module own_task has no None_such"),
         ("own_tusk:Own", "ModuleNotFoundError: No module named 'own_tusk'"),
