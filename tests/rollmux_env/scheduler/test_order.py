@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from math import log
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from hypothesis import assume, currently_in_test_context, given
 from hypothesis import strategies as st
 
-from policies.placement.fleet import MostProgress
 from policies.registry import make_policy, make_runnable, observed_state
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.charges import Charges, Share
@@ -94,8 +92,7 @@ def placed(run: Run) -> list[tuple[float, str, Any]]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["title"]))
 def test_the_contracts_cases(case: dict[str, Any]) -> None:
     """An independent reference's completion, queue, parks and fairness, to six places."""
-    moves = "moves" in inspect.signature(MostProgress).parameters
-    found = outcome(finished(case["scenario"], make(case["policy"] if moves else case["policy"].replace(",moves=false", ""))))
+    found = outcome(finished(case["scenario"], make(case["policy"])))
     figures, jobs = found.metrics.as_dict(), {job.job: vars(job) for job in found.jobs}
     for name, expected in case["expected"].items():
         if isinstance(expected, dict):
