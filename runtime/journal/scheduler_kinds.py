@@ -32,6 +32,7 @@ SCHEDULER_KINDS: dict[str, type[scheduler_facts.Fact]] = {
     "Vacated": scheduler_facts.Vacated,
     "Resumed": scheduler_facts.PauseEnded,
     "Left": scheduler_facts.Left,
+    "Yielded": scheduler_facts.YieldedPlace,
     "Failed": scheduler_facts.Failed,
     "Cleared": scheduler_facts.Cleared,
     "Halted": scheduler_facts.Halted,
