@@ -58,7 +58,13 @@ __all__ = [
 
 
 class ArrivalPolicy(ABC):
-    """Base class of placement policies that never move a job. A subclass implements `place`."""
+    """Base class of placement policies that never move a job. A subclass implements `place`.
+
+    Attributes:
+        only_places: Whether a plan for a waiting job places this job alone, so that one that fits nowhere need not be asked about.
+    """
+
+    only_places = True
 
     @abstractmethod
     def place(self, state: State, job: Job) -> Placement | None:

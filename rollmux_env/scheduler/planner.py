@@ -35,11 +35,12 @@ from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask, ask_for_moves
 from rollmux_env.scheduler.confined import confined_plan
 from rollmux_env.scheduler.nodes import POOLS, NodePool
-from rollmux_env.scheduler.order import QueueRules, may_be_passed, rules_of, sequence
+from rollmux_env.scheduler.order import QueueRules, may_be_passed, rows_of, rules_of, sequence
 from rollmux_env.scheduler.parking import next_park_s, parkable_for, without_each
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.scheduler.reasons import alone_because
 from rollmux_env.scheduler.relocation import without
+from rollmux_env.scheduler.room import may_fit
 
 INSTANT_S = 1e-6  # times this close are one instant
 
@@ -393,13 +394,16 @@ class Planner:
         self._queue_may_advance, self._head_is_known, self._head = False, True, None
         rules, state = self.rules, self.state
         queue, quotas = sequence(state, rules), Quotas(state)
+        fits = self._fitting(state, queue)
         while position < len(queue):
             job = state.job(queue[position])
             event = Arrived(now_s, job)
             if self._waits_for_link(state, job.id):
                 admitted: bool | None = False
+            elif quotas.bars(job):
+                admitted = None
             else:
-                admitted = None if quotas.bars(job) else self._admit(event, position, quotas, queue)
+                admitted = fits[position] and self._admit(event, position, quotas, queue)
             if admitted is False and rules is not None and rules.park:
                 admitted = self._park_for(event, position, queue, rules)
             if admitted is False and not (rules is not None and may_be_passed(state, rules, job.id)):
@@ -409,6 +413,7 @@ class Planner:
             if admitted:
                 state = self.state if self.reserved is None else self.reserved.state
                 queue, quotas, position = sequence(state, rules), Quotas(state), 0
+                fits = self._fitting(state, queue)
 
     def _admit(self, event: Arrived, passed: int, quotas: Quotas, queue: Sequence[str]) -> bool | None:
         """Ask the policy about a waiting job.
@@ -447,6 +452,14 @@ class Planner:
         if names is not None or event.job.id in self._alive:
             self.settle(event.job.id)
         return state.is_running(event.job.id)
+
+    def _fitting(self, state: State, queue: Sequence[str]) -> Sequence[bool]:
+        """Return whether to ask about each waiting job: with backfill and a policy that moves no jobs, only if it may fit."""
+        only_places = getattr(self.policy, "only_places", False) and self.policy.keeps_slo
+        if self.rules is None or not self.rules.backfill or not only_places:
+            return [True] * len(queue)
+        fits: list[bool] = may_fit(self._shown(state), rows_of(state, queue)).tolist()
+        return fits
 
     def _waits_for_link(self, state: State, job_id: str) -> bool:
         return self.policy.keeps_slo and waits_for_link(state, job_id)

@@ -191,6 +191,18 @@ def test_quotas_hold_with_orders_and_parks(scenario: dict[str, Any], spec: str) 
     finished(scenario, make(spec))
 
 
+@examples(20)
+@given(fleets(), st.sampled_from([*POLICIES, "first-fit", "fleet,switches=true"]), st.sampled_from(["fcfs", "area"]))
+def test_a_job_about_which_nobody_asks_fits_nowhere(scenario: dict[str, Any], policy: str, order: str) -> None:
+    """A pass over the queue asks only about jobs that may fit; a policy that may move others is asked about each."""
+    spec = f"{policy},order={order},backfill=true"
+    each: Any = make(spec)
+    each.only_places = False
+    few, many = finished(scenario, make(spec)), finished(scenario, each)
+    assert placed(few) == placed(many)
+    assert len(few.decision_s) <= len(many.decision_s)
+
+
 def small(*jobs: dict[str, Any], nodes: int = 1, **cluster: Any) -> dict[str, Any]:
     """Jobs of one node on either side, 60 s and 40 s, on a small fleet."""
     pools = {name: {**pool, "max_nodes": nodes} for name, pool in CLUSTER.items()}
