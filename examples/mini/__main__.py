@@ -24,13 +24,12 @@ for job, choice in zip(scenario.jobs, choices, strict=True):
     if choice is None:
         print(f"{job.id:16} queued")
     else:
-        nodes = ", ".join(map(str, choice.group.members[-1].nodes))
-        print(f"{job.id:16} {choice.strategy:15} {choice.group.id:5} {choice.usd_per_hour:9.2f}  {nodes}")
+        print(f"{job.id:16} {choice.strategy:15} {choice.group.id:5} {choice.usd_per_hour:9.2f} ", *choice.group.members[-1].nodes)
 
 for group in state.groups:
     if len(group.members) > 1:
-        limit_s = min(job.limit_s for job in group.jobs)
-        print(f"\ngroup {group.id}: T_cycle {group.cycle_s:.1f} s, T_load {group.load_s:.1f} s, strictest SLO {limit_s:.1f} s")
+        print(f"\ngroup {group.id}: T_cycle {group.cycle_s:.1f} s, T_load {group.load_s:.1f} s", end=", ")
+        print(f"strictest SLO {min(job.limit_s for job in group.jobs):.1f} s")
         print(f"two rounds of its period, {group.period_s:.1f} s (measured: {measured_period_s(group):.1f} s)\n{gantt(group)}")
 
 print(f"\n{'policy':8} {'cost $':>10} {'$/work-h':>9} {'SLO':>7} {'slowdown':>9} {'peak GPUs':>10}")
@@ -43,9 +42,8 @@ env, costs_of_chance, costs_of_rollmux = PlacementEnv(), [], []
 env.action_space.seed(0)
 for seed in range(20):
     env.reset(seed=seed)
-    over = False
-    while not over:
-        _, _, over, _, _ = env.step(env.action_space.sample(env.action_masks().astype(np.int8)))
+    while not env.step(env.action_space.sample(env.action_masks().astype(np.int8)))[2]:
+        pass
     costs_of_chance.append(env.run.cost_usd / env.solo_usd)
     costs_of_rollmux.append(replay(env.scenario, algorithm1)["cost_usd"] / env.solo_usd)
 print("\n20 episodes of the environment, in dollars of solo:", end=" ")

@@ -3,13 +3,14 @@
 Between two events nothing changes, so rounds need not be simulated: each member of a group progresses at 1 / period iterations per
 second, and each group costs the price of its nodes. Events are arrivals and departures. At an **instant** (times within a
 microsecond count as one) all departures come first, then the queue is served, then jobs arrive. Jobs wait in the queue if a pool
-has no nodes left for them, and do not overtake each other.
+has no nodes left for them. With an order, such as `area`, arrivals join the queue first, which is then sorted and served once.
 
 `Replay.play` is a generator: it stops at every decision, yields the candidates, and is sent the chosen one. In `replay` a policy
 answers it, and in the environment (part 6) an agent does, so that both pay the same dollars.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from math import inf
 from typing import Any
 
@@ -19,10 +20,16 @@ from examples.mini.planner import Candidate, Policy, State, candidates
 INSTANT_S = 1e-6
 
 
+def area(job: Job) -> float:
+    """Return the node-seconds of a job's work alone. As an order, it places short and narrow jobs first."""
+    return max(60.0, (job.iterations or 0) * job.solo_s or job.duration_s or 0.0) * (job.rollout.nodes + job.training.nodes)
+
+
 class Replay:
     """A scenario from its first arrival to its last departure, with its measurements."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, order: Callable[[Job], float] | None = None) -> None:
+        self.order = order  # key by which waiting jobs are served, None for first come, first served
         self.jobs = scenario.jobs
         self.state = State(scenario.cluster)
         self.now_s = scenario.jobs[0].arrival_s
@@ -41,18 +48,20 @@ class Replay:
         to_come = list(self.jobs)
         while to_come or self.state.groups:
             departures = self.departures()
-            next_s = min([*departures.values(), to_come[0].arrival_s if to_come else inf])
-            self.pass_time(max(next_s, self.now_s))
+            self.pass_time(max(self.now_s, min([*departures.values(), to_come[0].arrival_s if to_come else inf])))
             leaving = [job for job in self.jobs if departures.get(job.id, inf) <= self.now_s + INSTANT_S]
             for job in leaving:
                 self.state.remove(job)
                 self.departed_s[job.id] = self.now_s
-            while leaving and self.queue and (yield from self.admits_head()):
-                pass
+            if leaving and self.order is None:
+                yield from self.serve()
             while to_come and to_come[0].arrival_s <= self.now_s + INSTANT_S:
                 self.queue.append(to_come.pop(0))
-                if len(self.queue) == 1:
-                    yield from self.admits_head()
+                if len(self.queue) == 1 and self.order is None:
+                    yield from self.serve()
+            if self.order is not None:
+                self.queue.sort(key=self.order)
+                yield from self.serve()
             for side, pool in (("rollout", self.state.cluster.rollout), ("training", self.state.cluster.training)):
                 self.peak_gpus[side] = max(self.peak_gpus[side], self.state.nodes(side) * pool.gpus_per_node)
 
@@ -81,17 +90,17 @@ class Replay:
                 self.busy_s["training"] += rounds * group.training_nodes * group.training_s(job)
         self.now_s = until_s
 
-    def admits_head(self) -> Generator[list[Candidate], Candidate | None, bool]:
-        """Ask for a placement of the first job of the queue, and return whether it was admitted."""
-        entries = candidates(self.state, self.queue[0])
-        choice = (yield entries) if any(entry.feasible for entry in entries) else None
-        if choice is None:
-            return False
-        job = self.queue.pop(0)
-        self.state.place(choice)
-        self.admissions[choice.strategy] += 1
-        self.admitted_s[job.id], self.done[job.id] = self.now_s, 0.0
-        return True
+    def serve(self) -> Generator[list[Candidate], Candidate | None, None]:
+        """Ask for placements of the waiting jobs, from the head of the queue until one finds none."""
+        while self.queue:
+            entries = candidates(self.state, self.queue[0])
+            choice = (yield entries) if any(entry.feasible for entry in entries) else None
+            if choice is None:
+                return
+            job = self.queue.pop(0)
+            self.state.place(choice)
+            self.admissions[choice.strategy] += 1
+            self.admitted_s[job.id], self.done[job.id] = self.now_s, 0.0
 
     def metrics(self) -> dict[str, Any]:
         """Return the figures of `rollmux bench --format json`, after the last departure (docs/reference/metrics.md)."""
@@ -114,13 +123,11 @@ class Replay:
         }
 
 
-def replay(scenario: Scenario, policy: Policy) -> dict[str, Any]:
-    """Return the metrics of a scenario under a policy."""
-    run = Replay(scenario)
+def replay(scenario: Scenario, policy: Policy, order: Callable[[Job], float] | None = None) -> dict[str, Any]:
+    """Return the metrics of a scenario under a policy, and an order of the queue."""
+    run, choice = Replay(scenario, order), None
     play = run.play()
-    try:
-        entries = next(play)
+    with suppress(StopIteration):
         while True:
-            entries = play.send(policy(entries))
-    except StopIteration:
-        return run.metrics()
+            choice = policy(play.send(choice))
+    return run.metrics()

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ import rollmux_env
 from examples.mini import dispatch, model, planner
 from examples.mini.env import PlacementEnv, random_stream
 from examples.mini.group import TRAINING, Group
-from examples.mini.replay import replay
+from examples.mini.replay import area, replay
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.baselines import Solo
+from policies.registry import make_runnable
 from rollmux_env.cluster import candidates as kernel
 from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.plan import Place, Plan, Wait
@@ -31,6 +33,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.envs.placement.generator import Fixed
 from rollmux_env.replay import fluid
 from rollmux_env.replay.admission import Admission, admit_all
+from rollmux_env.replay.completion import Completion
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import parse_scenario
 from tests.oracle import draw
@@ -165,8 +168,9 @@ def test_defaults_are_merged_level_by_level() -> None:
 
 
 def figures(run: Any) -> dict[str, Any]:
-    """Metrics of the packages; here nothing moves."""
-    return {key: value for key, value in metrics(run).as_dict().items() if key not in ("policy", "migrations")}
+    """Metrics of the packages; here nothing moves, and nobody asks how long jobs waited."""
+    others = {"policy", "migrations", *(field.name for field in fields(Completion))}
+    return {key: value for key, value in metrics(run).as_dict().items() if key not in others}
 
 
 # Part 2: the period.
@@ -298,6 +302,13 @@ def test_bills_are_those_of_the_kernel(ours: planner.Policy, theirs: Any, scenar
     printed, expected = replay(model.from_dict(scenario), ours), figures(fluid.replay(parse_scenario(scenario), theirs()))
     assert printed.keys() == expected.keys() and printed["wait_s"].keys() == expected["wait_s"].keys()
     close(printed, expected)
+
+
+@draw.examples(12)
+@given(scenario=draw.scenarios(max_jobs=6).map(base))
+def test_the_queue_in_an_order_is_that_of_the_packages(scenario: dict[str, Any]) -> None:
+    theirs = fluid.replay(parse_scenario(scenario), make_runnable("rollmux,order=area"))
+    close(replay(model.from_dict(scenario), planner.algorithm1, area), figures(theirs))
 
 
 # Part 5: phases.
