@@ -29,9 +29,9 @@ class Pool(FileModel):
     node_memory_gb: NonNegative | None = None
     """Host memory of a node, GB; null is unlimited."""
     device_memory_gb: NonNegative | None = None
-    """Memory of each GPU for the state that jobs keep there between their phases, GB; null is unlimited."""
+    """Memory of each GPU for jobs between their phases, GB; null is unlimited."""
     max_nodes: Count | None = None
-    """Largest number of nodes that can be provisioned at once; null is unlimited."""
+    """Largest number of nodes at once; null is unlimited."""
 
     @property
     def usd_per_node_hour(self) -> float:
@@ -46,25 +46,25 @@ class Cluster(FileModel):
     """The pools, and settings for all groups."""
 
     rollout: Unwritten[Pool | None] = None
-    """Short for the pool of this name, which generates responses; with `one_device` it is optional and ignored."""
+    """Short for the pool of this name; ignored with `one_device`."""
     training: Unwritten[Pool | None] = None
-    """Short for the pool of this name, which trains on the responses."""
+    """Short for the pool of this name."""
     by_name: Unwritten[Annotated[dict[PoolName, Pool], Field(alias="pools")]] = Field(default={})
     """All pools by name, instead of `rollout` and `training`."""
     max_group_size: Count = 5
     """Largest number of jobs in a co-execution group."""
     migration_s: NonNegative = 300.0
-    """Pause of a job that is moved to another placement (checkpoint and restart), seconds."""
+    """Pause of a job that is moved, seconds."""
     resume_s: Annotated[NonNegative | None, Field(exclude_if=lambda resume_s: resume_s is None)] = None
-    """Pause of a parked job when it gets a place again, seconds; null is as `migration_s`."""
+    """Pause of a parked job that gets a place again, seconds; null is as `migration_s`."""
     min_run_s: Annotated[NonNegative, Field(exclude_if=lambda min_run_s: min_run_s == 1800)] = 1800.0
-    """Time for which no job is parked after it got a place, seconds."""
+    """Shortest time between getting a place and being parked, seconds."""
     one_device: Unwritten[bool] = False
-    """Whether `training` is the only pool: the nodes of a group run the rollout and the training of each member in turn."""
+    """Whether `training` is the only pool and runs both phases."""
     quotas: Unwritten[dict[UserName, Quota]] = Field(default={})
     """Limits of what the jobs of a user may hold at once, by user."""
     network: Unwritten[Network | None] = None
-    """Link between the pools, which all syncs share; null means that syncs do not slow each other."""
+    """Link that all syncs share; null: they do not slow each other."""
 
     @model_validator(mode="after")
     def _all_pools(self) -> Cluster:

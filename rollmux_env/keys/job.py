@@ -39,7 +39,7 @@ class Drift(FileModel):
     """Factors of the durations from an iteration on, for event replays; they may exceed the worst case."""
 
     iteration: Index
-    """First iteration, counted from 0, to which the factors apply; they apply until the next entry."""
+    """First iteration, counted from 0, with these factors."""
     rollout: Positive = 1.0
     """Factor of the rollout's duration."""
     training: Positive = 1.0
@@ -69,52 +69,52 @@ class Job(ShapedJob, StaleJob):
     model_config = ConfigDict(serialize_by_alias=True)  # `class` is a word of Python, so the field has another name
 
     id: JobId
-    """Name of the job, unique in the file; quote one that reads as a number or a boolean."""
+    """Name of the job, unique in the file; quote one that reads as a number."""
     arrival_s: NonNegative
     """Time of arrival, seconds from the start of the scenario."""
     iterations: Count | None = None
-    """Number of iterations after which the job departs; exactly one of this and `duration_s` is given."""
+    """Number of iterations after which the job departs; one of this and `duration_s` is given."""
     duration_s: Positive | None = None
-    """Time from its admission to its departure, seconds; exactly one of this and `iterations` is given."""
+    """Time from admission to departure, seconds."""
     slo: AtLeastOne
-    """Longest acceptable iteration time, as a multiple of the job's solo time."""
+    """Longest acceptable iteration time, multiple of the solo time."""
     rollout: Phase
     """Phase that generates the responses."""
     training: Training
     """Phase that updates the weights."""
     sync_s: NonNegative = 0.0
-    """Time to transfer new weights to the rollout nodes, seconds; it delays the job and occupies no node."""
+    """Time to transfer new weights, seconds; it occupies no node."""
     sync_gb: Unwritten[Positive | None] = None
-    """Size of a sync's transfer over the link of `cluster.network`, GB; null means that it fills the link for `sync_s`."""
+    """Size of a sync over `cluster.network`, GB; null: it fills the link for `sync_s`."""
     staleness: Unwritten[Staleness] = 0
-    """Largest number of versions by which the weights of a trained sample may be old; 0 is on-policy, more is asynchronous."""
+    """Largest age of a trained sample's weights, versions; 0 is on-policy, more is asynchronous."""
     drift: Annotated[tuple[Drift, ...], Field(strict=False), AfterValidator(_ordered)] = ()
-    """Changes of the durations over time, for event replays; in order of iteration, each iteration once."""
+    """Changes of the durations in event replays, in order of iteration."""
     # The default is not written, so that files without this key keep their hash.
     movable: Annotated[bool, Field(exclude_if=lambda movable: movable)] = True
     """Whether the job may move to another placement while it runs."""
     priority: Unwritten[Priority] = 0
-    """Priority in the queue: jobs with a higher one come first, jobs with the same one in order of arrival."""
+    """Priority in the queue, higher first; equal ones in order of arrival."""
     user: Unwritten[UserName] = ""
     """Name of the job's user, for quotas and accounts."""
     budget: Unwritten[Budget | None] = None
-    """Limit of cost and time; the job departs when either is exhausted. null is no limit."""
+    """Limit of cost and time, at which the job departs; null is no limit."""
     weight: Annotated[Positive, Field(exclude_if=lambda weight: weight == 1)] = 1.0
-    """Value of an hour of the job's waiting or running beside that of other jobs."""
+    """Relative value of an hour of the job's waiting or running."""
     class_name: Annotated[Unwritten[UserName], Field(alias="class")] = ""
-    """Label of jobs that are about as long as each other."""
+    """Label of jobs of similar length."""
     estimate: Unwritten[Estimate | None] = None
-    """Length as the owner states it, for a job with iterations; null means that policies know `iterations`."""
+    """Length that the owner states, for a job with iterations; null: policies know `iterations`."""
     parkable: Annotated[bool | None, Field(exclude_if=lambda parkable: parkable is None)] = None
-    """Whether a policy may take the job's nodes and let it continue later; null is as `movable`. With duration_s it never may."""
+    """Whether a policy may park the job; null is as `movable`. Never with duration_s."""
     shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES})]] = ()
-    """Other ways to run the job, numbered from 1; the job as written is number 0."""
+    """Other ways to run the job, numbered from 1."""
     colocated: Colocated | None = None
-    """The job on co-located nodes, for the `colocated` baseline; null uses training.nodes and the phases' worst cases."""
+    """The job on co-located nodes, for `colocated`; null uses training.nodes and the worst cases."""
     model: Annotated[Model | None, BeforeValidator(by_name)] = None
-    """Language model from which seconds and memory that the job does not give are predicted; goes with lengths."""
+    """Language model from which missing seconds and memory are predicted; goes with lengths."""
     lengths: Lengths | None = None
-    """Size of a rollout and the lengths of its responses, for a job with a model."""
+    """Size and response lengths of a rollout, for a job with a model."""
     timing: Timing | None = None
     """Predicted parts of the phases, for replays that simulate rollouts; filled in for a job with a model."""
 

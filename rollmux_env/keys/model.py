@@ -17,11 +17,11 @@ class Model(FileModel):
     """The language model of a job, from whose sizes its phases are predicted. Its name alone is enough."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Size, such as `7B`, mixture, such as `30B-A3B`, or path of a Hugging Face config.json or its folder, relative to the file."""
+    """Size, such as `7B`, mixture, such as `30B-A3B`, or path of a Hugging Face config.json or its folder."""
     tensor_parallel: NodeCount = 1
-    """Number of GPUs of one replica of the model in a rollout; it divides the GPUs of the rollout nodes."""
+    """Number of GPUs of one replica of the model; it divides those of the rollout nodes."""
     sizes: Unwritten[Annotated[tuple[NodeCount, ...], Field(strict=False)]] = ()
-    """Other numbers of GPUs per replica, at most those of a node, that a rollout policy may choose; all are kept ready."""
+    """Other numbers of GPUs per replica, at most those of a node, that a rollout policy may choose."""
 
     @model_validator(mode="after")
     def _other_sizes(self) -> Model:
@@ -51,21 +51,21 @@ class Lengths(FileModel):
     reward_s: Unwritten[Positive | None] = None
     """Time of a response's reward on a reward node, seconds; goes with `reward_nodes`."""
     reward_nodes: Unwritten[Annotated[Count | None, Field(le=2**20)]] = None
-    """Number of the job's own reward nodes, each with one reward at a time; goes with `reward_s`."""
+    """Number of the job's own reward nodes, with one reward at a time each."""
     median: Positive | None = None
     """Lognormal, truncated at the cap: median, tokens; goes with `sigma`."""
     sigma: NonNegative | None = None
-    """Lognormal: standard deviation of the logarithm; goes with `median`."""
+    """Lognormal: standard deviation of the logarithm."""
     quantiles: Annotated[tuple[Quantile, ...], Field(strict=False)] | None = None
-    """Piecewise linear from 1 token to the cap: rising pairs of a share of the responses and the tokens that they do not pass."""
+    """Piecewise linear from 1 token to the cap: rising pairs of a share of the responses and tokens."""
     published: str | None = None
-    """Distribution published in the RollMux paper, by job type: `7B-4k`, `7B-8k` or `14B-8k`."""
+    """Distribution of the RollMux paper: `7B-4k`, `7B-8k` or `14B-8k`."""
     file: str | None = None
-    """Empirical: text file with one length per line, relative to the scenario file; it is replaced by its quantiles."""
+    """Empirical: text file with one length per line, replaced by its quantiles."""
     trace: str | None = None
-    """File or folder of trajectories, relative to the scenario file, replayed in order; it is replaced by their lengths."""
+    """File or folder of trajectories, replaced by their lengths and replayed in order."""
     observed: Annotated[tuple[Observed, ...], Field(strict=False, min_length=1)] | None = None
-    """Lengths of the responses to each prompt, tokens, which are replayed in this order repeatedly."""
+    """Lengths of the responses to each prompt, tokens, replayed in order."""
 
     @model_validator(mode="after")
     def _one_kind(self) -> Lengths:

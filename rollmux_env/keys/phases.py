@@ -19,7 +19,7 @@ class Actual(FileModel):
     cv: NonNegative = 0.0
     """Coefficient of variation of X before the cap."""
     cap: bool = True
-    """Whether X is at most 1, so that no phase takes longer than its worst case."""
+    """Whether X is at most 1."""
 
 
 class Switch(FileModel):
@@ -28,7 +28,7 @@ class Switch(FileModel):
     warm_s: NonNegative = 0.0
     """Seconds that an event replay adds if a node of the phase last ran another job."""
     cold_s: NonNegative = 0.0
-    """Seconds that an event replay adds to the first rollout or training of a job in a placement."""
+    """Seconds that an event replay adds to the first one in a placement."""
 
 
 class Phase(FileModel):
@@ -39,11 +39,11 @@ class Phase(FileModel):
     nodes: NodeCount = 1
     """Number of nodes that the phase asks for."""
     worst_case_s: Positive
-    """Longest duration on that many nodes, seconds; predicted if it is not given and the job has a model."""
+    """Longest duration on that many nodes, seconds; predicted for a job with a model."""
     host_memory_gb: NonNegative = 0.0
-    """Host memory that keeps the job resident, GB per node at any number of nodes."""
+    """Host memory that keeps the job resident, GB per node."""
     device_gb: Unwritten[NonNegative] = 0.0
-    """Memory that the job keeps on each GPU of a node between its phases, GB."""
+    """Memory that the job keeps on each GPU between its phases, GB."""
     actual: Actual | None = None
     """Actual durations, for event replays; null: every iteration takes the worst case."""
     switch: Switch = Switch()
@@ -71,7 +71,7 @@ class Training(Phase):
     pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "training")] = "training"
     """Name of the pool whose nodes run the phase."""
     by_nodes: Annotated[dict[Count, Positive], BeforeValidator(node_keys)] = Field(default={})
-    """Longest duration on more nodes than `nodes`, seconds: {number of nodes: seconds}. In JSON the numbers are strings."""
+    """Longest duration on more nodes: {number of nodes: seconds}. In JSON the numbers are strings."""
 
     @model_validator(mode="after")
     def _larger(self) -> Training:

@@ -24,7 +24,7 @@ class PhaseShape(FileModel):
     host_memory_gb: Overriding[NonNegative] = None
     """Host memory that keeps the job resident, GB per node."""
     device_gb: Overriding[NonNegative] = None
-    """Memory that the job keeps on each GPU of a node between its phases, GB."""
+    """Memory that the job keeps on each GPU between its phases, GB."""
     actual: Overriding[Actual] = None
     """Actual durations, for event replays."""
     switch: Overriding[Switch] = None

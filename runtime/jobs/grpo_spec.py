@@ -37,7 +37,7 @@ class ModelSpec(FileModel):
     """The language model: `tiny`, which is generated, or a Hugging Face directory. Only `tiny` has sizes to choose."""
 
     name: Annotated[str, Field(min_length=1)] = TINY
-    """`tiny`, or the folder of a Hugging Face model. `model: NAME` is short for it."""
+    """`tiny`, or the folder of a Hugging Face model; `model: NAME` is short."""
     hidden_size: Annotated[Count, Field(ge=64, le=1024)] = 128
     """Width of `tiny`; a multiple of 32."""
     layers: Annotated[Count, Field(le=64)] = 3
@@ -57,19 +57,19 @@ class TaskSpec(FileModel):
     """The source of prompts and rewards."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Name of a built-in task, `jsonl`, or module:Class of the user. `task: NAME` is short for it."""
+    """Built-in task, `jsonl`, or module:Class of the user; `task: NAME` is short."""
     file: str | None = None
-    """For `jsonl`: path of the file, with an object per line."""
+    """For `jsonl`: path of the file."""
     prompt: Annotated[str, Field(min_length=1)] = "prompt"
-    """For `jsonl`: name of the field with the prompt, which is text, or a list of messages with `role` and `content`."""
+    """For `jsonl`: field of the prompt: text, or messages with `role` and `content`."""
     answer: Annotated[str, Field(min_length=1)] = "answer"
-    """For `jsonl`: name of the field with the answer."""
+    """For `jsonl`: field of the answer."""
     chat: bool = False
-    """For `jsonl`: whether a text prompt is passed to the chat template as a user's message. Messages always are."""
+    """For `jsonl`: whether a text prompt becomes a user's message of the chat template."""
     system: str | None = None
-    """For `jsonl`: system message before the prompt, which then is a message too."""
+    """For `jsonl`: system message before the prompt."""
     reward: Annotated[str, AfterValidator(_verifier)] | None = None
-    """For `jsonl`: `number`, `math`, or module:function(line, response) -> number. By default only the line's answer is right."""
+    """For `jsonl`: `number`, `math`, or module:function(line, response); by default 1 for the line's answer."""
     options: dict[str, Any] = Field(default={})
     """Keyword arguments of a user's class."""
 
@@ -100,9 +100,9 @@ class Algorithm(FileModel):
     prompts_per_iteration: Count = 8
     """Number of prompts per iteration."""
     group_size: Annotated[Count, Field(ge=2)] = 8
-    """Number of responses per prompt, whose rewards are compared with each other."""
+    """Number of responses per prompt."""
     max_prompt_tokens: Count = 256
-    """Longest prompt, tokens. Longer prompts of the task `jsonl` are left out, and the log says how many; others are an error."""
+    """Longest prompt, tokens. Longer ones of `jsonl` are left out, others are an error."""
     max_tokens: Count = 64
     """Longest response, tokens, including its end token."""
     temperature: Annotated[float, Field(ge=COLDEST, le=HOTTEST)] = 1.0
@@ -118,17 +118,17 @@ class Algorithm(FileModel):
     weight_decay: NonNegative = 0.0
     """Weight decay of AdamW."""
     minibatches: Count = 2
-    """Number of optimizer steps per iteration, each on an equal share of the prompts; a divisor of `prompts_per_iteration`."""
+    """Number of optimizer steps per iteration; a divisor of `prompts_per_iteration`."""
     clip: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Largest deviation from 1 of the ratio of new to old probabilities."""
     kl: NonNegative = 0.0
-    """Weight of the KL divergence from the initial model; with 0, no copy of that is stored."""
+    """Weight of the KL divergence from the initial model."""
     importance_cap: AtLeastOne = 2.0
-    """Largest importance weight, which corrects for differences between the sampler's and the trainer's probabilities."""
+    """Largest importance weight."""
     max_grad_norm: Positive = 1.0
     """Norm to which larger gradients are clipped."""
     micro_batch_tokens: Count = 16384
-    """Largest number of tokens in a forward pass of a rank, with prompts and padding. A longer response has a pass of its own."""
+    """Largest number of tokens in a forward pass of a rank, with prompts and padding."""
 
     @model_validator(mode="after")
     def _fits(self) -> Algorithm:
@@ -149,13 +149,13 @@ class RewardsSpec(FileModel):
     """Computation of rewards: in separate processes, beside each engine or in workers, unless they are built in and cheap."""
 
     timeout: Annotated[float | Literal["adaptive", "none"], BeforeValidator(_limit)] = 60.0
-    """Seconds after which a reward is stopped and counts as 0; `adaptive` means RollPacker's timeout, `none` no limit."""
+    """Seconds after which a reward is stopped and counts as 0; `adaptive` is RollPacker's timeout."""
     processes: Count = 1
-    """Number of rewards that are computed at once, beside each engine."""
+    """Number of rewards that are computed at once per engine."""
     workers: Annotated[Count | None, Field(le=1024, exclude_if=lambda value: value is None)] = None
-    """Number of workers that compute rewards for all engines, one at a time each; null: processes beside each engine do."""
+    """Number of workers for the rewards of all engines; null: processes beside each engine."""
     correct: float = 1.0
-    """For `adaptive`: smallest reward of a correct response; the timeout follows the times of correct responses to the prompt."""
+    """For `adaptive`: smallest reward of a correct response."""
 
     @model_validator(mode="after")
     def _goes_with_a_timeout(self) -> RewardsSpec:
@@ -170,11 +170,11 @@ class EvaluationSpec(FileModel):
     """Periodic evaluation: the mean reward of one greedy response to each held-out prompt."""
 
     file: str
-    """Path of a file with the fields of the task's file, for the same reward."""
+    """Path of a file like the task's."""
     every: Count = 10
-    """Number of iterations between evaluations. The first and the last iteration always have one."""
+    """Number of iterations between evaluations; the first and the last always have one."""
     prompts: Count = 100
-    """Number of prompts: the first ones of the file that are not too long, or all if there are fewer."""
+    """Number of prompts: the first ones that are not too long, or all."""
 
     def is_due(self, iteration: int, iterations: int) -> bool:
         """Return whether an iteration has an evaluation.
@@ -190,4 +190,4 @@ class SyncSpec(FileModel):
     """The transfer of new weights from the training nodes to the rollout nodes."""
 
     topology: Topology = "aware"
-    """Way of the weights: `aware` sends one copy to the rollout pool, in parallel streams, `flat` one to each node, from rank 0."""
+    """Way of the weights: `aware` sends one copy to the rollout pool, `flat` one to each node."""

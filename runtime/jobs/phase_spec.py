@@ -15,13 +15,13 @@ class EngineOptions(FileModel):
     """Settings of vLLM. RollMux chooses those that are null."""
 
     gpu_memory: Annotated[float, Field(ge=0.05, le=0.95)] | None = None
-    """Largest share of each GPU for the weights and KV cache of an awake engine; by default 0.8, or less if less is free."""
+    """Largest share of each GPU for an awake engine; by default 0.8, or what is free."""
     enforce_eager: bool | None = None
-    """Whether to use no CUDA graphs, which take memory and time at the start and speed up decoding; by default false. For GPUs."""
+    """For GPUs: whether to use no CUDA graphs; by default false."""
     max_num_seqs: Annotated[Count, Field(le=4096)] | None = None
-    """Largest number of sequences that are sampled at once; by default 256, on GPUs no more than the responses of a round."""
+    """Largest number of sequences at once; by default 256, on GPUs at most the responses of a round."""
     max_model_len: Count | None = None
-    """Longest prompt and response together, tokens; by default, and at least, `max_prompt_tokens` + `max_tokens`."""
+    """Longest prompt and response, tokens; by default, and at least, `max_prompt_tokens` + `max_tokens`."""
 
     seeded: bool | None = None
     """Whether each response has its own seed, so that it does not depend on those beside it; by default true.
@@ -56,7 +56,7 @@ class StatedPhase(PhaseSpec):
     host_memory_gb: _Memory = 0.0
     """Host memory that keeps the job resident, GB per node."""
     device_gb: _Memory = 0.0
-    """Memory of a node's GPUs that the job keeps between its phases, GB."""
+    """Memory that the job keeps on a node's GPUs between its phases, GB."""
 
 
 def _of_a_run(policy: str) -> str:
@@ -84,9 +84,9 @@ class EngineSpec(PhaseSpec):
     engine: Literal["auto", "vllm", "torch"] = "auto"
     """Engine that samples; `auto` is vLLM if it is installed and works, else torch."""
     tensor_parallel: Count = 1
-    """Number of GPUs of one copy of the model, of which a node holds several. With `sizes`, on a node without GPUs: its cores."""
+    """Number of GPUs of one copy of the model; with `sizes`, on a node without GPUs, of cores."""
     engine_options: EngineOptions = EngineOptions()
-    """Settings of vLLM; an error with the engine `torch`."""
+    """Settings of vLLM."""
 
     @model_validator(mode="after")
     def _options_of_its_engine(self) -> EngineSpec:
@@ -100,13 +100,13 @@ class RolloutSpec(EngineSpec):
     """Requirements of a built-in job on the rollout pool."""
 
     sizes: Unwritten[Annotated[tuple[Count, ...], Field(strict=False)]] = ()
-    """Other sizes of engines that the rollout policy may choose. Engines of all sizes are built in advance."""
+    """Other sizes of engines that the rollout policy may choose."""
     policy: Annotated[str, AfterValidator(_of_a_run)] = "plain"
-    """Rollout policy that works in runs: `plain`, `tail-batching`, `learned:default`, ..., or module:Class of the user."""
+    """Rollout policy that works in runs, or module:Class of the user."""
     interruptible: Unwritten[bool] = False
-    """For a job with staleness: whether responses take up new weights in the middle and continue with them."""
+    """With staleness: whether responses continue with new weights in the middle."""
     eta: Annotated[float, Field(gt=1, le=2)] = 1.25
-    """For `tail-batching`: factor by which a short round launches more prompts and responses."""
+    """For `tail-batching`: factor of the prompts and responses of a short round."""
 
     @model_validator(mode="after")
     def _fits(self) -> RolloutSpec:
@@ -131,7 +131,7 @@ class TrainingSpec(PhaseSpec):
     """Requirements of a built-in job on the training pool. In a larger group it trains on all of the group's nodes."""
 
     cpu_offload: bool = False
-    """Whether weights, gradients and Adam's moments stay in host memory (16 bytes per parameter), where Adam steps. For GPUs."""
+    """For GPUs: whether weights, gradients and Adam's moments stay in host memory (16 bytes per parameter)."""
 
 
 class NodeNames(FileModel):
@@ -147,4 +147,4 @@ class ProfileSpec(FileModel):
     """Measurement of a job that does not state its worst case."""
 
     iterations: Count = 3
-    """Number of first iterations that are measured, and count. The job is planned with the longest phases in them."""
+    """Number of first iterations that are measured, and count."""

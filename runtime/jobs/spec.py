@@ -78,7 +78,7 @@ class CheckpointSpec(FileModel):
     `auto` takes the smallest number for which writing takes at most a twentieth of the time.
     """
     keep: Count = 2
-    """Number of the newest checkpoints that stay on the disk."""
+    """Number of checkpoints that stay on the disk."""
 
     @property
     def is_wanted(self) -> bool:
@@ -90,35 +90,35 @@ class CommonJob(EveryJob):
     """Keys of jobs of every kind."""
 
     id: JobId
-    """Name of the job, unique in the file; quote one that reads as a number or a boolean. `.` and `..` are not allowed."""
+    """Name of the job, unique in the file; quote one that reads as a number. `.` and `..` are not allowed."""
     arrival_s: NonNegative = 0.0
     """Time of arrival, seconds from the start of the run."""
     iterations: Count
     """Number of iterations of the job."""
     slo: AtLeastOne
-    """Longest acceptable iteration time, as a multiple of the job's solo time."""
+    """Longest acceptable iteration time, multiple of the solo time."""
     rollout: PhaseSpec = PhaseSpec()
     """Requirements on the rollout pool."""
     training: PhaseSpec = PhaseSpec()
     """Requirements on the training pool."""
     priority: Priority = 0
-    """Priority in the queue: jobs with a higher one come first, jobs with the same one in order of arrival."""
+    """Priority in the queue, higher first; equal ones in order of arrival."""
     user: UserName = ""
     """Name of the job's user, for quotas and accounts."""
     budget: Budget | None = None
-    """Limit of cost and time. The job ends, over budget, with the iteration in which either is exhausted; null is no limit."""
+    """Limit of cost and time; the job ends with the iteration that exhausts either. null is no limit."""
     weight: Positive = 1.0
-    """Value of an hour of the job's waiting or running beside that of other jobs."""
+    """Relative value of an hour of the job's waiting or running."""
     estimate: Estimate | None = None
-    """Length as the owner states it, which policies see instead of `iterations`."""
+    """Length that the owner states."""
     movable: bool = True
-    """Whether a policy may move the job to other nodes while it runs. A job with workers and without checkpoints is never moved."""
+    """Whether a policy may move the job while it runs; never with workers and without checkpoints."""
     parkable: bool | None = None
-    """Whether a policy may take the job's nodes and let it continue later; null is as `movable`."""
+    """Whether a policy may park the job; null is as `movable`."""
     seed: Index = 0
-    """Seed of the weights of the model `tiny`, of the order of the data, and of sampling."""
+    """Seed of the weights of `tiny`, of the order of data, and of sampling."""
     folder: str = ""
-    """Folder of relative files and of modules that are not installed; by default that of the job file."""
+    """Folder of relative files and modules; by default that of the job file."""
 
     @model_validator(mode="after")
     def _fits(self) -> CommonJob:
@@ -189,7 +189,7 @@ class RayJob(CommonJob, ShapedJob):
     training: PhaseSpec = PhaseSpec()
     """Requirements on the training pool."""
     shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False)]] = ()
-    """Other numbers of nodes for the job, numbered from 1; the job as written is number 0. Not with `one_device`."""
+    """Other numbers of nodes for the job, numbered from 1. Not with `one_device`."""
     checkpoint: Annotated[CheckpointSpec, BeforeValidator(_no_checkpoints)] = CheckpointSpec()
     """Checkpoints of the job; `none` is short for `{every: none}`."""
 
@@ -229,17 +229,17 @@ class TaskJob(RayJob, StaleJob):
     training: TrainingSpec = TrainingSpec()
     """Requirements on the training pool."""
     staleness: Unwritten[Staleness] = 0
-    """Largest number of versions by which the weights of a trained sample may be old; 0 is on-policy, more is asynchronous."""
+    """Largest age of a trained sample's weights, versions; 0 is on-policy, more is asynchronous."""
     model: Annotated[ModelSpec, BeforeValidator(by_name)] = ModelSpec()
     """Language model; a text is short for its `name`."""
     task: Annotated[TaskSpec, BeforeValidator(by_name)]
-    """Source of prompts and rewards; a text is short for its `name`."""
+    """Source of prompts and rewards."""
     algorithm: Algorithm = Algorithm()
     """Settings of GRPO."""
     rewards: RewardsSpec = RewardsSpec()
     """Computation of rewards."""
     evaluation: EvaluationSpec | None = None
-    """Periodic evaluation on held-out lines, for the task `jsonl`; null is none."""
+    """Periodic evaluation, for the task `jsonl`; null is none."""
     sync: SyncSpec = SyncSpec()
     """Transfer of new weights to the rollout nodes."""
 
@@ -303,15 +303,15 @@ class AttachedJob(CommonJob, StaleJob):
     training: StatedPhase = StatedPhase()
     """Requirements on the training pool."""
     movable: bool = False
-    """Whether the service may ask the job to give up its nodes and to attach again on others."""
+    """Whether the service may ask the job to attach again on other nodes."""
     staleness: Unwritten[Staleness] = 0
-    """Largest number of versions by which the weights of a trained sample may be old; 0 is on-policy, more is asynchronous."""
+    """Largest age of a trained sample's weights, versions; 0 is on-policy, more is asynchronous."""
     profile: Annotated[ProfileSpec | None, Field(exclude_if=lambda value: value is None)] = None
-    """Measurement of the worst case, instead of `worst_case_s` of both phases."""
+    """Measurement, instead of `worst_case_s` of both phases."""
     sync_s: Unwritten[NonNegative] = 0.0
-    """Longest sync of weights to the rollout nodes, seconds. With 0 the job reports none: an iteration ends with its training."""
+    """Longest sync of weights, seconds; 0: the job reports none."""
     eval_s: Annotated[Positive | None, Field(exclude_if=lambda value: value is None)] = None
-    """Longest evaluation between two rollouts, seconds; part of the rollout's worst case. null is none."""
+    """Longest evaluation between rollouts, seconds, part of the rollout's worst case."""
 
     def _clashes(self) -> Iterator[Clash]:
         for side in SIDES:
