@@ -14,27 +14,34 @@ _SPANS_H = np.array([2.0**k for k in range(-1, 9)])  # 0.5, 1, 2, ..., 256
 
 def iterations_done(state: State, rows: Ints) -> Floats:
     """Return `State.iterations_done` of each job, shape (n,)."""
-    jobs, groups = state.view.jobs, state.view.groups
-    done, group = jobs["done"][rows], jobs["group"][rows]
+    jobs, groups = state.tables.job_records, state.tables.group_records
+    done = jobs["done"][rows]
     if state.observed:
         return np.asarray(done)
-    ran_s = np.maximum(0.0, state.now_s - np.maximum(groups["since_s"][group], jobs["paused_until_s"][rows]))
-    return np.asarray(done + np.divide(ran_s, groups["period_s"][group], out=np.zeros(rows.size), where=group != NOWHERE))
+    group = jobs["group"][rows]
+    runs = np.flatnonzero(group != NOWHERE)
+    if runs.size:
+        place = group[runs]
+        ran_s = np.maximum(0.0, state.now_s - np.maximum(groups["since_s"][place], jobs["paused_until_s"][rows[runs]]))
+        done[runs] += ran_s / groups["period_s"][place]
+    return np.asarray(done)
 
 
 def done_s(state: State, rows: Ints) -> Floats:
     """Return the work that jobs have done, shape (n,)."""
-    return np.asarray(iterations_done(state, rows) * state.view.jobs["solo_s"][rows])
+    return np.asarray(iterations_done(state, rows) * state.tables.job_records["solo_s"][rows])
 
 
 def left_s(state: State, rows: Ints) -> Floats:
     """Return the work that jobs have left, at least `LEAST_S`; of a job with a fixed stay the rest of it, shape (n,)."""
-    jobs = state.view.jobs
-    iterations, waits = jobs["iterations"][rows], jobs["group"][rows] == NOWHERE
-    fixed = np.isinf(iterations)
-    stay_s = np.where(waits, jobs["duration_s"][rows], jobs["leaves_s"][rows] - state.now_s)
-    left = np.where(fixed, 0.0, iterations) - iterations_done(state, rows)
-    return np.asarray(np.maximum(LEAST_S, np.where(fixed, stay_s, left * jobs["solo_s"][rows])))
+    jobs = state.tables.job_records
+    left = (jobs["iterations"][rows] - iterations_done(state, rows)) * jobs["solo_s"][rows]
+    fixed = np.flatnonzero(np.isinf(left))
+    if fixed.size:
+        own = rows[fixed]
+        waits = jobs["group"][own] == NOWHERE
+        left[fixed] = np.where(waits, jobs["duration_s"][own], jobs["leaves_s"][own] - state.now_s)
+    return np.asarray(np.maximum(LEAST_S, left))
 
 
 def learned_h(state: State, rows: Ints) -> Floats | None:

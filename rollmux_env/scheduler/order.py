@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf, isfinite, isnan
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from rollmux_env.cluster.estimates import as_estimated
 from rollmux_env.cluster.remaining import done_s, learned_h, left_s
 from rollmux_env.cluster.state import HALF_LIFE_H, State
 from rollmux_env.errors import InputError, PlanError
@@ -174,6 +176,10 @@ class QueueRules:
             if value < least or value == 0 or (name != "starve_h" and not isfinite(value)):
                 raise InputError(f"{name}: must be {'above 0' if not least else 'at least 1'}, not {value:g}")
 
+    @cached_property
+    def _is_users(self) -> bool:
+        return is_users(self.order)
+
     def keys(self, state: State, job_ids: Sequence[str]) -> list[float]:
         """Return the key of each job. The order sees jobs with their estimates.
 
@@ -182,9 +188,10 @@ class QueueRules:
         """
         if not job_ids:
             return []
+        if not self._is_users:
+            keys: list[float] = np.asarray(self.order.keys(as_estimated(state), job_ids), dtype=float).tolist()
+            return keys
         answer: Any = guarded(self.order.keys, "the order")(shown_to(self.order, state), [*job_ids])
-        if not is_users(self.order):
-            return [*map(float, answer)]
         try:
             keys = [float(key) for key in answer]
         except Exception:
@@ -231,14 +238,33 @@ def queue_rules(options: Mapping[str, Any], own: Callable[[str], Order]) -> Queu
     return QueueRules(order, name, others.pop("backfill", name == "fcfs"), **others)
 
 
+class Ranking(NamedTuple):
+    """The waiting jobs in order.
+
+    Attributes:
+        queue: Identifiers of the waiting jobs in the order in which they are served.
+        keys: Keys of the waiting jobs by id, and of the running ones if they may be parked; empty without rules.
+    """
+
+    queue: list[str]
+    keys: dict[str, float]
+
+
+def ranked(state: State, rules: QueueRules | None) -> Ranking:
+    """Return the waiting jobs in the order in which they are served, with their keys."""
+    waiting = state.waiting
+    if rules is None or not waiting:
+        return Ranking([*waiting], {})
+    job_ids = [*waiting, *state.stays.since_s] if rules.park else waiting
+    keys = rules.keys(state, job_ids)
+    priorities = [-state.job(job_id).priority for job_id in waiting]
+    order = np.lexsort((keys[: len(waiting)], priorities)).tolist()  # stable: jobs of one key stay in the order of the queue
+    return Ranking([waiting[k] for k in order], dict(zip(job_ids, keys, strict=True)))
+
+
 def sequence(state: State, rules: QueueRules | None) -> list[str]:
     """Return the waiting jobs in the order in which they are served."""
-    waiting = state.waiting
-    if rules is None or len(waiting) < 2:
-        return [*waiting]
-    keys = rules.keys(state, waiting)
-    priorities = [-state.job(job_id).priority for job_id in waiting]
-    return [waiting[k] for k in np.lexsort((keys, priorities)).tolist()]  # stable: else in the order of the queue
+    return ranked(state, rules).queue
 
 
 def may_be_passed(state: State, rules: QueueRules, job_id: str) -> bool:

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from math import inf
 
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Parked
 from rollmux_env.cluster.plan import may_park
 from rollmux_env.cluster.state import State
-from rollmux_env.scheduler.order import QueueRules
 
 _MOST_TRIED = 10  # jobs that are tried for a waiting job
 
 
-def parkable_for(state: State, rules: QueueRules, job_id: str) -> list[str]:
+def parkable_for(state: State, factor: float, keys: Mapping[str, float], job_id: str) -> list[str]:
     """Return the first running jobs that may be parked for a waiting job, in the order in which they are tried.
 
     They are of a lower priority, or of the same one with a key above `factor` times that of the waiting job. The lowest priority
     comes first, then the highest key, then the latest arrival.
+
+    Args:
+        state: State of the cluster.
+        factor: As in `QueueRules`.
+        keys: Keys of the running jobs and of the waiting one, by id.
+        job_id: Identifier of the waiting job.
     """
-    running = [*state.stays.since_s]
-    *keys, own_key = rules.keys(state, [*running, job_id])
-    own_priority, most = state.job(job_id).priority, rules.factor * own_key
+    own_priority, most = state.job(job_id).priority, factor * keys[job_id]
+    arrival_s = state.tables.job_records["arrival_s"]
     choices = []
-    for other, key in zip(running, keys, strict=True):
-        priority = state.job(other).priority
-        if priority < own_priority or (priority == own_priority and key > most):
-            row = state.row(other)
-            choices.append((priority, -key, -float(state.tables.job_records["arrival_s"][row]), -row, other))
+    for other in state.stays.since_s:
+        row = state.row(other)
+        priority = state.tables.models[row].priority
+        if priority < own_priority or (priority == own_priority and keys[other] > most):
+            choices.append((priority, -keys[other], -float(arrival_s[row]), -row, other))
     legal = (other for *_, other in sorted(choices) if may_park(state, other))
-    return [other for other, _ in zip(legal, range(_MOST_TRIED), strict=False)]
+    return [*islice(legal, _MOST_TRIED)]
 
 
 def without_each(state: State, job_ids: list[str]) -> Iterator[tuple[str, State]]:

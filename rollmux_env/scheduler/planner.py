@@ -35,7 +35,7 @@ from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask, ask_for_moves
 from rollmux_env.scheduler.confined import confined_plan
 from rollmux_env.scheduler.nodes import POOLS, NodePool
-from rollmux_env.scheduler.order import QueueRules, may_be_passed, rows_of, rules_of, sequence
+from rollmux_env.scheduler.order import may_be_passed, ranked, rows_of, rules_of, sequence
 from rollmux_env.scheduler.parking import next_park_s, parkable_for, without_each
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.scheduler.reasons import alone_because
@@ -393,7 +393,7 @@ class Planner:
         """
         self._queue_may_advance, self._head_is_known, self._head = False, True, None
         rules, state = self.rules, self.state
-        queue, quotas = sequence(state, rules), Quotas(state)
+        (queue, keys), quotas = ranked(state, rules), Quotas(state)
         fits = self._fitting(state, queue)
         while position < len(queue):
             job = state.job(queue[position])
@@ -405,14 +405,14 @@ class Planner:
             else:
                 admitted = fits[position] and self._admit(event, position, quotas, queue)
             if admitted is False and rules is not None and rules.park:
-                admitted = self._park_for(event, position, queue, rules)
+                admitted = self._park_for(event, position, queue, parkable_for(state, rules.factor, keys, job.id))
             if admitted is False and not (rules is not None and may_be_passed(state, rules, job.id)):
                 self._head = job.id
                 return
             position += 1
             if admitted:
                 state = self.state if self.reserved is None else self.reserved.state
-                queue, quotas, position = sequence(state, rules), Quotas(state), 0
+                (queue, keys), quotas, position = ranked(state, rules), Quotas(state), 0
                 fits = self._fitting(state, queue)
 
     def _admit(self, event: Arrived, passed: int, quotas: Quotas, queue: Sequence[str]) -> bool | None:
@@ -464,14 +464,20 @@ class Planner:
     def _waits_for_link(self, state: State, job_id: str) -> bool:
         return self.policy.keeps_slo and waits_for_link(state, job_id)
 
-    def _park_for(self, event: Arrived, passed: int, queue: Sequence[str], rules: QueueRules) -> bool:
+    def _park_for(self, event: Arrived, passed: int, queue: Sequence[str], running: list[str]) -> bool:
         """Park the first running job without which the policy has a place for a waiting one, and give it that place.
+
+        Args:
+            event: Arrival of the waiting job.
+            passed: Number of jobs before it in the queue that have been passed over.
+            queue: Waiting jobs in order.
+            running: Running jobs that may be parked for it, in order.
 
         Returns:
             Whether there was such a job.
         """
         state = self.state if self.reserved is None else self.reserved.state
-        for other, twin in without_each(state, parkable_for(state, rules, event.job.id)):
+        for other, twin in without_each(state, running):
             plan = () if self._waits_for_link(twin, event.job.id) else ask(self.policy, self._shown(twin), event)
             places = any(isinstance(action, Place) and action.job_id == event.job.id for action in plan)
             if places and not (state.cluster.quotas and Quotas(twin).broken(plan, self.policy, queue)):
