@@ -26,10 +26,15 @@ def fleet_columns(rows: Sequence[ComparisonRow]) -> Mapping[str, Callable[[Compa
     """Return the function of a policy's row that returns the text of its cell, by heading.
 
     Args:
-        rows: Rows of the table. Its last column is there if a job was parked.
+        rows: Rows of the table. It has a column of Jain's index if users differ, and one of parks if a job was parked.
     """
-    parked = any(row.parks is not None and row.parks.mean > 0 for row in rows)
-    return {heading: text for heading, text in _COLUMNS.items() if parked or heading != "parks"}
+    same = {"Jain": 1.0, "parks": 0.0}
+    plain = [name for name, value in same.items() if all(_is(getattr(row, name.lower()), value) for row in rows)]
+    return {heading: text for heading, text in _COLUMNS.items() if heading not in plain}
+
+
+def _is(mean: Mean | None, value: float) -> bool:
+    return mean is None or mean.mean == value
 
 
 def jobs_wait(rows: Sequence[ComparisonRow]) -> bool:
@@ -53,7 +58,7 @@ def fleet_notes(rows: Sequence[ComparisonRow], baseline: str, seeds: int) -> lis
         "queue: hours without a place, mean and longest",
         "stretch: completion over the hours of the same work alone",
         "rho: stretch over that of an even share of the fleet, the worst job's",
-        "Jain: of the users' stretches, 1 is even",
+        *(["Jain: of the users' stretches, 1 is even"] if "Jain" in fleet_columns(rows) else []),
         f"busy: nodes held by groups, {busy}{interval_note(seeds)}",
         *([f"no policy has a mean completion below {_least(bounds)}"] if bounds else []),
     ]
@@ -70,13 +75,17 @@ def idle_notes(benched: BenchResult) -> list[str]:
     for result in benched.results:
         packed[result.spec] = packed.get(result.spec, 0) + result.outcome.packed_beside_idle
     of_all = len(benched.stream.jobs) * len(benched.seeds)
-    counts = [f"{policy} {count:,}" for policy, count in packed.items() if count]
+    counts = [f"{policy} {count:,}" for policy, count in packed.items() if count and not _places_by_time(policy)]
     if not counts:
         return []
     return [
         f"packed although idle nodes would have been faster, of {of_all:,} jobs: {', '.join(counts)}; on a fleet that is owned "
         "this saves nothing: the policy fleet and the option time_usd= place by time"
     ]
+
+
+def _places_by_time(policy: str) -> bool:
+    return policy.partition(",")[0] == "fleet" or ",time_usd=" in policy
 
 
 def _mean(mean: Mean | None, digits: int) -> str:
