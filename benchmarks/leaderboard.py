@@ -20,6 +20,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "leaderboard.md"
 PLACEMENT = (
     *("rollmux", "rollmux,prune=false", "consolidate", "learned:default", "learned:default,moves=false"),
     *("learned:random,moves=false", "solo", "random", "most-idle", "first-fit", "resubmit"),
+    *("fleet,order=area", "fleet,order=area,park=true"),
 )
 DISPATCH = ("round-robin", "fifo,migrate=0.8", "least-recently-served,migrate=0.8", "learned:default")
 ROLLOUT = ("plain", "tail-batching", "learned:default")

@@ -79,7 +79,7 @@ def measure(file: str) -> None:
     figures = {
         "combined_score": max(FAILED + 1, sum(result.score for result in results) / len(results)),
         "slo_kept": sum(result.slo_kept for result in results) / len(results),
-        "usd_per_work_hour": sum(result.usd for result in results) / len(results),
+        "usd_per_work_hour": sum(result.figure for result in results) / len(results),
         "moves": float(sum(result.moves for result in results)),
         "decision_ms": median_high(result.decision_ms for result in results),
     }

@@ -35,7 +35,7 @@ def entry_tables(entry: LeaderboardEntry) -> list[RenderableType]:
 
 def entry_csv(entry: LeaderboardEntry) -> str:
     """Return the entry as CSV, with one line per stream."""
-    names = ("kind", "seed", "fresh", "usd", "reference_usd", "bound_usd", "slo_kept", "moves", "decision_ms", "score")
+    names = ("kind", "seed", "fresh", "figure", "reference", "bound", "slo_kept", "moves", "decision_ms", "score")
     return to_csv(names, ([getattr(result, name) for name in names] for result in entry.streams))
 
 

@@ -257,7 +257,7 @@ def _swept_waiting(benched: SweepResult) -> list[RenderableType]:
     every = [row for point in benched.points for row in point.bench.summary]
     if not jobs_wait(every):
         return []
-    columns = fleet_columns(every)
+    columns = {heading: text for heading, text in fleet_columns(every).items() if heading != "parks"}  # for want of room
     table = make_table(*benched.keys, "policy", *columns, left=len(benched.keys) + 1)
     for point in benched.points:
         table.add_section()

@@ -75,17 +75,13 @@ def idle_notes(benched: BenchResult) -> list[str]:
     for result in benched.results:
         packed[result.spec] = packed.get(result.spec, 0) + result.outcome.packed_beside_idle
     of_all = len(benched.stream.jobs) * len(benched.seeds)
-    counts = [f"{policy} {count:,}" for policy, count in packed.items() if count and not _places_by_time(policy)]
+    counts = [f"{policy} {count:,}" for policy, count in packed.items() if count]
     if not counts:
         return []
     return [
         f"packed although idle nodes would have been faster, of {of_all:,} jobs: {', '.join(counts)}; on a fleet that is owned "
         "this saves nothing: the policy fleet and the option time_usd= place by time"
     ]
-
-
-def _places_by_time(policy: str) -> bool:
-    return policy.partition(",")[0] == "fleet" or ",time_usd=" in policy
 
 
 def _mean(mean: Mean | None, digits: int) -> str:

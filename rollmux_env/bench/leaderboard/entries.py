@@ -12,9 +12,9 @@ from os import cpu_count
 from pathlib import Path
 from secrets import randbelow
 from statistics import median_high
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
 from rollmux_env.bench.intervals import Mean, mean_interval, ratio
 from rollmux_env.bench.leaderboard.tracks import KINDS, REFERENCE, TRACKS, VERSION, Entrant, Track
@@ -35,9 +35,9 @@ class StreamResult:
         seed: Seed of the stream.
         sha256: SHA-256 of the stream.
         fresh: Whether the seed was drawn when the entrant was measured.
-        usd: Dollars per work-hour of the entrant.
-        reference_usd: Dollars per work-hour of the reference.
-        bound_usd: Dollars per work-hour of the track's yardstick, which is a strict bound only in `dispatch`.
+        figure: Figure of the entrant: dollars per work-hour, or hours of mean completion in `fleet`.
+        reference: Figure of the reference.
+        bound: Figure of the track's yardstick, which is a strict bound only in `dispatch` and `fleet`.
         slo_kept: Whether all of the entrant's jobs kept their SLO.
         moves: Number of moves of running jobs.
         decision_ms: Time of a decision in milliseconds, as in `Played`.
@@ -47,18 +47,19 @@ class StreamResult:
     seed: int
     sha256: str
     fresh: bool
-    usd: float
-    reference_usd: float
-    bound_usd: float
+    # Entries that were written before there were fleets have the names of dollars.
+    figure: Annotated[float, Field(validation_alias=AliasChoices("figure", "usd"))]
+    reference: Annotated[float, Field(validation_alias=AliasChoices("reference", "reference_usd"))]
+    bound: Annotated[float, Field(validation_alias=AliasChoices("bound", "bound_usd"))]
     slo_kept: bool
     moves: int
     decision_ms: float
 
     @property
     def score(self) -> float:
-        """Score: 0 for the reference's dollars, 100 for the yardstick's; at most 0 if an SLO is broken."""
-        least_usd = max(self.reference_usd - self.bound_usd, 1e-6 * self.reference_usd)
-        gained = 100 * (ratio(self.reference_usd - self.usd, least_usd) or 0.0)  # if everything is free, no policy can gain
+        """Score: 0 for the reference's figure, 100 for the yardstick's; at most 0 if an SLO is broken."""
+        least = max(self.reference - self.bound, 1e-6 * self.reference)
+        gained = 100 * (ratio(self.reference - self.figure, least) or 0.0)  # if everything is free, no policy can gain
         return gained if self.slo_kept else min(0.0, gained)
 
 
@@ -153,10 +154,10 @@ def measure(entrant: Entrant, stream: tuple[str, int, bool], makers: Makers) -> 
 
 @lru_cache(maxsize=512)
 def _standards(name: str, seed: int, makers: Makers) -> dict[str, Any]:
-    """Return the hash of a stream and the dollars of the reference and the yardstick on it."""
+    """Return the hash of a stream and the figures of the reference and the yardstick on it."""
     kind = KINDS[name]
     reference = kind.play(seed, REFERENCE, makers)
-    return {"sha256": kind.sha256(seed), "reference_usd": reference.usd, "bound_usd": kind.bound(seed, makers)}
+    return {"sha256": kind.sha256(seed), "reference": reference.figure, "bound": kind.bound(seed, makers)}
 
 
 def entry_of(entrant: Entrant, streams: Iterable[StreamResult], sources: Mapping[str, str]) -> LeaderboardEntry:

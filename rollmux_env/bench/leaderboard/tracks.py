@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 from rollmux_env.bench.harness import Result, Task, run_task
 from rollmux_env.bench.leaderboard.bounds import group_usd_per_work_hour, without_tails
 from rollmux_env.bench.possible import check_possible
-from rollmux_env.bench.streams import workload
+from rollmux_env.bench.streams import owned, workload
 from rollmux_env.bench.suite import Makers
 from rollmux_env.bench.suites.rollout import with_models
 from rollmux_env.envs.dispatch.generator import RandomGroups
@@ -56,14 +56,14 @@ class StreamOutcome(NamedTuple):
     """The outcome of a stream under some policies.
 
     Attributes:
-        usd: Dollars per work-hour.
+        figure: Dollars per work-hour, or hours of mean completion on a fleet.
         slo_kept: Whether all jobs kept their SLO.
         moves: Number of moves of running jobs.
         decision_ms: Median time of a placement decision in milliseconds. For a group, the time of the whole replay divided by its
             phases; for rollouts, divided by the jobs' iterations.
     """
 
-    usd: float
+    figure: float
     slo_kept: bool
     moves: int
     decision_ms: float
@@ -74,7 +74,7 @@ class StreamKind(NamedTuple):
 
     Attributes:
         play: Function that measures an entrant's policies on the stream of a seed.
-        bound: Function that returns the dollars per work-hour of the yardstick, which score 100; a strict bound only in `dispatch`.
+        bound: Function that returns the figure of the yardstick, which scores 100; a strict bound only in `dispatch` and `fleet`.
         sha256: Function that returns the hash of a seed's stream.
         most: Highest possible score. A yardstick that is no strict bound may be passed, by a little.
     """
@@ -113,6 +113,7 @@ class Track:
 TRACKS = (
     Track("placement", "Placement without moves", "placement", ("production", "mixed"), 5, moves=False),
     Track("moves", "Placement with moves", "placement", ("production", "mixed"), 5),
+    Track("fleet", "A fleet that is owned: mean completion", "placement", ("owned production", "owned mixed"), 5),
     Track("dispatch", "Dispatch", "dispatch", ("groups",), 20),
     Track("rollout", "Rollouts", "rollout", ("rollouts",), 5),
     Track("together", "All together, with switches and observed SLOs", "", ("worst cases", "lengths"), 4),
@@ -139,9 +140,26 @@ def _fluid(name: str) -> StreamKind:
         return _played(run_task(makers.placement, Task(_policy(entrant, "placement"), seed, _stream(name, seed, jobs=60))).outcome)
 
     def bound(seed: int, makers: Makers) -> float:
-        return play(seed, Entrant("optimal-work"), makers).usd
+        return play(seed, Entrant("optimal-work"), makers).figure
 
     return StreamKind(play, bound, lambda seed: _stream(name, seed, jobs=60).sha256)
+
+
+def _on_fleet(name: str) -> StreamKind:
+    """Return the kind of streams of 60 jobs on a fleet at load 1.6; the figure is the mean completion, the yardstick its bound."""
+    stream = lru_cache(maxsize=4)(partial(owned, name, 1.6, jobs=60, slo=(1.5, 3.0)))
+
+    def run(seed: int, policy: str, makers: Makers) -> Outcome:
+        return run_task(makers.placement, Task(policy, seed, stream(seed))).outcome
+
+    def play(seed: int, entrant: Entrant, makers: Makers) -> StreamOutcome:
+        outcome = run(seed, _policy(entrant, "placement"), makers)
+        return _played(outcome)._replace(figure=outcome.metrics.mean_completion_h or 0.0)
+
+    def bound(seed: int, makers: Makers) -> float:
+        return run(seed, "solo", makers).metrics.bound_completion_h or 0.0
+
+    return StreamKind(play, bound, lambda seed: stream(seed).sha256, most=100.0)
 
 
 def _policy(entrant: Entrant, kind: str) -> str:
@@ -207,6 +225,8 @@ def _together(stream: Callable[[int], Scenario]) -> StreamKind:
 KINDS = {
     "production": _fluid("production"),
     "mixed": _fluid("mixed"),
+    "owned production": _on_fleet("production"),
+    "owned mixed": _on_fleet("mixed"),
     "groups": StreamKind(
         _play_group,
         lambda seed, makers: group_usd_per_work_hour(_group(seed)),

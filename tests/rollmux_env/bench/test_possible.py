@@ -75,7 +75,7 @@ def test_a_score_above_its_bound(monkeypatch: pytest.MonkeyPatch, kind: str, mos
         monkeypatch.setitem(KINDS, kind, KINDS[kind]._replace(play=lambda seed, entrant, makers: played))
         return entries.measure(Entrant("own:Policy"), (kind, 0, False), replaying_makers()).score
 
-    monkeypatch.setattr(entries, "_standards", lambda *of: {"sha256": "", "reference_usd": 2.0, "bound_usd": 1.0})
+    monkeypatch.setattr(entries, "_standards", lambda *of: {"sha256": "", "reference": 2.0, "bound": 1.0})
     assert scoring(most) == pytest.approx(most)
     with pytest.raises(PlanError, match=rf"^own:Policy: it scores 4,239\.6 on {kind}, seed 0, where 100 is the yardstick$"):
         scoring(4239.6)
