@@ -40,21 +40,21 @@ class PPO(Settings):
     n_steps: Count = 128
     """Number of decisions per stream between updates."""
     batch_size: Annotated[int, Field(ge=2)] = 1024
-    """Number of decisions per gradient step, a divisor of streams * n_steps. Advantages are normalised within it."""
+    """Number of decisions per gradient step, a divisor of streams * n_steps."""
     n_epochs: Count = 4
     """Number of passes over the decisions of an update."""
     gamma: Share = 1.0
-    """Discount per decision, not per hour. 1 optimises dollars, because decisions are irregular in time."""
+    """Discount per decision; 1 optimises dollars."""
     gae_lambda: Share = 0.95
-    """Lambda of generalised advantage estimation: 1 uses the observed returns, 0 the value estimates."""
+    """Lambda of generalised advantage estimation."""
     clip_range: Positive = 0.2
     """Largest relative change of a choice's probability in an update."""
     ent_coef: Annotated[float, Field(ge=0)] = 0.0
-    """Weight of the entropy bonus, which keeps choices varied."""
+    """Weight of the entropy bonus."""
     vf_coef: Annotated[float, Field(ge=0)] = 0.5
     """Weight of the value loss."""
     max_grad_norm: Positive = 0.5
-    """Maximum norm of a gradient; longer ones are clipped."""
+    """Maximum norm of a gradient."""
     target_kl: Positive | None = None
     """KL divergence at which an update stops early; null is no limit."""
 
@@ -69,7 +69,7 @@ class Evaluation(Settings):
     every: Count = 100_000
     """Number of decisions between evaluations."""
     references: tuple[str, ...] = ("solo", "rollmux")
-    """Policies to compare with on the same streams, also `masked-random` and `untrained`. Their dollars are computed once."""
+    """Policies to compare with on the same streams, also `masked-random` and `untrained`."""
 
     @model_validator(mode="after")
     def _held_out(self) -> Evaluation:
@@ -84,7 +84,7 @@ class Start(Settings):
     file: str
     """Path of a policy file."""
     sharpness: Positive = 1.0
-    """Factor on the scores of the file. PPO samples by their differences: a larger one keeps it closer to the choices there."""
+    """Factor on the scores of the file; a larger one keeps PPO closer to its choices."""
 
 
 class Config(Settings):
@@ -103,13 +103,13 @@ class Config(Settings):
     seed: Annotated[int, Field(ge=0, le=LAST_SEED)] = 0
     """Seed of weights, choices and streams; `--seeds` counts up from it."""
     threads: Count = 1
-    """Number of threads of torch. Another number may change rounding."""
+    """Number of threads of torch; it may change rounding."""
     widths: Annotated[tuple[Count, ...], Field(min_length=1)] = (64, 64)
     """Sizes of the hidden layers."""
     start: Start | None = None
     """Policy file whose weights the training starts from; null: random weights."""
     environment: dict[str, Any]
-    """Environment: its `name`, `placement`, `dispatch` or `rollout`, and the keys of that environment."""
+    """Environment: its `name`, `placement`, `dispatch` or `rollout`, and its keys."""
     ppo: PPO = PPO()
     """Settings of PPO."""
     evaluation: Evaluation = Evaluation()

@@ -103,15 +103,15 @@ class PlacementProblem(Problem):
     shield: bool = True
     """Whether choices that would break an SLO are masked."""
     candidates: Annotated[int, Field(ge=2)] = 32
-    """Number of rows of the candidate table. If there are more choices, the cheapest are kept."""
+    """Number of rows of the candidate table; the cheapest choices are kept."""
     skip_forced: bool = False
-    """Whether a decision with one legal action is carried out without a step of the episode."""
+    """Whether a decision with one legal action is no step."""
     reference: Reference | None = None
-    """Policy on the same stream over which the saving is the reward; null: the reward is minus the dollars."""
+    """Policy over which the saving is the reward; null: minus the dollars."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 1.0
     """Penalty of a masked action, in Solo-D dollars of a mean job."""
     slo_penalty: Annotated[float, Field(ge=0)] = 1.0
-    """Penalty of a job that leaves with its SLO broken, in Solo-D dollars of a mean job."""
+    """Penalty of a job that leaves with its SLO broken, in the same dollars."""
 
     def model_post_init(self, context: Any) -> None:
         """Create the generator early, so that errors in the options are reported at once."""
@@ -174,7 +174,7 @@ class DispatchProblem(Problem):
     name: Literal["dispatch"] = "dispatch"
     """The environment `RollMux/Dispatch-v0`."""
     shape: str | None = None
-    """Shape of the groups: `temporal`, `shared`, `rollout-heavy`, `spatial` or `multi-node`; null: all of them."""
+    """Shape of the groups: `temporal`, `shared`, `rollout-heavy`, `spatial` or `multi-node`; null: all."""
     skew: float | None = None
     """Coefficient of variation of the phases, from 0 to 3; null: 0, 0.25, 0.5 and 1."""
     rounds: Annotated[int, Field(ge=1, le=40)] = 25
@@ -182,7 +182,7 @@ class DispatchProblem(Problem):
     stale: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the groups that have stale members."""
     reference: DispatchReference | None = None
-    """Rule on the same group over which the gained work is the reward; null: the reward is the work."""
+    """Rule over which the gained work is the reward; null: the work."""
     slo_penalty: Annotated[float, Field(ge=0)] = 1.0
     """Penalty of a second behind an SLO, in seconds of work."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
