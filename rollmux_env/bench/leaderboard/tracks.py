@@ -172,6 +172,13 @@ def _group(seed: int) -> SimulatedGroup:
     return RandomGroups().group(seed)
 
 
+def _group_sha256(group: SimulatedGroup) -> str:
+    """Return the SHA-256 of a group as it is written: keys that scenario files gain later do not change it."""
+    scenario = Scenario(version=1, cluster=group.cluster, jobs=group.jobs)
+    text = repr((scenario.canonical_json(), group.pins, group.training_nodes, group.horizon_s, group.seed))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def _play_group(seed: int, entrant: Entrant, makers: Makers) -> StreamOutcome:
     """Measure an entrant on one group until its horizon."""
     group, order = _group(seed), makers.dispatch(_policy(entrant, "dispatch"))
@@ -230,7 +237,7 @@ KINDS = {
     "groups": StreamKind(
         _play_group,
         lambda seed, makers: group_usd_per_work_hour(_group(seed)),
-        lambda seed: hashlib.sha256(repr(_group(seed)).encode()).hexdigest(),
+        lambda seed: _group_sha256(_group(seed)),
         most=100.0,
     ),
     "rollouts": StreamKind(
