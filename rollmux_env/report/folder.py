@@ -165,5 +165,6 @@ def _jobs(run: RunResult) -> str:
     observed = "" if figures.slo_attainment_observed is None else ", as observed"
     share = f"{100 * (1 - len(broken) / len(run.jobs)):.1f}% of SLOs kept{observed}"
     slos = f"{share}; broken: {broken_words(run.jobs)}" if broken else share
-    whole = f"{figures.cost_usd:,.0f} $, {figures.usd_per_work_hour:.2f} $ per work-hour, {slos}"
+    done = "" if figures.mean_completion_h is None else f"completion {figures.mean_completion_h:.1f} h, "
+    whole = f"{done}{figures.cost_usd:,.0f} $, {figures.usd_per_work_hour:.2f} $ per work-hour, {slos}"
     return f"<details><summary>{escape(run.policy)}: {escape(whole)}</summary>{to_html(jobs_table(shown))}{note}</details>"
