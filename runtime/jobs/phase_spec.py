@@ -24,10 +24,7 @@ class EngineOptions(FileModel):
     """Longest prompt and response, tokens; by default, and at least, `max_prompt_tokens` + `max_tokens`."""
 
     seeded: bool | None = None
-    """Whether each response has its own seed, so that it does not depend on those beside it; by default true.
-
-    With false, vLLM draws for all sequences at once, which is quicker on GPUs.
-    """
+    """Whether each response has its own seed; by default true. With false, vLLM draws for all at once, quicker on GPUs."""
 
     def values_set(self) -> dict[str, Any]:
         """Return the settings that are not None, by name."""

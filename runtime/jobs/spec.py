@@ -73,9 +73,9 @@ class CheckpointSpec(FileModel):
     """Writing of a job's state to the disk."""
 
     every: Annotated[Annotated[int, Field(ge=1, le=2**31)] | Literal["auto", "none"], BeforeValidator(_interval)] = "auto"
-    """Number of iterations from one checkpoint to the next; `none`, for which `checkpoint: none` is short, writes none.
+    """Number of iterations between checkpoints; `auto` spends at most a twentieth of the time on them.
 
-    `auto` takes the smallest number for which writing takes at most a twentieth of the time.
+    `checkpoint: none` is short for `none`.
     """
     keep: Count = 2
     """Number of checkpoints that stay on the disk."""
