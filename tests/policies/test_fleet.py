@@ -39,6 +39,7 @@ def _completion_h(scenario: Scenario, policy: str) -> dict[str, float]:
     [
         ("rollmux,prune=false", (1.3, 1.3, 0.8)),
         ("fleet,alpha=0", (1.0, 1.0, 1.5)),  # V is 2 with p and q at a period of 100 s, and 1.875 with all three at 160 s
+        ("fleet,alpha=1,known_stays=false", (1.0, 1.0, 1.5)),  # before departures teach lengths, all jobs count alike
         ("fleet,alpha=1", (1.3, 1.3, 0.8)),  # s has half an hour left, so it counts twice: 2.5 is above 2
         ("rollmux,prune=false,time_usd=1e6,alpha=0", (1.0, 1.0, 1.5)),
         ("first-fit,time_usd=1e6,alpha=0", (1.0, 1.0, 1.5)),

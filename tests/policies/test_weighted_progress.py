@@ -7,12 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.placement.baselines import Solo
 from policies.placement.weighted_progress import TimePrice, Urgency, gains, largest, pace
+from rollmux_env.bench.streams import workload
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Admitted, Arrived
+from rollmux_env.cluster.remaining import learned_h
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
+from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import parse_scenario
 from tests.oracle.draw import examples, scenarios
 
@@ -55,6 +59,14 @@ def test_a_gain_is_the_difference_that_the_placement_makes(drawn: dict[str, obje
         if rows:
             row = draw.choice(rows)  # type: ignore[attr-defined]
             apply(state, Admitted(state.now_s, job.id, table.placement(row)))
+
+
+def test_departures_teach_how_long_jobs_are() -> None:
+    state = replay(workload("mixed", 0, jobs=24), Solo()).state
+    rows = np.arange(24)
+    left_h = learned_h(state, rows)
+    assert left_h is not None
+    assert Urgency(0.5, known_stays=False)(state, rows) == pytest.approx(np.maximum(left_h, 1 / 60) ** -0.5)
 
 
 def test_of_gains_that_are_equal_but_for_rounding_the_first_counts() -> None:
