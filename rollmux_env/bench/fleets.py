@@ -59,8 +59,8 @@ def _load(label: str, text: str) -> float:
 def nodes_at_load(scenario: Scenario, load: float) -> dict[str, int]:
     """Return the nodes of each pool on which a stream is a load.
 
-    The load is 1 where the nodes are as many as the jobs, each alone on nodes of its own, would hold on average over the time in
-    which they arrive. Nodes are rounded to the nearest whole number, and are at least what the widest job asks for.
+    The load is 1 where the nodes are as many as the jobs, each alone, would hold on average between the first and the last arrival.
+    Nodes are rounded to the nearest whole number, and are at least what the widest job asks for.
 
     Args:
         scenario: Scenario with the jobs.

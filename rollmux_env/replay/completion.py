@@ -190,7 +190,7 @@ def completion_of(
 
 
 def nearest_rank(values: Sequence[float], percent: int) -> float:
-    """Return a percentile of values by nearest rank: the smallest one that so many percent are not above."""
+    """Return a percentile of values by nearest rank: the smallest value that at least `percent` of the values do not exceed."""
     return sorted(values)[-(-percent * len(values) // 100) - 1]
 
 

@@ -70,7 +70,7 @@ def _least(bounds: Sequence[float]) -> str:
 
 
 def idle_notes(benched: BenchResult) -> list[str]:
-    """Return a line on the policies that packed jobs, and slowed them, while nodes of their own were idle, or nothing."""
+    """Return a line on the policies that packed jobs, and slowed them, while their nodes would have been idle, or nothing."""
     packed: dict[str, int] = {}
     for result in benched.results:
         packed[result.spec] = packed.get(result.spec, 0) + result.outcome.packed_beside_idle
