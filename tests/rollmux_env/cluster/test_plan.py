@@ -9,7 +9,7 @@ import pytest
 
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Placement, Resumed
-from rollmux_env.cluster.plan import Move, Place, Plan, Wait, carry_out, may_move
+from rollmux_env.cluster.plan import Action, Move, Place, Plan, Wait, carry_out, may_move
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from tests.oracle.planner import MEMORY
@@ -35,7 +35,7 @@ def started(
     return twin.state
 
 
-def refused(state: State, *plan: Place | Move | Wait, keeps_slo: bool = True) -> str:
+def refused(state: State, *plan: Action, keeps_slo: bool = True) -> str:
     with pytest.raises(PlanError) as error:
         carry_out(state, plan, keeps_slo)
     message = str(error.value)
