@@ -22,7 +22,7 @@ class ParkedStay(NamedTuple):
 
     @property
     def words(self) -> str:
-        """For which job, and since when."""
+        """Text that names the job that got the place, and the time."""
         return f"{self.for_job and f' for {self.for_job}'} since {self.since_s / 3600:.2f} h"
 
 
