@@ -1,4 +1,4 @@
-"""The README and the pages in docs/ name commands, options, files and names that there are."""
+"""The README, the pages in docs/ and what agents read name commands, options, files and names that there are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from rollmux_env.timing.work import SETTINGS
 from rollmux_env.workloads import WORKLOADS, WorkloadOptions
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")]
+PAGES = [*FRONT, *(page for folder in ("docs", ".agents") for page in sorted((ROOT / folder).rglob("*.md")))]
 FENCE = re.compile(r"^```.*?^```", re.S | re.M)
 WORKLOAD_KEYS = {option.name for option in fields(WorkloadOptions)} - {"seed"}
 PACKAGES = "rollmux_env|policies|trainers|runtime"
@@ -172,7 +173,7 @@ def test_the_index_leads_to_every_page() -> None:
     while front:
         reached |= front
         front = {target for page in front for target in links(page) if target.suffix == ".md"} - reached
-    assert {*PAGES} - reached <= {ROOT / "README.md", ROOT / "CONTRIBUTING.md"}
+    assert {*PAGES} - reached <= {*FRONT}
 
 
 def test_every_page_named_in_code_exists() -> None:
@@ -188,7 +189,8 @@ def test_every_page_named_in_code_exists() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_prose_is_wrapped_at_100_columns(page: Path) -> None:
-    prose = re.sub(r"^\$\$.*?\$\$$", "", FENCE.sub("", page.read_text()), flags=re.S | re.M)
+    text = re.sub(r"\A---\n.*?^---\n", "", page.read_text(), flags=re.S | re.M)  # in front of a skill a value is one line
+    prose = re.sub(r"^\$\$.*?\$\$$", "", FENCE.sub("", text), flags=re.S | re.M)
     whole = ("|", "#", "![", "    ")  # tables, headings, images and blocks of code have lines of their own
     lines = [line for line in prose.splitlines() if not line.startswith(whole) and " " in line.strip()]
     assert [line for line in lines if len(line) > 100] == []
