@@ -296,6 +296,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "slo order": (("workload", "mixed", "--set", "slo=[2,1]", "--out", str(folder / "a.yaml")), "slo"),
         "stays": (("workload", "mixed", "--set", "stays=long", "--out", str(folder / "a.yaml")), "stays"),
         "philly without a file": (("workload", "philly", "--out", str(folder / "a.yaml")), "csv"),
+        "no csv": (("bench", "philly", "--set", "csv=trace.csv"), "rollmux: trace.csv: No such file"),
         "broken csv": (("workload", "philly", "--set", f"csv={folder / 'broken.csv'}", "--out", str(folder / "a.yaml")), "line 2"),
         "no such suite": (("bench", "--suite", "prodution"), "did you mean production?"),
         "a file and a suite": (("bench", QUICKSTART, "--suite", "mixed"), "suite"),

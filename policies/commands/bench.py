@@ -30,13 +30,18 @@ class BenchOptions:
     ] = None
     suite: Annotated[
         str | None,
-        typer.Option("--suite", metavar="NAME", help="Run a part of the paper's evaluation instead of a file.", show_default=False),
+        typer.Option(
+            "--suite", metavar="NAME", help="Run an experiment instead of a file (docs/reference/suites.md).", show_default=False
+        ),
     ] = None
     quick: Annotated[bool, typer.Option("--quick", help="Run the suite with shorter streams and one seed.")] = False
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", "-p", metavar="NAME", help="Policy name or `module:Class`; can be repeated. (default: solo, rollmux)"
+            "--policy",
+            "-p",
+            metavar="NAME",
+            help="Policy, as in consolidate or fleet,order=area, or `module:Class`; can be repeated. (default: solo, rollmux)",
         ),
     ] = None
     baseline: Annotated[
@@ -47,7 +52,7 @@ class BenchOptions:
         typer.Option(
             "--fleet",
             metavar="NODES|load=X",
-            help="Replay on a fleet that is owned: nodes of each pool, as in 12+10, or load=1.6 for one of the stream's size.",
+            help="Replay on owned nodes: of each pool, as in 12+10, or load=1.6 for 1/1.6 of what the jobs need alone.",
             show_default=False,
         ),
     ] = None
@@ -56,7 +61,7 @@ class BenchOptions:
         typer.Option(
             "--sweep",
             metavar="KEY=VALUE,...",
-            help="Compare at each value of fleet, or X",
+            help="Compare at each value of `fleet`, of a workload's option (slo) or of a key of the cluster; can be repeated.",
             show_default=False,
         ),
     ] = None

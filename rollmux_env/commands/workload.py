@@ -68,5 +68,6 @@ def make_scenario(name: str, seed: int, settings: Iterable[str]) -> Scenario:
     try:
         return make_workload(name, parse_options(settings, seed))
     except InputError as error:
-        of_option = re.split(r"\W", str(error))[0] in WorkloadOptions.__dataclass_fields__
+        named = re.match(r"(\w+)(?!\.\w)", str(error))  # a file `trace.csv` is no option `trace`
+        of_option = named is not None and named[1] in WorkloadOptions.__dataclass_fields__
         raise InputError(f"--set {error}" if of_option else str(error)) from None
