@@ -160,6 +160,21 @@ def test_a_job_whose_owner_dies_while_it_waits_gets_a_place_later() -> None:
     assert [carry_out(world).problems for world in worlds] == [()] * 4
 
 
+def test_a_measured_job_that_gets_another_place_asks_there() -> None:
+    """Its place is known only when the nodes of the group are free, after its owner has asked for the next phase."""
+    one, two = plain(0).jobs
+    one, two = (
+        replace(one, kind="sync", iterations=1, movable=True),
+        replace(two, kind="sync", iterations=1, here=False, movable=True),
+    )
+    three = replace(one, id="three", kind="synced", iterations=2, here=False, overruns=1.5, saves_every=1)
+    jobs = (one, two, replace(three, entry={"profile": {"iterations": 1}}))
+    worlds = [
+        replace(plain(seed, Fault("dies before", at)), jobs=jobs, pairs=2, grace_s=5.0) for seed in (0, 1) for at in range(20, 26)
+    ]
+    assert [carry_out(world).problems for world in worlds] == [()] * 12
+
+
 @pytest.mark.parametrize("kind", BAD_MINUTES)
 def test_five_bad_minutes_of_the_disk_end_no_owner(kind: str) -> None:
     """Their releases wait, and are given up and repeated; the heartbeats beside them are answered."""

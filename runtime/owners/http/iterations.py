@@ -48,6 +48,8 @@ class Iterations:
         may_end = turns.may_end(turn)
         if turns.is_next(turn):
             self.iterated(lease)
+            if lease.is_elsewhere:  # it was profiled, and its place is another one, or not known yet
+                return
         if may_end and self._is_over_budget(handle):
             return
         turns.ask(turn)
