@@ -17,6 +17,7 @@ from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import load_scenario
 from runtime.compare import compare
 from runtime.journal.audit import audit
+from runtime.journal.kinds import kind_of
 from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.report.figures import figures
 from tests.fixtures import FIXTURES, ROOT, copied
@@ -31,7 +32,7 @@ def of_folder(name: str, folder: Path) -> dict[str, Any]:
     expected = EXPECTED[name]["compared"]
     compared = known(compare(record), expected) if expected else None
     found = {
-        "facts": dict(sorted(Counter(type(fact).__name__ for fact in facts).items())),
+        "facts": dict(sorted(Counter(map(kind_of, facts)).items())),
         "audit": list(audit(facts).problems),
         "waiting": list(state.waiting),
         "groups": [[group.id, list(group.jobs), list(group.rollout_nodes), group.period_s] for group in state.group_list()],

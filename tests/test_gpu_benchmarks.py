@@ -39,7 +39,7 @@ def test_a_process_that_measures_ends_with_the_minutes_and_keeps_what_it_has_sai
         ("hang", 1 / 60, "the minutes are over"),
         ("fail", 1.0, "its process ended with status 3; see above"),
     ):
-        child = parts.Child(str(script), [word], parts.Budget(minutes))
+        child = parts.Child(str(script), [word], parts.TimeBudget(minutes))
         assert [figures["s"] for figures in child.figures()] == [1.5]
         child.close()
         assert child.problem == problem
@@ -63,7 +63,7 @@ def test_each_part_leaves_its_result_and_ends_no_other(
         "http": ("-c", done, "FIGURES"),
     }
     shares = {"jobs": 0.5, "tests": 0.02, "http": 0.48}  # a busy machine has long ended the other two
-    monkeypatch.setattr(kit, "PARTS", {name: kit.Part(("-c", "raise"), one, shares[name]) for name, one in words.items()})
+    monkeypatch.setattr(kit, "PARTS", {name: kit.KitPart(("-c", "raise"), one, shares[name]) for name, one in words.items()})
     monkeypatch.setattr(sys, "argv", ["gpu_kit.py", "--out", str(tmp_path), "--tiny", "--minutes", "2"])
     monkeypatch.setenv("ROLLMUX_CACHE", "")  # which the kit sets
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -152,7 +152,8 @@ class _MeanBusyTimes:
             uses, limits, does = self._rows(jobs, buckets)
             solved = linprog(costs, A_ub=uses, b_ub=limits, A_eq=does, b_eq=self._work_h, bounds=bounds, method="highs")
             prices = solved.ineqlin.marginals.reshape(-1, self._nodes.size)
-            saves = solved.eqlin.marginals[:, None] + self._use @ prices.T - self._cost
+            worth = sum(np.multiply.outer(self._use[:, k], prices[:, k]) for k in range(self._nodes.size))
+            saves = solved.eqlin.marginals[:, None] + worth - self._cost
             missing = possible & ~columns & (saves > _ZERO)
             if not missing.any():
                 return float(solved.fun)

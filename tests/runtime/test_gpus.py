@@ -110,7 +110,7 @@ def test_an_engine_and_a_rank_say_what_they_keep_with_it(device: Device, tmp_pat
     node = Node("rollout-0", "rollout", "m", (0,), (0,), 4.0, "1 GPU")
     monkeypatch.setattr("runtime.engines.make_engine", lambda *_, **__: Engine(device))
     monkeypatch.setattr("runtime.residency.staging.WeightStage", lambda **_: SimpleNamespace(footprint=Footprint))
-    monkeypatch.setattr("runtime.residency.staging.StageReader", lambda *_: SimpleNamespace(footprint=Footprint, landed=None))
+    monkeypatch.setattr("runtime.residency.staging.StageReader", lambda *_: SimpleNamespace(footprint=Footprint, staged=None))
     rollout = RolloutWorker(spec, 0, 1, node)
     rollout.open(None)
     assert [part()[0].device // MIB for part in (rollout.stay, rollout.offload)] == [4_600, 600]

@@ -106,6 +106,6 @@ def test_what_nobody_foresaw_is_one_line_too(command: Command, monkeypatch: pyte
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("in two\nlines")
 
-    monkeypatch.setattr("rollmux_env.scenario.load_scenario", broken)
+    monkeypatch.setattr("rollmux_env.commands.validate.load_scenario", broken)
     status, out, err = command("validate", QUICKSTART)
     assert (status, out) == (1, "") and err == "rollmux: RuntimeError: in two lines (`rollmux --debug COMMAND ...` prints where)\n"
