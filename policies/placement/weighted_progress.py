@@ -148,23 +148,39 @@ class TimePrice:
         return not np.any(gains(state, candidates(state, job_id), self.urgency) > 0)
 
     def cheapest(self, state: State, table: CandidateTable, rows: Ints) -> int | None:
-        """Return the first row with the lowest price, or None if the job waits.
+        """Return the first row with the lowest price, up to 1e-9 of what its gain is worth, or None if the job waits.
 
         Args:
             state: State of the cluster.
             table: Candidates of the job.
             rows: Feasible rows from which to choose, ascending.
         """
-        gain = gains(state, table, self.urgency)[rows]
-        if not np.any(gain > 0):
-            return None
-        return int(rows[np.argmin(table.usd_per_hour[rows] - self.usd * gain)])
+        best = _first_best(gains(state, table, self.urgency)[rows], self.usd, table.usd_per_hour[rows])
+        return None if best is None else int(rows[best])
 
 
 def largest(gains: Floats) -> int | None:
     """Return the first row with the largest gain, up to a relative difference of 1e-9, or None if none is above 0."""
-    best, best_row = 0.0, None
-    for row, gain in enumerate(gains.tolist()):
-        if gain > best * (1 + _LARGER):
-            best, best_row = gain, row
+    return _first_best(gains)
+
+
+def _first_best(gains: Floats, usd: float = 1.0, usd_per_hour: Floats | None = None) -> int | None:
+    """Return the row that is worth most, or None if no gain is above 0.
+
+    A later row replaces an earlier one only if it is worth more by over 1e-9 of what the gain of the earlier one is worth.
+    Otherwise rounding would decide between equal gains.
+
+    Args:
+        gains: What V gains with each candidate, -inf for infeasible ones, shape (R,).
+        usd: Dollars per unit of V and hour.
+        usd_per_hour: Marginal cost of each candidate, $/h, shape (R,), or None if nodes cost nothing.
+    """
+    if not np.any(gains > 0):
+        return None
+    worth_usd = usd * gains
+    saved_usd = worth_usd if usd_per_hour is None else worth_usd - usd_per_hour
+    needed_usd, best_row = -math.inf, None
+    for row, (saved, worth) in enumerate(zip(saved_usd.tolist(), worth_usd.tolist(), strict=True)):
+        if saved > needed_usd:
+            needed_usd, best_row = saved + _LARGER * abs(worth), row
     return best_row

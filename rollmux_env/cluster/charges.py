@@ -6,7 +6,7 @@ pause ends. So the shares of all jobs always add up to what is provisioned, and 
 
 from __future__ import annotations
 
-from math import inf, log, nan
+from math import expm1, inf, log, nan
 from typing import NamedTuple
 
 from rollmux_env.keys.job import Job
@@ -112,7 +112,8 @@ class Charges:
 
     def _weighed_s(self, seconds: float) -> float:
         """Return the integral of a weight that is 1 now and was half a half-life ago, over the last seconds."""
-        return float((1 - 0.5 ** (seconds / self._half_life_s)) * self._half_life_s / log(2))
+        # 1 - 0.5 ** x would lose its digits where the half-life is long.
+        return -expm1(-(seconds / self._half_life_s) * log(2)) * self._half_life_s / log(2)
 
     def running(self, user: str) -> tuple[int, ...]:
         """Return the rows of a user's running jobs."""

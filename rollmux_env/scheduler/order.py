@@ -148,7 +148,7 @@ class QueueRules:
         name: Name of the order.
         backfill: Whether a job that gets no place is passed over.
         park: Whether running jobs may be parked for waiting ones.
-        half_life_h: Time after which the usage of a user counts half, hours.
+        half_life_h: Time after which the usage of a user counts half, hours, at most 1e9.
         starve_h: Time that a job waits, in hours, after which no job behind it is served before it.
         factor: Number of times by which the key of a running job exceeds that of a waiting one of its priority for which it is
             parked.
@@ -175,6 +175,8 @@ class QueueRules:
                 raise InputError(f"{name}: must be a number, not {value!r}")
             if value < least or value == 0 or (name != "starve_h" and not isfinite(value)):
                 raise InputError(f"{name}: must be {'above 0' if not least else 'at least 1'}, not {value:g}")
+        if self.half_life_h > 1e9:
+            raise InputError(f"half_life_h: must be at most 1e9, not {self.half_life_h:g}")
 
     @cached_property
     def _is_users(self) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.placement import weighted_progress
 from policies.placement.baselines import Solo
 from policies.placement.weighted_progress import TimePrice, Urgency, gains, largest, pace
 from rollmux_env.bench.streams import workload
@@ -72,6 +75,20 @@ def test_departures_teach_how_long_jobs_are() -> None:
 def test_of_gains_that_are_equal_but_for_rounding_the_first_counts() -> None:
     assert largest(np.array([-1.0, 0.0, -np.inf])) is None
     assert largest(np.array([1.0, 1.0 + 1e-10, 1.0 + 1e-8, 1.0 + 1.05e-8])) == 2
+
+
+def test_of_prices_that_are_equal_but_for_rounding_the_first_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def cheapest(usd: float, gain: list[float], usd_per_hour: list[float]) -> int | None:
+        monkeypatch.setattr(weighted_progress, "gains", lambda *_: np.array(gain))
+        table = SimpleNamespace(usd_per_hour=np.array(usd_per_hour))
+        return TimePrice(usd, 0.5).cheapest(None, table, np.arange(len(gain)))  # type: ignore[arg-type]
+
+    assert cheapest(1e9, [1.0, 1.0 + 1e-15], [2.0, 2.0]) == 0
+    assert cheapest(1e9, [1.0, 1.0 + 1e-8], [2.0, 2.0]) == 1
+    assert cheapest(1e12, [1.0, 1.0], [40.0, 2.0]) == 0  # as `fleet`, which never looks at dollars
+    assert cheapest(1.0, [1.0, 1.0], [40.0, 2.0]) == 1
+    assert cheapest(1.0, [1.0, -1.0], [40.0, 2.0]) == 1
+    assert cheapest(1.0, [0.0, -1.0], [40.0, 2.0]) is None
 
 
 def test_invalid_options_are_refused() -> None:

@@ -9,7 +9,8 @@ import pytest
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from policies.registry import make_runnable
-from rollmux_env.cluster.events import Admitted, Moved, Placement, Requeued, Resized
+from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.events import Admitted, Departed, Moved, Placement, Requeued, Resized
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Pool
@@ -195,6 +196,17 @@ def test_what_the_policy_sees_is_the_cluster_without_the_groups_of_drained_nodes
     pool = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)  # without a limit
     unlimited = State(state.cluster.model_copy(update={"rollout": pool, "training": pool}))
     assert without(unlimited, {0}).limits.pools["nodes_max"][0] >= 2**31
+
+
+def test_hidden_jobs_teach_nothing_about_the_length_of_jobs() -> None:
+    driver = driven(3)
+    for name in "abc":
+        driver.submit(alone(name))
+    state = driver.scheduler.state.copy()
+    apply(state, Departed(state.now_s, "b"))
+    twin = without(state, {0, 2})
+    assert [*twin.stays.lengths_h] == ["b"] and twin.stays.lengths_h == state.stays.lengths_h
+    assert twin.stays.lengths_of_class_h == state.stays.lengths_of_class_h
 
 
 def test_a_job_is_requeued_before_its_like_and_behind_those_of_a_higher_priority() -> None:

@@ -268,6 +268,11 @@ def test_usage_halves_and_adds_up() -> None:
     charges.hold(0, day_s, Share(0.0, 0.0))
     assert charges.usage_h("ann", 2 * day_s) == pytest.approx(once / 2)
     assert charges.usage_h("bob", day_s) == 0
+    charges = Charges(1e9 * 3600.0)
+    charges.add(0, scenario.jobs[0], None)
+    charges.admit(0, 0.0)
+    charges.hold(0, 0.0, Share(2.0, 10.0))
+    assert charges.usage_h("ann", 36.0) == pytest.approx(0.02, rel=1e-10)
     state = observed_state("solo,order=fair,half_life_h=6", scenario.cluster)
     apply(state, Arrived(0.0, scenario.jobs[0]))
     apply(state, Admitted(0.0, "a", isolated(scenario.jobs[0])))
@@ -306,6 +311,7 @@ def test_reasons_say_by_which_key_a_job_waits() -> None:
         ("solo,order=area,park=1", "park: must be true or false, not 1"),
         ("solo,order=area,factor=0.5", "factor: must be at least 1, not 0.5"),
         ("solo,order=fair,half_life_h=0", "half_life_h: must be above 0, not 0"),
+        ("solo,order=fair,half_life_h=2e9", "half_life_h: must be at most 1e9, not 2e+09"),
         ("solo,order=json:JSONDecoder", "order: json:JSONDecoder has no method `keys`"),
         ("solo,order=no_such_module:Order", "there is no module 'no_such_module'"),
         ("optimal,order=area", "the yardstick has no option 'order'"),
