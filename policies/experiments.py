@@ -180,6 +180,8 @@ def sweep(
             raise InputError(f"--sweep {key}: is an option of --set too; give it once")
         if key == "fleet" and more.get("fleet") is not None:
             raise InputError("--sweep fleet: is given by --fleet too; give it once")
+        if key.endswith(".max_nodes") and ("fleet" in keys or more.get("fleet") is not None):
+            raise InputError(f"--sweep {key}: is what a fleet says; give one of them")
     points = []
     for combination in product(*keys.values()):
         swept = dict(zip(keys, combination, strict=True))

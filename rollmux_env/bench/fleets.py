@@ -31,7 +31,7 @@ def with_fleet(scenario: Scenario, fleet: str) -> Scenario:
     if equals and key == "load":
         nodes = nodes_at_load(scenario, _load(label, number))
     else:
-        if not re.fullmatch(r"\d+(\+\d+)*", fleet):
+        if not re.fullmatch(r"[0-9]+(\+[0-9]+)*", fleet):
             raise InputError(f"{label}: {_FORM}")
         counts = [int(count) for count in fleet.split("+")]
         if len(counts) != len(pools):
@@ -67,7 +67,7 @@ def nodes_at_load(scenario: Scenario, load: float) -> dict[str, int]:
         load: Load, above 0.
 
     Raises:
-        InputError: If all jobs arrive at once.
+        InputError: If all jobs arrive at once, or the load is so small that the nodes have no number.
     """
     arrivals_s = [job.arrival_s for job in scenario.jobs]
     span_s = max(arrivals_s) - min(arrivals_s)
@@ -77,6 +77,8 @@ def nodes_at_load(scenario: Scenario, load: float) -> dict[str, int]:
     nodes = {}
     for name in scenario.cluster.pools:
         mean = sum(counts[name] * seconds for counts, seconds in asked) / span_s
+        if not isfinite(mean / load):
+            raise InputError(f"--fleet load={load:g}: is too small")
         nodes[name] = max(1, round(mean / load), *(counts[name] for counts, _ in asked))
     return nodes
 

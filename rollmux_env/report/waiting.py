@@ -60,7 +60,7 @@ def fleet_notes(rows: Sequence[ComparisonRow], baseline: str, seeds: int) -> lis
         "rho: stretch over that of an even share of the fleet, the worst job's",
         *(["Jain: of the users' stretches, 1 is even"] if "Jain" in fleet_columns(rows) else []),
         f"busy: nodes held by groups, {busy}{interval_note(seeds)}",
-        *([f"no policy has a mean completion below {_least(bounds)}"] if bounds else []),
+        *([f"no policy has a mean completion below {_least(bounds)} on separate pools"] if len(bounds) == len(rows) else []),
     ]
 
 

@@ -20,7 +20,7 @@ from rollmux_env.cluster.state import HALF_LIFE_H, State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.scheduler.asking import shown_to
-from rollmux_env.user_code import brief, guarded, is_users
+from rollmux_env.user_code import apart, brief, guarded, is_users
 from rollmux_env.validation_errors import not_one_of
 
 OPTIONS = ("order", "backfill", "park", "half_life_h", "starve_h", "factor")
@@ -235,7 +235,9 @@ def queue_rules(options: Mapping[str, Any], own: Callable[[str], Order]) -> Queu
     if not isinstance(name, str) or (":" not in name and name not in ORDERS):
         raise InputError(f"order: {not_one_of(str(name), sorted(ORDERS), ', or module:Class of your own')}")
     order = own(name) if ":" in name else ORDERS[name]()
-    if not callable(getattr(order, "keys", None)):
+    with apart("the order"):
+        has_keys = callable(getattr(order, "keys", None))
+    if not has_keys:
         raise InputError(f"order: {name} has no method `keys`")
     return QueueRules(order, name, others.pop("backfill", name == "fcfs"), **others)
 

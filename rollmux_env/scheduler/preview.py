@@ -6,7 +6,7 @@ take their worst case, and depart when their iterations, their stay or their bud
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
@@ -25,6 +25,7 @@ from rollmux_env.scheduler.order import QueueRules, may_be_passed, rules_of, seq
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.quotas import Quotas, held_words
 from rollmux_env.scheduler.reasons import behind, no_place
+from rollmux_env.user_code import is_users
 
 INSTANTS = 500  # default number of instants that are simulated
 _ASKED = 20  # largest number of jobs about which the policy is asked to find the first that waits for nodes, not for a quota
@@ -177,9 +178,11 @@ def reasons(state: State, policy: Policy) -> dict[str, str]:
     words: dict[str, str] = {}
     quotas, head = Quotas(state), ""
     queue = sequence(state, rules)
+    waiting = [*state.waiting]
+    keys = {} if rules is None else dict(zip(waiting, rules.keys(state, waiting), strict=True))
     for job_id in queue:
         if head:
-            why = behind(state, head, _compared(state, rules, head, job_id))
+            why = behind(state, head, "" if rules is None else _compared(state, rules, keys, head, job_id))
         elif passed := _passed(state, job_id, quotas, policy if len(words) < _ASKED else None, queue):
             why = passed
         else:
@@ -203,12 +206,11 @@ def _passed(state: State, job_id: str, quotas: Quotas, policy: Policy | None, qu
     return f"{held_words(state, job.user)}, and its place would take it above"
 
 
-def _compared(state: State, rules: QueueRules | None, head: str, job_id: str) -> str:
+def _compared(state: State, rules: QueueRules, keys: Mapping[str, float], head: str, job_id: str) -> str:
     """Return by which keys a job is behind another one of its priority, or an empty text if it came later."""
-    if rules is None or state.job(head).priority != state.job(job_id).priority:
+    first, own = keys[head], keys[job_id]
+    if own == first or state.job(head).priority != state.job(job_id).priority:
         return ""
-    first, own = rules.keys(state, [head, job_id])
-    if own == first:
-        return ""
-    scale, unit = getattr(rules.order, "scale", 1.0), getattr(rules.order, "unit", "")
+    order = None if is_users(rules.order) else rules.order
+    scale, unit = getattr(order, "scale", 1.0), getattr(order, "unit", "")
     return f" by {rules.name} ({own / scale:.4g}{unit and f' {unit}'} against {first / scale:.4g})"

@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,8 @@ def model_directory(model: ModelSpec, seed: int, folder: Path = Path()) -> Path:
     """
     if model.name != TINY:
         return local_directory(located(folder, model.name))
-    recipe = json.dumps([_FORMAT, model.hidden_size, model.layers, seed])
+    library = version("transformers").partition(".")[0]  # an older one cannot read a newer one's tokenizer
+    recipe = json.dumps([_FORMAT, model.hidden_size, model.layers, seed, library])
     name = f"tiny-{model.hidden_size}x{model.layers}-seed{seed}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}"
     target = cache_folder("models") / name
     if not target.is_dir():

@@ -39,6 +39,8 @@ def test_a_file_gets_a_fleet_as_a_workload_does(command: Command, tmp_path: Path
     status, out, _ = command("bench", "quickstart", "--fleet", "3+3", "-p", "solo", "-p", "rollmux", "--out", str(tmp_path))
     assert status == 0 and out.startswith("quickstart, 3 + 3 nodes: 6 jobs")
     assert {"completion_cdf.png", "queue_over_time.png"} <= {path.name for path in tmp_path.iterdir()}
+    _, shared, _ = command("bench", "quickstart", "--fleet", "3+3", "-p", "solo", "-p", "colocated")
+    assert "mean completion below" not in shared  # the bound is of jobs on separate pools
     _, latex, _ = command("bench", "quickstart", "--fleet", "load=2", "--format", "latex")
     assert latex.count(r"\begin{tabular}") == 2 and "completion h &" in latex
 
@@ -52,6 +54,9 @@ def test_a_file_gets_a_fleet_as_a_workload_does(command: Command, tmp_path: Path
             ("mixed", "--set", "jobs=3", "--sweep", "fleet=2+2,many"),
             "--fleet many: is neither numbers of nodes, as in 12+10, nor load=NUMBER",
         ),
+        (("mixed", "--fleet", "8+8", "--sweep", "rollout.max_nodes=2,9"), "--sweep rollout.max_nodes: is what a fleet says"),
+        (("mixed", "--set", "jobs=3", "--fleet", "load=1e-308"), "--fleet load=1e-308: is too small"),
+        (("mixed", "--fleet", "\u0663+\u0663"), "is neither numbers of nodes"),
         (("--suite", "fleet", "--fleet", "8+8"), "a suite has its own"),
         (("--suite", "fleet", "--set", "jobs=3"), "--set jobs: the suite fleet has its own options, and takes csv=FILE alone"),
     ],

@@ -303,6 +303,15 @@ def test_reasons_say_by_which_key_a_job_waits() -> None:
     assert decisions[1].reason.startswith("waits behind short by area (4 node-hours against 1), which needs")
 
 
+def test_reasons_compare_the_keys_of_the_whole_queue_in_a_users_own_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = "return [float(3 * len(job_ids) - 2 * k) for k in range(len(job_ids))]"
+    (tmp_path / "ranks.py").write_text(f"class Ranks:\n    scale = 0\n\n    def keys(self, state, job_ids):\n        {keys}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    jobs = tuple({"id": name, "iterations": 36, "arrival_s": at} for at, name in enumerate("abcd"))
+    decisions = admit_all(parse_scenario(small(*jobs)), make_runnable("solo,order=ranks:Ranks")).decisions
+    assert "waits behind d by ranks:Ranks (9 against 5)" in decisions[1].reason
+
+
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
