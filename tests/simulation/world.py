@@ -317,7 +317,7 @@ class Scene:
                 rollmux_client._until_answered(lambda: service.ask(method, path, body))
             except Refused as error:
                 self.world.note(f"{method} {path}: {error}")
-                if "is stopping" in str(error) or "nodes: " in str(error):  # that it names are not to be had now
+                if any(words in str(error) for words in ("is stopping", "nodes: ", "cannot be written")):  # not for good
                     self.operator(method, path, body, 1.0)
             process.kill()
             if then:
