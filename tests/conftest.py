@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import rollmux
 from tests import skips
@@ -44,7 +44,9 @@ LONGEST = (  # files that take longest begin first, so that no process waits at 
     "policies/test_quantile.py",
 )
 
-settings.register_profile("rollmux", deadline=None)  # no test depends on how busy the machine is
+settings.register_profile(  # no test depends on how busy the machine is
+    "rollmux", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("rollmux")
 
 
