@@ -128,7 +128,8 @@ def test_invariants_of_completion_work_slos_and_cost(scenario: dict[str, Any], s
     for job, result in zip(run.scenario.jobs, found.jobs, strict=True):
         if job.iterations is not None:
             assert result.iterations == pytest.approx(job.iterations), "I2"
-        assert 1 - 1e-6 <= result.slowdown <= result.slo * (1 + 1e-6), "I4"
+        faster = bool(job.training.by_nodes)  # in a group with more training nodes it may run faster than alone
+        assert (faster or result.slowdown >= 1 - 1e-6) and result.slowdown <= result.slo * (1 + 1e-6), "I4"
     assert sum(job.usd or 0 for job in found.jobs) == pytest.approx(found.metrics.cost_usd), "I7"
 
 
