@@ -130,7 +130,7 @@ def completion_figure(
             heights, spread = zip(*map(_height, means), strict=True)
             axis.errorbar(places, heights, spread, fmt=f"{style.line}o", color=style.colour, capsize=2, label=policy)
         if len(bounds) == len(values):
-            axis.plot(places, [bound.mean for bound in bounds], ":", color="black", label="bound of every policy")
+            axis.plot(places, [bound.mean for bound in bounds], ":", color="black", label="bound on separate pools")
         axis.set_xticks([*places], [*values])
         shown = [mean.mean for mean in (*bounds, *(mean for means in lines.values() for mean in means)) if mean is not None]
         axis.set_ylim(0.85 * min(shown), 1.2 * max(shown))  # the interval of a few seeds may reach below 0
