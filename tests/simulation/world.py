@@ -318,7 +318,9 @@ class Scene:
             except Refused as error:
                 self.world.note(f"{method} {path}: {error}")
                 if any(words in str(error) for words in ("is stopping", "nodes: ", "cannot be written")):  # not for good
-                    self.operator(method, path, body, 1.0)
+                    process.kill()
+                    self.operator(method, path, body, 1.0, then)
+                    return
             process.kill()
             if then:
                 self.operator(*then)
