@@ -17,7 +17,7 @@ import numpy as np
 
 from rollmux_env import portable
 from rollmux_env.cluster.candidates import CandidateTable, candidates
-from rollmux_env.cluster.remaining import LEAST_S, learned_h, left_s
+from rollmux_env.cluster.remaining import LEAST_S, learned_h, left_s, weights
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
@@ -50,8 +50,7 @@ class Urgency:
 
     def __call__(self, state: State, rows: Ints) -> Floats:
         """Return the urgency of running or waiting jobs by row of the job table, shape (n,)."""
-        models = state.tables.models
-        weight = np.fromiter((models[row].weight for row in rows.tolist()), float, rows.size)
+        weight = weights(state, rows)
         return weight * portable.power(3600 / self._left_s(state, rows), self.alpha) if self.alpha else weight
 
     def _left_s(self, state: State, rows: Ints) -> Floats:
@@ -171,7 +170,7 @@ def _first_best(gains: Floats, usd: float = 1.0, usd_per_hour: Floats | None = N
     Otherwise rounding would decide between equal gains.
 
     Args:
-        gains: What V gains with each candidate, -inf for infeasible ones, shape (R,).
+        gains: Gain of V with each candidate, -inf for infeasible ones, shape (R,).
         usd: Dollars per unit of V and hour.
         usd_per_hour: Marginal cost of each candidate, $/h, shape (R,), or None if nodes cost nothing.
     """

@@ -1,4 +1,4 @@
-"""The work that jobs have done and have left, in seconds of T_solo, and the value of learning that from departures."""
+"""The weights of jobs, the work done and left in seconds of T_solo, and what departures teach about that."""
 
 from __future__ import annotations
 
@@ -30,6 +30,12 @@ def iterations_done(state: State, rows: Ints) -> Floats:
 def done_s(state: State, rows: Ints) -> Floats:
     """Return the work that jobs have done, shape (n,)."""
     return np.asarray(iterations_done(state, rows) * state.tables.job_records["solo_s"][rows])
+
+
+def weights(state: State, rows: Ints) -> Floats:
+    """Return the weight of each job, shape (n,)."""
+    models = state.tables.models
+    return np.fromiter((models[row].weight for row in rows.tolist()), float, rows.size)
 
 
 def left_s(state: State, rows: Ints) -> Floats:

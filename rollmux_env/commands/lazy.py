@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -58,13 +58,11 @@ def _group_of(modules: Modules) -> type[TyperGroup]:
 class _Imported(Mapping[str, Any]):
     """Commands by name, imported when they are looked up."""
 
-    settings: ClassVar[Mapping[str, Any]] = {"rich_markup_mode": "rich", "callback": lambda: None}
-
     def __init__(self, modules: Modules, listed: Mapping[str, Any]) -> None:
         self._modules, self._listed = modules, listed
 
     def __getitem__(self, name: str) -> Any:
-        module, around = import_module(self._modules[name]), typer.Typer(**self.settings)
+        module, around = import_module(self._modules[name]), typer.Typer(rich_markup_mode="rich", callback=_nothing)
         if hasattr(module, "app"):
             around.add_typer(module.app, name=name)
         else:

@@ -136,7 +136,7 @@ class Dying:
     Attributes:
         times: Times of the failures.
         log: Failures so far.
-        again: By id, the replayed jobs that died and have no new placement yet, with their progress.
+        again: Replayed jobs that died and have no new placement yet, by id, with their progress.
         back_s: Time at which the scheduler restarts in seconds, or infinity while it runs.
         away: Jobs that died and arrive again only later, at a time that the script of failures gives.
     """

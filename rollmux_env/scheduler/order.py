@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from rollmux_env.cluster.estimates import as_estimated
-from rollmux_env.cluster.remaining import done_s, learned_h, left_s
+from rollmux_env.cluster.remaining import done_s, learned_h, left_s, weights
 from rollmux_env.cluster.state import HALF_LIFE_H, State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.tables import Floats, Ints
@@ -124,12 +124,6 @@ ORDERS: dict[str, Callable[[], Order]] = {
 def rows_of(state: State, job_ids: Sequence[str]) -> Ints:
     """Return the rows of jobs in the job table, shape (n,)."""
     return np.fromiter(map(state.tables.job_rows.__getitem__, job_ids), np.int64, len(job_ids))
-
-
-def weights(state: State, rows: Ints) -> Floats:
-    """Return the weight of each job, shape (n,)."""
-    models = state.tables.models
-    return np.fromiter((models[row].weight for row in rows.tolist()), float, rows.size)
 
 
 def _nodes(state: State, rows: Ints) -> Floats:

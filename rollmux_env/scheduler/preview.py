@@ -21,7 +21,7 @@ from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.order import QueueRules, may_be_passed, rules_of, sequence
+from rollmux_env.scheduler.order import QueueRules, may_be_passed, ranked, rules_of
 from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.quotas import Quotas, held_words
 from rollmux_env.scheduler.reasons import behind, no_place
@@ -177,9 +177,7 @@ def reasons(state: State, policy: Policy) -> dict[str, str]:
     rules = rules_of(policy)
     words: dict[str, str] = {}
     quotas, head = Quotas(state), ""
-    queue = sequence(state, rules)
-    waiting = [*state.waiting]
-    keys = {} if rules is None else dict(zip(waiting, rules.keys(state, waiting), strict=True))
+    queue, keys = ranked(state, rules)
     for job_id in queue:
         if head:
             why = behind(state, head, "" if rules is None else _compared(state, rules, keys, head, job_id))
