@@ -91,7 +91,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     """
     state = initial_state(scenario.cluster, policy)
     scheduler = Scheduler(state, policy)
-    why = scheduler.planner.why = {}
+    why = scheduler.server.why = {}
     decisions: dict[str, Decision] = {}
     for job in in_order_of_arrival(scenario):
         before = state.nodes.copy()

@@ -48,7 +48,7 @@ from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Grant, StartJob, Vacate, YieldPlace
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.planner import INSTANT_S
+from rollmux_env.scheduler.ticks import INSTANT_S
 from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
@@ -131,7 +131,7 @@ class _Replay:
     ) -> None:
         self.run = Run(scenario, initial_state(scenario.cluster, policy, observed=True), solo_s={})
         self.scheduler = Scheduler(self.run.state, policy, dispatch)
-        self.run.decision_s = self.scheduler.planner.decision_s
+        self.run.decision_s = self.scheduler.server.decision_s
         self.scenario_jobs = {job.id: job for job in scenario.jobs}
         shown = tuple(job.model_copy(update={"drift": ()}) for job in scenario.jobs)
         self.arrivals = Arrivals(scenario.model_copy(update={"jobs": shown}))

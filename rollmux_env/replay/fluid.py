@@ -30,7 +30,7 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
     run = Run(scenario, initial_state(scenario.cluster, policy))
     state = run.state
     scheduler = Scheduler(state, policy)
-    run.decision_s = scheduler.planner.decision_s
+    run.decision_s = scheduler.server.decision_s
     arrivals = Arrivals(scenario)
     while state.departed < len(scenario.jobs):
         now_s = min(arrivals.next_s, state.next_change_s(), scheduler.planner.next_s)

@@ -30,7 +30,7 @@ from rollmux_env.replay.run import Arrivals, Run, initial_state, placements, wai
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Vacate
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.planner import INSTANT_S
+from rollmux_env.scheduler.ticks import INSTANT_S
 
 _LEAST = 1e-9  # relative remainder below which all iterations are done
 
@@ -120,7 +120,7 @@ def replay_lent(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         raise InputError("cluster.one_device: does not go with lend=true: rollouts run on the training nodes anyway")
     run = Run(scenario, initial_state(scenario.cluster, policy, observed=True))
     state, scheduler, arrivals = run.state, Scheduler(run.state, policy), Arrivals(scenario)
-    run.decision_s = scheduler.planner.decision_s
+    run.decision_s = scheduler.server.decision_s
     running: dict[str, _Running] = {}
     shares: dict[tuple[Borrower, ...], float] = {}
     while state.departed < len(scenario.jobs):

@@ -21,7 +21,7 @@ from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.packing import packed_beside_idle
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.planner import INSTANT_S
+from rollmux_env.scheduler.ticks import INSTANT_S
 
 STRATEGIES = ("direct_packing", "rollout_scaling", "isolated")
 

@@ -16,8 +16,8 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.order import half_life_h
-from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.quotas import Quotas, held_words
+from rollmux_env.scheduler.ticks import INSTANT_S
 
 
 class PhaseRun(NamedTuple):

@@ -12,7 +12,7 @@ from rollmux_env.replay.run import Run
 from rollmux_env.replay.running_phases import RunningPhases
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.planner import INSTANT_S
+from rollmux_env.scheduler.ticks import INSTANT_S
 from rollmux_env.scheduler.view import PhaseName
 
 

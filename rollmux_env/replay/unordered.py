@@ -20,8 +20,8 @@ from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.run import Arrivals, Run, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.seats import seating_of
+from rollmux_env.scheduler.ticks import INSTANT_S
 
 Node = tuple[int, str, int]  # group, pool, number
 _LEAST_S = 1e-9  # remaining seconds below which a phase is over
@@ -74,7 +74,7 @@ def replay_unordered(scenario: Scenario, policy: Policy, check: bool = False) ->
             raise InputError(f"job {job.id}: staleness: does not go with --policy naive, where phases have no order")
     run = Run(scenario, State(scenario.cluster, observed=True))
     state, scheduler, arrivals = run.state, Scheduler(run.state, policy), Arrivals(scenario)
-    run.decision_s = scheduler.planner.decision_s
+    run.decision_s = scheduler.server.decision_s
     cycles: list[_Cycle] = []
     logged = 0
     while state.departed < len(scenario.jobs):

@@ -18,7 +18,7 @@ from rollmux_env.keys.job import Job
 from rollmux_env.replay.metrics import Outcome, StayTimes, job_results, measure
 from rollmux_env.replay.run import Arrivals
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.planner import INSTANT_S
+from rollmux_env.scheduler.ticks import INSTANT_S
 
 
 class ActiveJobs(Protocol):

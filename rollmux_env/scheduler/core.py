@@ -40,11 +40,13 @@ from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.jobs import JobFacts
 from rollmux_env.scheduler.members import Members
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
-from rollmux_env.scheduler.planner import INSTANT_S, JobChanges, Planner, Restrictions
+from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
 from rollmux_env.scheduler.relocation import other_places
 from rollmux_env.scheduler.review import Review
 from rollmux_env.scheduler.seats import Seat
+from rollmux_env.scheduler.serving import QueueServer
 from rollmux_env.scheduler.settling import Settling
+from rollmux_env.scheduler.ticks import INSTANT_S
 from rollmux_env.scheduler.view import DispatchPolicy
 
 Entry = Event | Assigned | Returned
@@ -76,7 +78,8 @@ class Scheduler:
     Attributes:
         state: State of the cluster.
         nodes: Nodes by name, or None.
-        planner: Caller of the placement policy.
+        planner: Owner of the state, which checks and applies the policy's plans.
+        server: Server of the queue.
         restrictions: Restrictions of the jobs' places.
         guests: Jobs that are profiled.
         review: Observer of the jobs' speed, or None without `make_policy`.
@@ -98,13 +101,14 @@ class Scheduler:
         self.nodes = nodes
         self.restrictions = Restrictions()
         self.planner = Planner(state, policy, self.restrictions, nodes, parks_later=dispatch is not None)
+        self.server = QueueServer(self.planner)
         self.review = None if make_policy is None else Review(make_policy)
         self.guests = Guests()
         self.settling: Settling | None = None
         seats: dict[str, Seat] = {}
         if nodes is not None:
             self.settling = Settling(nodes, self.planner, self.restrictions, self.guests, seats)
-            self.planner.settle = self.settling.settle
+            self.server.settle = self.settling.settle
         self.members = Members(state, dispatch, self.settling, seats)
         self.jobs = JobFacts(self.planner, self.members, self.guests, self.settling, self.restrictions, self.review)
         self._has_phases = dispatch is not None
@@ -225,7 +229,7 @@ class Scheduler:
         if self.review is not None:
             yield from self._review(self.review, asks)
         # 5. Serve the queue and place the jobs that arrive.
-        planner.admit(now_s, changes.arriving, asks)
+        self.server.admit(now_s, changes.arriving, asks)
         if settling is not None:
             settling.settle()
         if not self._has_phases:

@@ -8,10 +8,11 @@ from rollmux_env.scheduler.commands import Command, Evict
 from rollmux_env.scheduler.facts import PhaseOfShape, Queued
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.members import Members
-from rollmux_env.scheduler.planner import INSTANT_S, JobChanges, Planner, Restrictions
+from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
 from rollmux_env.scheduler.review import Review, job_keeping, job_starting
 from rollmux_env.scheduler.seats import nodes_of
 from rollmux_env.scheduler.settling import Settling
+from rollmux_env.scheduler.ticks import INSTANT_S
 from rollmux_env.scheduler.view import HoldName
 
 

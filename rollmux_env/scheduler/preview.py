@@ -22,9 +22,9 @@ from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.order import QueueRules, may_be_passed, ranked, rules_of
-from rollmux_env.scheduler.planner import INSTANT_S
 from rollmux_env.scheduler.quotas import Quotas, held_words
 from rollmux_env.scheduler.reasons import behind, no_place
+from rollmux_env.scheduler.ticks import INSTANT_S
 from rollmux_env.user_code import is_users
 
 INSTANTS = 500  # default number of instants that are simulated
@@ -144,10 +144,8 @@ def _own(policy: Policy) -> Policy:
 def _expected(state: State, scheduler: Scheduler, instants: int, stuck: Collection[str]) -> dict[str, float]:
     """Return the time at which waiting jobs get a place, as far as known, by simulating the state."""
     expected: dict[str, float] = {}
-    planner, ticks = scheduler.planner, scheduler.planner.ticks
-    planner.find_park_s()
-    if state.arrived:
-        ticks.after(state.now_s, state.job(state.tables.job_id(0)).arrival_s, state.tables.order.size > 0)
+    planner = scheduler.planner
+    planner.find_next_s(state.now_s)
     for _ in range(instants):
         now_s = max(min(state.next_change_s(), planner.next_s), state.now_s)
         if not state.waiting or now_s == inf or any(one in stuck for one in _leaving(state, now_s + INSTANT_S)):

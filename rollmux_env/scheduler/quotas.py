@@ -7,7 +7,7 @@ the remaining members, which may raise them above their quota. They get no other
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 
 import numpy as np
@@ -45,6 +45,12 @@ def _quota(state: State, user: str) -> Share:
     return Share(inf if nodes is None else nodes, inf if usd is None else usd)
 
 
+def exceeded(before: State, after: State, users: Iterable[str]) -> set[str]:
+    """Return the users who hold more than their quota in a state, and more than in the state before it."""
+    shares = {user: (before.charges.user_share(user), after.charges.user_share(user)) for user in users}
+    return {user for user, (old, new) in shares.items() if _breaks(before, user, old, new)}
+
+
 class Quotas:
     """Checks of plans and of waiting jobs against quotas. An object is valid while the state does not change."""
 
@@ -72,12 +78,10 @@ class Quotas:
         if not named:
             return set()
         if len(plan) == 1 and isinstance(plan[0], Place) and (share := self._placed(jobs[0], plan[0].placement)) is not None:
-            after = {jobs[0].user: share}
-        else:
-            twin = state.copy()
-            carry_out(twin, plan, policy.keeps_slo, len(twin.waiting), queue)
-            after = {user: twin.charges.user_share(user) for user in named}
-        return {user for user, share in after.items() if _is_more(share, self._user_share(user)) and is_above(state, user, share)}
+            return {jobs[0].user} if _breaks(state, jobs[0].user, self._user_share(jobs[0].user), share) else set()
+        twin = state.copy()
+        carry_out(twin, plan, policy.keeps_slo, len(twin.waiting), queue)
+        return exceeded(state, twin, named)
 
     def _placed(self, job: Job, placement: Placement) -> Share | None:
         """Return the share of a job's user with the job in a place, or None if there is no such place."""
@@ -157,6 +161,11 @@ class Quotas:
         fits = share.nodes + more * nodes <= most.nodes * (1 + TOLERANCE)
         fits &= share.usd_per_hour + more * usd <= most.usd_per_hour * (1 + TOLERANCE)
         return bool((room & (fits | (more <= TOLERANCE))).any())
+
+
+def _breaks(state: State, user: str, before: Share, after: Share) -> bool:
+    """Return whether a user's share grows beyond the quota."""
+    return _is_more(after, before) and is_above(state, user, after)
 
 
 def _is_more(share: Share, than: Share) -> bool:

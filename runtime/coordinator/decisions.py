@@ -76,7 +76,7 @@ class Decisions:
         self.residents = Residents(handles, plan.cluster, plan.leave)
         self.errands = asyncio.Queue[Errand]()
         self._why: dict[str, str] = {}
-        scheduler.planner.why = self._why
+        scheduler.server.why = self._why
 
     def announce(self, entry: Entry) -> None:
         """Log an entry of the scheduler, and give a job its new profile."""

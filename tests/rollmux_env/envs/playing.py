@@ -19,7 +19,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.envs.base import BaseVectorEnv, Observation
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.types import ADMIT
-from rollmux_env.scheduler.planner import INSTANT_S
+from rollmux_env.scheduler.ticks import INSTANT_S
 
 Agent = Callable[[PlacementVectorEnv], int]
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from policies.dispatch import make_dispatch
 from policies.placement.baselines import Solo
 from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Parked, Resumed, isolated
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Parked, Placement, Resumed, isolated
 from rollmux_env.cluster.plan import Park, Place, Plan, carry_out, may_park
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.cluster.state import State
@@ -20,6 +20,7 @@ from rollmux_env.replay.failures import Death, Failures
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import outcome
 from rollmux_env.scenario import parse_scenario
+from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
 from rollmux_env.scheduler.preview import waiting
 from tests.oracle.draw import examples
 from tests.rollmux_env.scheduler.test_order import fleets, make, options, small
@@ -120,6 +121,26 @@ def test_a_job_that_dies_before_it_is_parked_leaves_its_place_all_the_same() -> 
     run = replay_events(scenario, make(PARKS), ROUND_ROBIN, 0, Watch(check=True), failures=failures)
     assert not any(isinstance(event, Parked) for event in run.log)
     assert next(event.at_s for event in run.log if isinstance(event, Admitted) and event.job_id == "short") == 3640.0
+
+
+def test_a_reserved_place_is_not_given_beyond_a_quota() -> None:
+    """While the parked job leaves its nodes, a departure leaves more of a group to the user for whom they are reserved."""
+    jobs: list[dict[str, Any]] = [LONG, *({"id": name, "iterations": 99} for name in ("own", "other", "more"))]
+    for ann in (1, 3):
+        jobs[ann]["user"] = "ann"
+    scenario = parse_scenario(small(*jobs, nodes=2, max_group_size=2, quotas={"ann": {"nodes": 3}}))
+    state = State(scenario.cluster)
+    planner = Planner(state, Solo(), Restrictions(), None, parks_later=True)
+    for job in scenario.jobs:
+        planner.note(Arrived(0.0, job))
+    for job_id in ("long", "own"):
+        planner.note(Admitted(0.0, job_id, isolated(state.job(job_id))))
+    planner.note(Admitted(0.0, "other", Placement(state.group_of("own").id, (0,))))
+    state.now_s = 3600.0
+    assert planner.move((Park("long", "more"), Place("more", isolated(state.job("more")))))
+    planner.leave(3650.0, JobChanges(departed={"other": False}))
+    planner.leave(3700.0, JobChanges(parked=["long"]))
+    assert state.waiting == ["long", "more"]
 
 
 @examples(15)

@@ -1,0 +1,235 @@
+"""Service of the queue: the policy is asked about waiting jobs in order, and running jobs may be parked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+from rollmux_env.cluster.candidates import candidates
+from rollmux_env.cluster.events import Arrived, Requeued, Warm
+from rollmux_env.cluster.link import waits_for_link
+from rollmux_env.cluster.plan import Park, Place, Policy
+from rollmux_env.cluster.state import State
+from rollmux_env.scheduler import facts
+from rollmux_env.scheduler.asking import ask, ask_for_moves
+from rollmux_env.scheduler.confined import confined_plan
+from rollmux_env.scheduler.nodes import POOLS
+from rollmux_env.scheduler.order import may_be_passed, ranked, rows_of
+from rollmux_env.scheduler.parking import parkable_for, without_each
+from rollmux_env.scheduler.planner import Planner
+from rollmux_env.scheduler.quotas import Quotas
+from rollmux_env.scheduler.reasons import alone_because
+from rollmux_env.scheduler.relocation import without
+from rollmux_env.scheduler.room import may_fit
+
+
+class _Pass(NamedTuple):
+    """A pass over the waiting jobs, valid until one gets a placement.
+
+    Attributes:
+        state: State with the decisions so far.
+        queue: Waiting jobs in order.
+        keys: Keys of the waiting jobs, and of the running ones if they may be parked, by id.
+        fits: For each waiting job, whether it may fit at all.
+        quotas: Quotas in the state.
+    """
+
+    state: State
+    queue: list[str]
+    keys: Mapping[str, float]
+    fits: Sequence[bool]
+    quotas: Quotas
+
+
+class QueueServer:
+    """The part of a scheduler that lets jobs arrive and gives waiting jobs their places.
+
+    Args:
+        planner: Owner of the state, which carries out the plans.
+
+    Attributes:
+        decision_s: Seconds that each call of the policy for a waiting job has taken.
+        why: Reasons why jobs that got a new group joined no other one, by id; None if reasons are not recorded.
+        settle: Function that assigns nodes to groups as the state says; the given job gets the nodes of `Planner.own_nodes`.
+    """
+
+    def __init__(self, planner: Planner) -> None:
+        self.decision_s: list[float] = []
+        self.why: dict[str, str] | None = None
+        self.settle: Callable[[str], None] = lambda _: None
+        self._planner = planner
+        self._rearranges = hasattr(planner.policy, "rearrange")
+        self._head: str | None = None  # first job that waits for nodes, not for a quota
+        self._head_is_known = not planner.state.waiting  # whether `_head` is up to date
+
+    def admit(self, now_s: float, arriving: Iterable[facts.Queued], asks: bool) -> None:
+        """Serve the queue from its head, then handle arrivals: the last part of an instant. With rules, arrivals come first.
+
+        Args:
+            now_s: Time of the instant, in seconds.
+            arriving: Jobs that arrive.
+            asks: Whether the policy may be asked now; otherwise it is asked later.
+        """
+        planner, rules = self._planner, self._planner.rules
+        asks = asks and planner.reserved is None
+        if rules is None:
+            self._serve_and_join(now_s, arriving, asks)
+        else:
+            for arrival in arriving:
+                self._join(now_s, arrival, asks)
+            if asks:
+                self._serve(now_s)
+        planner.arriving_with_nodes.clear()
+        if self._rearranges and asks and planner.reserved is None:
+            planner.move(ask_for_moves(planner.policy, planner.shown))
+        planner.find_next_s(now_s)
+
+    def _serve_and_join(self, now_s: float, arriving: Iterable[facts.Queued], asks: bool) -> None:
+        """Serve a first-come queue, and then let jobs arrive one after the other."""
+        if asks and self._planner.queue_may_advance:
+            self._serve(now_s)
+        for arrival in arriving:
+            self._join(now_s, arrival, asks)
+            if asks and (position := self._first_to_ask(arrival.job.id)) is not None:
+                self._serve(now_s, position)
+
+    def _join(self, now_s: float, arrival: facts.Queued, asks: bool) -> None:
+        """Let a job join the queue."""
+        job, again, alive = arrival
+        self._planner.note((Requeued if again else Arrived)(now_s, job))
+        if alive:
+            self._planner.arriving_with_nodes[job.id] = alive
+        if not asks:
+            self._planner.queue_may_advance = True
+
+    def _first_to_ask(self, job_id: str) -> int | None:
+        """Return the position in the queue of the first job to ask about after a job's arrival.
+
+        It is None if the new job waits behind one that waits for nodes.
+        """
+        waiting = self._planner.state.waiting
+        if waiting[0] == job_id:
+            return 0
+        if not self._planner.state.cluster.quotas:
+            return None
+        if not self._head_is_known:
+            return 0
+        position = waiting.index(job_id)
+        return position if self._head is None or self._head in waiting[position:] else None
+
+    def _serve(self, now_s: float, position: int = 0) -> None:
+        """Ask the policy about the waiting jobs in order, and begin again whenever one gets a placement.
+
+        A job above its quota is passed over. Another one without a placement ends the pass, unless a running job can be parked for
+        it, or the rules allow to pass it over.
+
+        Args:
+            now_s: Time of the instant, in seconds.
+            position: Position to begin at: earlier jobs have been passed over, and nothing has changed since.
+        """
+        planner, rules = self._planner, self._planner.rules
+        planner.queue_may_advance, self._head_is_known, self._head = False, True, None
+        one_pass = self._begin_pass()
+        while position < len(one_pass.queue):
+            event = Arrived(now_s, one_pass.state.job(one_pass.queue[position]))
+            placed = self._try_to_place(one_pass, position, event)
+            if placed is False and rules is not None and rules.park:
+                placed = self._park_for(one_pass, position, event, rules.factor)
+            if placed:
+                one_pass, position = self._begin_pass(), 0
+                continue
+            if placed is False and not (rules is not None and may_be_passed(one_pass.state, rules, event.job.id)):
+                self._head = event.job.id
+                return
+            position += 1
+
+    def _begin_pass(self) -> _Pass:
+        """Return the waiting jobs in order, and whether to ask about each.
+
+        With backfill and a policy that moves no other jobs, the policy is asked only about a job that may fit.
+        """
+        planner, state = self._planner, self._planner.planned
+        queue, keys = ranked(state, planner.rules)
+        fits: Sequence[bool] = [True] * len(queue)
+        if planner.rules is not None and planner.rules.backfill and only_places(planner.policy):
+            fits = may_fit(planner.visible(state), rows_of(state, queue)).tolist()
+        return _Pass(state, queue, keys, fits, Quotas(state))
+
+    def _try_to_place(self, one_pass: _Pass, position: int, event: Arrived) -> bool | None:
+        """Return whether a waiting job has a placement now, or None if it is passed over because of its user's quota."""
+        if self._waits_for_link(one_pass.state, event.job.id):
+            return False
+        if one_pass.quotas.bars(event.job):
+            return None
+        return one_pass.fits[position] and self._admit(one_pass, position, event)
+
+    def _waits_for_link(self, state: State, job_id: str) -> bool:
+        return self._planner.policy.keeps_slo and waits_for_link(state, job_id)
+
+    def _admit(self, one_pass: _Pass, position: int, event: Arrived) -> bool | None:
+        """Ask the policy about a waiting job; the result is that of `_try_to_place`."""
+        planner, job, state = self._planner, event.job, one_pass.state
+        began_s = perf_counter()
+        self._note_warm_start(event)
+        names, shown = planner.restrictions.confined.get(job.id), planner.shown
+        because = ""
+        if self.why is not None and shown.tables.order.size:
+            because = alone_because(shown, candidates(shown, job.id), bool(getattr(planner.policy, "prune", False)))
+        if job.id in planner.restrictions.alone:
+            shown = without(state, [group.id for group in state.group_list()])
+        if names is None or planner.nodes is None:
+            plan = ask(planner.policy, shown, event)
+        else:
+            self.settle(job.id)  # other jobs may have got places in this instant
+            plan = confined_plan(shown, planner.nodes, job.id, names)
+        self.decision_s.append(perf_counter() - began_s)
+        if state.cluster.quotas and (above := one_pass.quotas.broken(plan, planner.policy, one_pass.queue)):
+            return None if job.user in above else False
+        planner.carry_out(plan, position, one_pass.queue)
+        if planner.reserved is not None:
+            return planner.planned.is_running(job.id)
+        if self.why is not None and state.is_running(job.id) and len(state.group_of(job.id).jobs) == 1:
+            self.why[job.id] = because
+        if names is not None or job.id in planner.arriving_with_nodes:
+            self.settle(job.id)
+        return state.is_running(job.id)
+
+    def _park_for(self, one_pass: _Pass, position: int, event: Arrived, factor: float) -> bool:
+        """Park the first running job without which the policy has a place for a waiting one, and give it that place.
+
+        Args:
+            one_pass: Current pass over the queue.
+            position: Position of the waiting job.
+            event: Arrival of the waiting job.
+            factor: As in `QueueRules`.
+
+        Returns:
+            Whether there was such a job.
+        """
+        planner, state, job_id = self._planner, one_pass.state, event.job.id
+        for other, twin in without_each(state, parkable_for(state, factor, one_pass.keys, job_id)):
+            plan = () if self._waits_for_link(twin, job_id) else ask(planner.policy, planner.visible(twin), event)
+            places = any(isinstance(action, Place) and action.job_id == job_id for action in plan)
+            if places and not (state.cluster.quotas and Quotas(twin).broken(plan, planner.policy, one_pass.queue)):
+                planner.carry_out((Park(other, job_id), *plan), position, one_pass.queue)
+                return True
+        return False
+
+    def _note_warm_start(self, event: Arrived) -> None:
+        """Record the group, or the free nodes, where an arriving job could start without a cold start, if there are any."""
+        planner = self._planner
+        alive, nodes = planner.arriving_with_nodes.get(event.job.id), planner.nodes
+        if alive is None or nodes is None:
+            return
+        self.settle(event.job.id)  # other jobs may have got places in this instant
+        group = next((group for group, names in nodes.assigned_by_group().items() if alive == {*names}), None)
+        if group is not None and planner.state.tables.group_rows.get(group) is not None:
+            planner.note(Warm(event.at_s, event.job.id, group, tuple(sorted(alive))))
+        elif alive <= {node.name for pool in POOLS for node in nodes.free(pool)}:
+            planner.note(Warm(event.at_s, event.job.id, None, tuple(sorted(alive))))
+
+
+def only_places(policy: Policy) -> bool:
+    """Return whether a plan of a policy for a waiting job places this job alone, in a place that keeps every SLO."""
+    return bool(getattr(policy, "only_places", False)) and policy.keeps_slo
