@@ -60,7 +60,8 @@ _HOME = {
 }
 _COMMANDS = {  # modules of the commands, by heading of the help
     "Scenario files": {name: "rollmux_env.commands." + name for name in ("validate", "schema", "workload", "examples")},
-    "Schedule": {name: "policies.commands." + name for name in ("plan", "bench", "explain", "trace", "shapes", "allocate")},
+    "Schedule": {name: "policies.commands." + name for name in ("plan", "bench", "explain", "trace", "shapes", "allocate")}
+    | {"whatif": "runtime.commands.whatif"},
     "Learn": {"train": "trainers.commands.train"},
     "Run": {name: "runtime.commands." + name for name in ("run", "compare", "serve", "submit", "status", "cancel", "logs")}
     | dict.fromkeys(("drain", "undrain", "clear"), "runtime.commands.nodes")

@@ -39,6 +39,7 @@ ALONE = (
     "trace",
     "shapes",
     "allocate",
+    "whatif",
     "token",
     "journal",
 )
@@ -101,6 +102,7 @@ def cases(folder: Path, service: Path, prefix: str) -> dict[tuple[str, ...], lis
         ("trace",): [Case(("trace", "quickstart", "--out", "pictures"))],
         ("shapes",): [Case(("shapes", "models", "--job", "math-7b"))],
         ("allocate",): [Case(("allocate", "7B", "--budget", "H800=8,H20=8"))],
+        ("whatif",): [Case(("whatif", "max_nodes", "--nodes", "training=+1"))],
         ("train",): [Case(("train", "toy", "--set", "nothing=1"), "train", "nothing")],
         ("run",): [
             Case(("run", "two_jobs", "--compare", "solo", "--dry-run"), "run", "--dry-run, which runs nothing"),

@@ -212,7 +212,7 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
         extra["penalised_usd"] = dot(np.diff(run.time_s), run.penalised_usd_per_hour[:-1]) / 3600
     rates = charged_usd_per_hour(run.log, run.state)
     jobs = job_results(run.scenario, run.state, stays_of(run.log), run.solo_s)
-    packed = packed_beside_idle(run, {job.job for job in jobs if not _within(job.slowdown, 1.0)})
+    packed = packed_beside_idle(run, {job.job for job in jobs if not is_within(job.slowdown, 1.0)})
     return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates, jobs, run.waiting, packed)
 
 
@@ -304,9 +304,9 @@ def job_results(
                 iterations=done[job.id],
                 slo=job.slo,
                 slowdown=stay_s[job.id] / done[job.id] / job.solo_s,
-                slo_kept=_within(stay_s[job.id] / done[job.id] / job.solo_s, job.slo),
+                slo_kept=is_within(stay_s[job.id] / done[job.id] / job.solo_s, job.slo),
                 slowdown_observed=None if observed_s is None else stay_s[job.id] / observed_s,
-                slo_kept_observed=None if observed_s is None else _within(stay_s[job.id], job.slo * observed_s),
+                slo_kept_observed=None if observed_s is None else is_within(stay_s[job.id], job.slo * observed_s),
                 usd=usd,
                 usd_alone=usd_alone,
                 saving=usd_alone / usd if usd else None,
@@ -331,7 +331,7 @@ def _completions(scenario: Scenario, stays: StayTimes, done: Mapping[str, float]
     return job_completions(scenario, times)
 
 
-def _within(value: float, limit: float) -> bool:
+def is_within(value: float, limit: float) -> bool:
     """Return whether a value is at most a limit, apart from rounding."""
     return value <= limit * (1 + 1e-6)
 
@@ -382,7 +382,7 @@ def measure(
         usd_per_hour=cost_usd / hours,
         work_h=work_h,
         usd_per_work_hour=cost_usd / work_h,
-        slo_attainment=_share(scenario, lambda job: _within(slowdown[job.id], job.slo)),
+        slo_attainment=_share(scenario, lambda job: is_within(slowdown[job.id], job.slo)),
         slowdown=slowdown,
         wait_s={job_id: admitted_s[job_id] - at for job_id, at in arrived_s.items() if admitted_s[job_id] > at},
         peak_gpus=nothing | {name: max(nodes[name]) * pool.gpus_per_node for name, pool in pools.items()},
@@ -391,7 +391,7 @@ def measure(
         utilization=dict.fromkeys(nothing) | {name: busy_s[name] / node_s[name] if node_s[name] else None for name in pools},
     )
     if solo_s is not None:
-        within = _share(scenario, lambda job: _within(stay_s[job.id], job.slo * solo_s[job.id]))
+        within = _share(scenario, lambda job: is_within(stay_s[job.id], job.slo * solo_s[job.id]))
         measured = replace(measured, slo_attainment_observed=within)
     if scenario.queue_key is None:
         return measured

@@ -6,10 +6,9 @@ take their worst case, and depart when their iterations, their stay or their bud
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from math import inf
 from typing import NamedTuple
 
 from rollmux_env.cluster.apply import forecast
@@ -19,15 +18,14 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts
+from rollmux_env.scheduler.ahead import INSTANTS, ahead
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.order import QueueRules, may_be_passed, ranked, rules_of
 from rollmux_env.scheduler.quotas import Quotas, held_words
 from rollmux_env.scheduler.reasons import behind, no_place
-from rollmux_env.scheduler.ticks import INSTANT_S
 from rollmux_env.user_code import is_users
 
-INSTANTS = 500  # default number of instants that are simulated
 _ASKED = 20  # largest number of jobs about which the policy is asked to find the first that waits for nodes, not for a quota
 
 
@@ -87,7 +85,7 @@ def preview(state: State, policy: Policy, *jobs: Job, instants: int = INSTANTS, 
     Raises:
         PlanError: If the policy breaks an invariant or cannot be copied.
     """
-    twin, policy = forecast(state), _own(policy)
+    twin, policy = forecast(state), own_copy(policy)
     scheduler = Scheduler(twin, policy)
     return tuple(_arrived(scheduler, policy, job, instants, stuck) for job in jobs)
 
@@ -107,7 +105,7 @@ def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuc
     words = reasons(state, policy)
     position, reason = [*words].index(job.id) + 1, words[job.id]
     later = forecast(state)
-    eta_s = _expected(later, Scheduler(later, _own(policy)), instants, stuck).get(job.id)
+    eta_s = _expected(Scheduler(later, own_copy(policy)), instants, stuck).get(job.id)
     return Preview(False, None, None, None, None, {}, position, eta_s, reason)
 
 
@@ -125,44 +123,36 @@ def waiting(state: State, policy: Policy, instants: int = INSTANTS, stuck: Colle
     """
     if not state.waiting:
         return ()
-    twin, policy = forecast(state), _own(policy)
+    twin, policy = forecast(state), own_copy(policy)
     words = reasons(twin, policy)
-    expected = _expected(twin, Scheduler(twin, policy), instants, stuck)
+    expected = _expected(Scheduler(twin, policy), instants, stuck)
     return tuple(
         WaitForecast(job_id, place, expected.get(job_id), reason) for place, (job_id, reason) in enumerate(words.items(), 1)
     )
 
 
-def _own(policy: Policy) -> Policy:
-    """Return a copy of a policy, since it will see events that never happen."""
+def own_copy(policy: Policy) -> Policy:
+    """Return a copy of a policy, which will see events that never happen.
+
+    Raises:
+        PlanError: If the policy cannot be copied.
+    """
     try:
         return deepcopy(policy)
     except Exception as error:  # a user's class may raise anything
         raise PlanError(f"the policy cannot be copied: {type(error).__name__}") from None
 
 
-def _expected(state: State, scheduler: Scheduler, instants: int, stuck: Collection[str]) -> dict[str, float]:
+def _expected(scheduler: Scheduler, instants: int, stuck: Collection[str]) -> dict[str, float]:
     """Return the time at which waiting jobs get a place, as far as known, by simulating the state."""
     expected: dict[str, float] = {}
-    planner = scheduler.planner
-    planner.find_next_s(state.now_s)
-    for _ in range(instants):
-        now_s = max(min(state.next_change_s(), planner.next_s), state.now_s)
-        if not state.waiting or now_s == inf or any(one in stuck for one in _leaving(state, now_s + INSTANT_S)):
-            break
-        scheduler.jobs.end_stays(now_s)
-        for job_id in state.pauses.ending(now_s + INSTANT_S):
-            scheduler.jobs.resumed(job_id)
-        for event in scheduler.step(now_s).entries:
+    for entries in ahead(scheduler, instants, stuck):
+        for event in entries:
             if isinstance(event, Admitted):
                 expected.setdefault(event.job_id, event.at_s)
+        if not scheduler.state.waiting:
+            break
     return expected
-
-
-def _leaving(state: State, until_s: float) -> Iterator[str]:
-    """Yield the ids of the running jobs that depart by `until_s`."""
-    yield from state.tables.departing(until_s)
-    yield from state.charges.spent(until_s)
 
 
 def reasons(state: State, policy: Policy) -> dict[str, str]:
