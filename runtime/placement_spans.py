@@ -1,4 +1,4 @@
-"""The stays of a run's jobs: consecutive placements, each from its beginning to the next."""
+"""Placement spans of the jobs of a run: consecutive placements, each from its beginning to the next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PlacementSpan(NamedTuple):
     """A job in one placement.
 
     Attributes:
-        from_s: Beginning, in seconds; after a move, the end of the pause. An iteration that ends by then belongs to the stay
+        from_s: Beginning, in seconds; after a move, the end of the pause. An iteration that ends by then belongs to the span
             before.
         group: Id of the group.
         pins: Numbers of the job's rollout nodes in the group.
@@ -33,13 +33,13 @@ class PlacementSpan(NamedTuple):
 
 
 def spans_of(record: RunRecord) -> dict[str, list[PlacementSpan]]:
-    """Return the stays of each job that was placed, in order.
+    """Return the placement spans of each job that was placed, in order.
 
     Raises:
         InputError: If an event is impossible after those before it; one line.
     """
     state = State(record.started.cluster, observed=True)
-    stays: dict[str, list[PlacementSpan]] = {}
+    spans: dict[str, list[PlacementSpan]] = {}
     placements: dict[str, Placement] = {}
     for event in record.log:
         apply_recorded(state, event)
@@ -49,10 +49,10 @@ def spans_of(record: RunRecord) -> dict[str, list[PlacementSpan]]:
             job_id = event.job_id
             group, placement = state.group_of(job_id), placements[job_id]
             place = group.id, state.pins(job_id), group.training_nodes, placement.colocated, placement.shape
-            stays.setdefault(job_id, []).append(PlacementSpan(event.at_s, *place))
-    return stays
+            spans.setdefault(job_id, []).append(PlacementSpan(event.at_s, *place))
+    return spans
 
 
-def span_at(stays: Sequence[PlacementSpan], end_s: float) -> PlacementSpan:
-    """Return the stay in which something ended at `end_s`."""
-    return next((stay for stay in reversed(stays) if stay.from_s < end_s), stays[0])
+def span_at(spans: Sequence[PlacementSpan], end_s: float) -> PlacementSpan:
+    """Return the span in which something ended at `end_s`."""
+    return next((span for span in reversed(spans) if span.from_s < end_s), spans[0])

@@ -48,8 +48,8 @@ def compare(record: RunRecord) -> dict[str, Any]:
         InputError: If too few iterations were completed, or a job was placed twice; one line.
     """
     record = until_interrupted(record)
-    stays = spans_of(record)
-    places = places_of(record, stays)
+    spans = spans_of(record)
+    places = places_of(record, spans)
     done = {job_id: record.iterations_of(job_id) for job_id in places.first}
     if not done:
         raise InputError("compare: no job was placed in this run")
@@ -57,7 +57,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
         if len(iterations) < 2:
             raise InputError(f"compare: job {job_id} has done {len(iterations)} iterations; two or more are needed of each")
     prefix = {job_id: ceil(SHARE * len(iterations)) for job_id, iterations in done.items()}
-    predicted, predicted_s = _predict(record, places, prefix, predict_run(record, places, stays, prefix))
+    predicted, predicted_s = _predict(record, places, prefix, predict_run(record, places, spans, prefix))
     measured = {job_id: measured_parts(record, job_id) for job_id in done}
     ends_s = {job_id: [one.end_s for one in iterations] for job_id, iterations in done.items()}
     jobs: dict[str, dict[str, Any]] = {}
@@ -65,7 +65,7 @@ def compare(record: RunRecord) -> dict[str, Any]:
         rest = slice(prefix[job_id], None)
         jobs[job_id] = _error(_mean_s(predicted[job_id][rest]), _mean_s(parts[rest]))
         if record.jobs[job_id].shapes:
-            jobs[job_id]["shapes"] = _shapes(record, job_id, stays[job_id], predicted[job_id], parts, prefix[job_id])
+            jobs[job_id]["shapes"] = _shapes(record, job_id, spans[job_id], predicted[job_id], parts, prefix[job_id])
     return {
         "jobs": jobs,
         "makespan": _error(predicted_s, makespan_s(ends_s, prefix)),
@@ -107,7 +107,7 @@ def _predict(
 ) -> tuple[dict[str, list[IterationParts]], float]:
     """Replay the predicted scenario with many seeds, and return the mean parts of each job's iterations and the mean makespan."""
     dispatch = make_dispatch(record.started.dispatch)
-    begin_s = {job_id: stay.from_s for job_id, stay in places.first.items()}
+    begin_s = {job_id: span.from_s for job_id, span in places.first.items()}
     whole_s = {job_id: [one.end_s - one.start_s for one in record.iterations_of(job_id)] for job_id in places.moves}
     iteration_s = {job_id: fmean(seconds) for job_id, seconds in whole_s.items()}
     replayed: list[dict[str, list[IterationParts]]] = []
@@ -124,7 +124,7 @@ def _predict(
 def _shapes(
     record: RunRecord,
     job_id: str,
-    stays: Sequence[PlacementSpan],
+    spans: Sequence[PlacementSpan],
     predicted: Sequence[IterationParts],
     measured: Sequence[IterationParts],
     first: int,
@@ -133,9 +133,9 @@ def _shapes(
     job = record.jobs[job_id]
     by_place: dict[tuple[int, int], list[int]] = {}
     for number, done in enumerate(record.iterations_of(job_id)):
-        stay = span_at(stays, done.end_s)
+        span = span_at(spans, done.end_s)
         if number >= first:
-            by_place.setdefault((stay.shape, stay.training_nodes), []).append(number)
+            by_place.setdefault((span.shape, span.training_nodes), []).append(number)
     rows = []
     for (shape, training_nodes), numbers in by_place.items():
         seconds = (_mean_s([parts[number] for number in numbers]) for parts in (predicted, measured))

@@ -21,18 +21,18 @@ class Relocation(NamedTuple):
 
     Attributes:
         iterations: Number of iterations that the job has completed when it moves.
-        stay: Stay of the job in its new place.
+        span: Placement span of the job in its new place.
     """
 
     iterations: int
-    stay: PlacementSpan
+    span: PlacementSpan
 
 
 class RunPlacements(NamedTuple):
     """The placements of a run.
 
     Attributes:
-        first: First stay of each job.
+        first: First span of each job.
         moves: Moves of each job that moved, in order.
     """
 
@@ -40,25 +40,25 @@ class RunPlacements(NamedTuple):
     moves: dict[str, list[Relocation]]
 
 
-def places_of(record: RunRecord, stays: Mapping[str, Sequence[PlacementSpan]]) -> RunPlacements:
+def places_of(record: RunRecord, spans: Mapping[str, Sequence[PlacementSpan]]) -> RunPlacements:
     """Return the placements and moves of a run.
 
     Args:
         record: Record of the run.
-        stays: Stays of each job, in order.
+        spans: Placement spans of each job, in order.
 
     Raises:
         InputError: If a job was placed twice; one line.
     """
     admitted = [event.job_id for event in record.log if isinstance(event, Admitted)]
-    if twice := next((job_id for job_id in stays if admitted.count(job_id) > 1), None):
+    if twice := next((job_id for job_id in spans if admitted.count(job_id) > 1), None):
         raise InputError(f"compare: job {twice} was placed twice, after it had left its nodes and waited for others")
     moves: dict[str, list[Relocation]] = {}
-    for job_id, own in stays.items():
-        for stay in own[1:]:
-            if done := sum(one.end_s <= stay.from_s for one in record.iterations_of(job_id)):
-                moves.setdefault(job_id, []).append(Relocation(done, stay))
-    return RunPlacements({job_id: own[0] for job_id, own in stays.items()}, moves)
+    for job_id, own in spans.items():
+        for span in own[1:]:
+            if done := sum(one.end_s <= span.from_s for one in record.iterations_of(job_id)):
+                moves.setdefault(job_id, []).append(Relocation(done, span))
+    return RunPlacements({job_id: own[0] for job_id, own in spans.items()}, moves)
 
 
 class RecordedPlacements:
@@ -89,11 +89,11 @@ class RecordedPlacements:
         self._learn_numbers(state)
         if isinstance(event, Arrived):
             job_id = event.job.id
-            stay = self._first.get(job_id)
-            placement = None if stay is None else self._placement(state, job_id, stay)
-            if stay is None or placement is None:
+            span = self._first.get(job_id)
+            placement = None if span is None else self._placement(state, job_id, span)
+            if span is None or placement is None:
                 return (Wait(job_id),)
-            self._placed = (job_id, stay)
+            self._placed = (job_id, span)
             return (Place(job_id, placement),)
         return self._move(state) if isinstance(event, Ticked) else ()
 
@@ -102,40 +102,40 @@ class RecordedPlacements:
         for job_id, moves in self._moves.items():
             if not moves or not state.is_running(job_id) or state.is_paused(job_id):
                 continue
-            due, stay = moves[0]
-            placement = self._placement(state, job_id, stay)
+            due, span = moves[0]
+            placement = self._placement(state, job_id, span)
             if state.iterations_done(job_id) < due or placement is None:
                 continue
             self._moves[job_id] = moves[1:]
             if placement.group != state.group_of(job_id).id or placement.shape != state.shape(job_id):
-                self._placed = (job_id, stay)
+                self._placed = (job_id, span)
                 return (Move(job_id, placement),)
         return ()
 
-    def _placement(self, state: State, job_id: str, stay: PlacementSpan) -> Placement | None:
+    def _placement(self, state: State, job_id: str, span: PlacementSpan) -> Placement | None:
         """Return a recorded placement in terms of the replay's state, or None if too few nodes are free."""
-        here = next((group for group in state.group_list() if group.id == self._groups.get(stay.group, -1)), None)
-        there = {number for pin in stay.pins if (number := self._nodes.get((stay.group, pin), -1)) >= 0}
+        here = next((group for group in state.group_list() if group.id == self._groups.get(span.group, -1)), None)
+        there = {number for pin in span.pins if (number := self._nodes.get((span.group, pin), -1)) >= 0}
         if here is None:
-            placement = Placement(None, (), len(stay.pins), stay.training_nodes, stay.colocated, stay.shape)
+            placement = Placement(None, (), len(span.pins), span.training_nodes, span.colocated, span.shape)
         else:
             present = tuple(sorted(there & set(here.rollout_nodes)))
-            placement = Placement(here.id, present, len(stay.pins) - len(present), shape=stay.shape)
+            placement = Placement(here.id, present, len(span.pins) - len(present), shape=span.shape)
         return placement if state.has_room({job_id: placement}) else None
 
     def _learn_numbers(self, state: State) -> None:
         """Record the numbers that the last placement has in the replay; new nodes have the last numbers."""
         if self._placed is None:
             return
-        job_id, stay = self._placed
+        job_id, span = self._placed
         self._placed = None
         if not state.is_running(job_id):
             return
         group, pins = state.group_of(job_id), state.pins(job_id)
-        if self._groups.get(stay.group) != group.id:
-            self._groups[stay.group] = group.id
-            self._nodes = {node: number for node, number in self._nodes.items() if node[0] != stay.group}
-        known = {self._nodes.get((stay.group, pin)) for pin in stay.pins} & set(pins)
-        new = [pin for pin in stay.pins if self._nodes.get((stay.group, pin)) not in known]
+        if self._groups.get(span.group) != group.id:
+            self._groups[span.group] = group.id
+            self._nodes = {node: number for node, number in self._nodes.items() if node[0] != span.group}
+        known = {self._nodes.get((span.group, pin)) for pin in span.pins} & set(pins)
+        new = [pin for pin in span.pins if self._nodes.get((span.group, pin)) not in known]
         for pin, number in zip(new, [number for number in pins if number not in known], strict=True):
-            self._nodes[stay.group, pin] = number
+            self._nodes[span.group, pin] = number

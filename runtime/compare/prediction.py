@@ -168,14 +168,14 @@ class SeenTails(TailModel):
 
 
 def predict_run(
-    record: RunRecord, places: RunPlacements, stays: Mapping[str, Sequence[PlacementSpan]], prefix: Mapping[str, int]
+    record: RunRecord, places: RunPlacements, spans: Mapping[str, Sequence[PlacementSpan]], prefix: Mapping[str, int]
 ) -> RunPrediction:
     """Return a run as a scenario for the event replay, from its first iterations.
 
     Args:
         record: Record of the run.
         places: First places and moves of the jobs.
-        stays: Stays of each job, as in `runtime.placement_spans.spans_of`.
+        spans: Placement spans of each job, as in `runtime.placement_spans.spans_of`.
         prefix: Number of iterations of each job that may be used; other jobs are left out.
     """
     jobs: list[Job] = []
@@ -183,7 +183,7 @@ def predict_run(
     for job_id in sorted(prefix, key=lambda job_id: places.first[job_id].from_s):
         job, moves = record.jobs[job_id], job_id in places.moves
         early = slices_of(record, job_id, prefix[job_id])
-        shapes = {number: span_at(stays[job_id], own[-1].end_s).shape for number, own in early.items()}
+        shapes = {number: span_at(spans[job_id], own[-1].end_s).shape for number, own in early.items()}
         forecast = forecast_phases(job, early, shapes, moves)
         first = forecast[places.first[job_id].shape]
         begins_cold = any(part.cold for part in early.get(0, ()) if part.phase == "rollout")

@@ -24,8 +24,8 @@ def figures(record: RunRecord) -> dict[str, Any]:
     lanes, _ = follow(record.started.cluster, record.log)
     span_s = _span(record)
     charged = charged_usd_per_hour(record.log, state_of(record))
-    stays = spans_of(record) if any(job.shapes for job in record.jobs.values()) else {}
-    jobs = {job_id: job_figures(record, job_id, stays.get(job_id, ())) for job_id in job_ids(record)}
+    spans = spans_of(record) if any(job.shapes for job in record.jobs.values()) else {}
+    jobs = {job_id: job_figures(record, job_id, spans.get(job_id, ())) for job_id in job_ids(record)}
     return {
         "policy": record.started.policy,
         "dispatch": record.started.dispatch,

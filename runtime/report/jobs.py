@@ -25,13 +25,13 @@ PHASES = ("rollout", "training")
 Kind = TypeVar("Kind")
 
 
-def job_figures(record: RunRecord, job_id: str, stays: Sequence[PlacementSpan]) -> dict[str, Any]:
+def job_figures(record: RunRecord, job_id: str, spans: Sequence[PlacementSpan]) -> dict[str, Any]:
     """Return the figures of a job in `results.json`, except dollars and switches.
 
     Args:
         record: Record of the run.
         job_id: Id of the job.
-        stays: Stays of the job in its shapes, as in `runtime.placement_spans.spans_of`; empty if no job of the run has shapes.
+        spans: Spans of the job, as in `runtime.placement_spans.spans_of`; empty if no job of the run has shapes.
     """
     job, iterations = record.jobs.get(job_id), record.iterations_of(job_id)
     phases = _phases(record, job_id)
@@ -46,7 +46,7 @@ def job_figures(record: RunRecord, job_id: str, stays: Sequence[PlacementSpan]) 
         **_warnings(record, job_id, iterations),
         **_paces(job, iterations, solo_seconds(record, job_id)),
         **_ages(job, iterations),
-        **({"shapes": _shapes(record, job, stays, phases)} if job and job.shapes and stays else {}),
+        **({"shapes": _shapes(record, job, spans, phases)} if job and job.shapes and spans else {}),
         "worst_case_s": {phase: getattr(job, phase).worst_case_s for phase in PHASES} if job else None,
         "phase_s": _by_phase(usual, lambda part: part.end_s - part.start_s),
         "waits_s": _by_phase(usual, lambda part: part.start_s - part.asked_s),
@@ -184,7 +184,7 @@ def _ages(job: Job | None, iterations: Sequence[IterationSlice]) -> dict[str, fl
 
 
 def _shapes(
-    record: RunRecord, job: Job, stays: Sequence[PlacementSpan], phases: Mapping[str, Sequence[PhaseSlice]]
+    record: RunRecord, job: Job, spans: Sequence[PlacementSpan], phases: Mapping[str, Sequence[PhaseSlice]]
 ) -> list[dict[str, Any]]:
     """Return the shapes that a job has had, in order, once per number of training nodes.
 
@@ -196,18 +196,18 @@ def _shapes(
     job = next((event.job for event in reversed(_events(record, Reprofiled)) if event.job.id == job.id), job)
     seconds: dict[PlacementSpan, list[float]] = defaultdict(list)
     for done in record.iterations_of(job.id):
-        seconds[span_at(stays, done.end_s)].append(done.end_s - done.start_s)
+        seconds[span_at(spans, done.end_s)].append(done.end_s - done.start_s)
     used = []
-    for shape, training_nodes in dict.fromkeys((stay.shape, stay.training_nodes) for stay in stays):
-        own = [stay for stay in stays if (stay.shape, stay.training_nodes) == (shape, training_nodes)]
+    for shape, training_nodes in dict.fromkeys((span.shape, span.training_nodes) for span in spans):
+        own = [span for span in spans if (span.shape, span.training_nodes) == (shape, training_nodes)]
         planned = shape_in_use(job, shape, training_nodes)
-        here = {name: [part for part in _warm(parts) if span_at(stays, part.end_s) in own] for name, parts in phases.items()}
+        here = {name: [part for part in _warm(parts) if span_at(spans, part.end_s) in own] for name, parts in phases.items()}
         used.append(
             {
                 "shape": shape,
                 "nodes": planned.nodes,
-                "iterations": sum(len(seconds[stay]) for stay in own),
-                "iteration_s": mean(value for stay in own for value in seconds[stay][1:] or seconds[stay]),
+                "iterations": sum(len(seconds[span]) for span in own),
+                "iteration_s": mean(value for span in own for value in seconds[span][1:] or seconds[span]),
                 "phase_s": _by_phase(here, lambda part: part.end_s - part.start_s),
                 "worst_case_s": planned.worst_case_s,
                 "alone_s": planned.alone_s,
