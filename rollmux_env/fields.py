@@ -31,6 +31,8 @@ MAX_NODES_OF_A_JOB = 4096
 LARGEST = 1e15  # limit of any number: far above what a cluster has, and sums and products of a few stay finite
 ID_PATTERN = "^[A-Za-z0-9._-]{1,64}$"
 USER_PATTERN = "^[A-Za-z0-9._@+-]{0,64}$"
+EVERY_USER = "*"
+QUOTA_PATTERN = r"^([A-Za-z0-9._@+-]{0,64}|\*)$"
 
 
 def whole(value: Any) -> Any:
@@ -55,6 +57,10 @@ def _user(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch(USER_PATTERN[1:-1], value):
         raise ValueError(f"may hold up to 64 letters A-Z and a-z, digits, and any of . _ @ + -, not {describe(value)}")
     return value
+
+
+def _quota_user(value: Any) -> Any:
+    return value if value == EVERY_USER else _user(value)
 
 
 def _version(value: int) -> int:
@@ -89,6 +95,7 @@ Staleness = Annotated[int, Field(ge=0, le=64), BeforeValidator(whole)]
 NodeCount = Annotated[int, Field(ge=1, le=MAX_NODES_OF_A_JOB), BeforeValidator(whole)]
 Priority = Annotated[int, Field(ge=-(2**31), le=2**31), BeforeValidator(whole)]
 UserName = Annotated[str, BeforeValidator(_user), Field(json_schema_extra={"pattern": USER_PATTERN})]
+QuotaName = Annotated[str, BeforeValidator(_quota_user), Field(json_schema_extra={"pattern": QUOTA_PATTERN})]
 PoolName = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 JobId = Annotated[str, BeforeValidator(_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 Version = Annotated[int, BeforeValidator(whole), AfterValidator(_version), Field(json_schema_extra={"const": 1})]

@@ -21,9 +21,10 @@ from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.every_job import check_jobs
 from rollmux_env.keys.job import STAYS, Job
+from rollmux_env.keys.queue import OF_SERVICES
 from rollmux_env.keys.unsupported import queue_key
 from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
-from rollmux_env.validation_errors import format_error, problems
+from rollmux_env.validation_errors import field_error, format_error, problems
 
 _KINDS_OF_JOB_FILES = ("task", "attach", "command")  # a `class` is a label here, unless it names a class of Python
 
@@ -54,6 +55,9 @@ class Scenario(FileModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
+        for user, quota in self.cluster.quotas.items():
+            if (key := next((key for key in OF_SERVICES if getattr(quota, key) is not None), None)) is not None:
+                raise field_error("is a limit of a service (`rollmux serve`)", "cluster", "quotas", user, key)
         check_jobs(self.jobs, self.cluster)
         return self
 

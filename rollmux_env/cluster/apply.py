@@ -14,11 +14,13 @@ from rollmux_env.cluster.events import (
     Begun,
     Departed,
     Event,
+    MonthBegun,
     Moved,
     OverBudget,
     Parked,
     Placement,
     Progressed,
+    QuotaSet,
     Reprofiled,
     Requeued,
     Resized,
@@ -28,6 +30,7 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.cluster.group import NodeCounts, nodes_of
+from rollmux_env.cluster.months import Month, totals_of_all
 from rollmux_env.cluster.state import State
 from rollmux_env.cluster.stays import ParkedStay
 from rollmux_env.cluster.tables import Tables
@@ -368,6 +371,15 @@ def _resized(state: State, event: Resized) -> None:
     state.limits = limits_of(state.cluster)
 
 
+def _quota_set(state: State, event: QuotaSet) -> None:
+    state.cluster = state.cluster.with_quota(event.user, event.quota)
+
+
+def _month_begun(state: State, event: MonthBegun) -> None:
+    state.months = (*state.months, Month(event.month, totals_of_all(state)))
+    state.charges.begin_month(state.now_s)
+
+
 _CHANGES: dict[type[Event], Callable[..., None]] = {
     Arrived: _arrived,
     Requeued: _arrived,
@@ -384,4 +396,6 @@ _CHANGES: dict[type[Event], Callable[..., None]] = {
     Progressed: _progressed,
     Ticked: _ticked,
     Resized: _resized,
+    QuotaSet: _quota_set,
+    MonthBegun: _month_begun,
 }

@@ -36,6 +36,7 @@ class _Account(NamedTuple):
         group: Share of the job's group since then.
         pause: Share for nodes that a move left, since then.
         admitted_s: Time of the job's first admission, later by the time for which it was parked, in seconds; nan before.
+        node_s: Node-seconds charged until `since_s`.
     """
 
     usd: float
@@ -43,6 +44,7 @@ class _Account(NamedTuple):
     group: Share
     pause: Share
     admitted_s: float
+    node_s: float = 0.0
 
 
 class _Usage(NamedTuple):
@@ -51,10 +53,12 @@ class _Usage(NamedTuple):
     Attributes:
         node_s: Integral of the nodes charged, halved every half-life, in node-seconds.
         at_s: The time, seconds.
+        month_s: Integral of the nodes charged since the month began, not halved, in node-seconds.
     """
 
     node_s: float
     at_s: float
+    month_s: float = 0.0
 
 
 class Charges:
@@ -68,6 +72,7 @@ class Charges:
 
     def __init__(self, half_life_s: float) -> None:
         self._half_life_s = half_life_s
+        self._month_s = 0.0  # beginning of the calendar month
         self._usage: dict[str, _Usage] = {}
         self._accounts: dict[int, _Account] = {}
         self._jobs: dict[int, Job] = {}
@@ -77,7 +82,7 @@ class Charges:
     def copy(self) -> Charges:
         """Return independent accounts."""
         twin = Charges(self._half_life_s)
-        twin._usage = self._usage.copy()
+        twin._usage, twin._month_s = self._usage.copy(), self._month_s
         twin._accounts, twin._jobs, twin._ends_s = self._accounts.copy(), self._jobs.copy(), self._ends_s.copy()
         twin._running = {user: rows.copy() for user, rows in self._running.items()}
         return twin
@@ -86,6 +91,11 @@ class Charges:
         """Return the dollars that a job has been charged until now."""
         account = self._accounts[row]
         return account.usd + _usd_per_hour(account) * (now_s - account.since_s) / 3600
+
+    def node_hours(self, row: int, now_s: float) -> float:
+        """Return the node-hours that a job has been charged until now."""
+        account = self._accounts[row]
+        return (account.node_s + _nodes(account) * (now_s - account.since_s)) / 3600
 
     def share(self, row: int) -> Share:
         """Return the current share of a job."""
@@ -105,6 +115,15 @@ class Charges:
             node_s += _nodes(account) * self._weighed_s(now_s - account.since_s)
         return node_s / 3600
 
+    def month_h(self, user: str, now_s: float) -> float:
+        """Return the node-hours that a user's jobs have been charged since the calendar month began."""
+        before = self._usage.get(user)
+        node_s = 0.0 if before is None else before.month_s
+        for row in self._running.get(user, ()):
+            account = self._accounts[row]
+            node_s += _nodes(account) * (now_s - max(account.since_s, self._month_s))
+        return node_s / 3600
+
     def _usage_at(self, user: str, now_s: float) -> float:
         """Return the settled usage of a user as it counts now, in node-seconds."""
         before = self._usage.get(user)
@@ -114,6 +133,10 @@ class Charges:
         """Return the integral of a weight that is 1 now and was half a half-life ago, over the last seconds."""
         # 1 - 0.5 ** x would lose its digits where the half-life is long.
         return -expm1(-(seconds / self._half_life_s) * log(2)) * self._half_life_s / log(2)
+
+    def users(self) -> frozenset[str]:
+        """Return the users whose jobs have been charged something, or run."""
+        return frozenset((*self._usage, *self._running))
 
     def running(self, user: str) -> tuple[int, ...]:
         """Return the rows of a user's running jobs."""
@@ -132,6 +155,11 @@ class Charges:
         return [self._jobs[row].id for row in sorted(self._ends_s) if self._ends_s[row] <= until_s]
 
     # The following methods are for `apply` only.
+
+    def begin_month(self, now_s: float) -> None:
+        """Begin a calendar month: what was charged before does not count for `month_h`."""
+        self._month_s = now_s
+        self._usage = {user: usage._replace(month_s=0.0) for user, usage in self._usage.items()}
 
     def add(self, row: int, job: Job, before: int | None) -> None:
         """Open an account for a job that arrives.
@@ -176,11 +204,14 @@ class Charges:
     def _settle(self, row: int, now_s: float, group: Share, pause: Share) -> None:
         before = self._accounts[row]
         usd = before.usd + _usd_per_hour(before) * (now_s - before.since_s) / 3600
-        self._accounts[row] = account = _Account(usd, now_s, group, pause, before.admitted_s)
-        if (nodes := _nodes(before)) and now_s > before.since_s:
+        nodes = _nodes(before)
+        node_s = before.node_s + nodes * (now_s - before.since_s)
+        self._accounts[row] = account = _Account(usd, now_s, group, pause, before.admitted_s, node_s)
+        if nodes and now_s > before.since_s:
             user = self._jobs[row].user
             used_s = self._usage_at(user, now_s) + nodes * self._weighed_s(now_s - before.since_s)
-            self._usage[user] = _Usage(used_s, now_s)
+            month_s = nodes * (now_s - max(before.since_s, self._month_s))
+            self._usage[user] = _Usage(used_s, now_s, month_s + (self._usage[user].month_s if user in self._usage else 0.0))
         budget = self._jobs[row].budget
         if budget is None or row not in self._running[self._jobs[row].user]:  # a departed job gives back the nodes of its pause
             return

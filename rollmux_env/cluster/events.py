@@ -8,6 +8,7 @@ from typing import NamedTuple
 from rollmux_env.cluster.demand import demand_of
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
+from rollmux_env.keys.queue import Quota
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,34 @@ class Resized:
     training_nodes: int
 
 
+@dataclass(frozen=True)
+class QuotaSet:
+    """A user has another quota from now on.
+
+    Attributes:
+        at_s: Time of the event, seconds.
+        user: Name of the user, or `*` for each user without a quota of its own.
+        quota: The quota, or None to remove the user's own.
+    """
+
+    at_s: float
+    user: str
+    quota: Quota | None = None
+
+
+@dataclass(frozen=True)
+class MonthBegun:
+    """A calendar month begins, so that limits and accounts of a month begin again.
+
+    Attributes:
+        at_s: Time of the event, seconds.
+        month: Year and month, such as `2026-12`.
+    """
+
+    at_s: float
+    month: str
+
+
 Event = (
     Arrived
     | Requeued
@@ -189,4 +218,6 @@ Event = (
     | Progressed
     | Ticked
     | Resized
+    | QuotaSet
+    | MonthBegun
 )

@@ -15,10 +15,12 @@ from rollmux_env.cluster.events import (
     Begun,
     Departed,
     Event,
+    MonthBegun,
     Moved,
     OverBudget,
     Parked,
     Progressed,
+    QuotaSet,
     Reprofiled,
     Resized,
     Resumed,
@@ -101,7 +103,7 @@ def _problem(state: State, event: Event) -> str | None:
             return None if unknown is None else f"job {unknown} has not arrived"
         case Resized(rollout_nodes=rollout_nodes, training_nodes=training_nodes):
             return None if min(rollout_nodes, training_nodes) >= 0 else "a pool has a negative number of nodes"
-        case Ticked():
+        case Ticked() | QuotaSet() | MonthBegun():
             return None
     return _problem_of_job(state, event)
 

@@ -11,6 +11,7 @@ from rollmux_env.cluster.charges import Charges
 from rollmux_env.cluster.demand import limits_of
 from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.group import Group, group_at
+from rollmux_env.cluster.months import Month
 from rollmux_env.cluster.pauses import Pauses
 from rollmux_env.cluster.stays import Stays
 from rollmux_env.cluster.tables import Tables
@@ -51,6 +52,7 @@ class State:
         nodes: Nodes of each pool provisioned now, for rollouts and for trainings, including nodes held for a move, shape (P, 2).
         busy_before_s: Node-seconds to add to those of the job table, which attributes all of a job to the pools of its current
             shape, shape (P,).
+        months: Calendar months that have begun, oldest first, without the one in which the first event happened.
         arrived: Number of jobs that have arrived.
         departed: Number of jobs that have departed.
         link_is_full: Whether one more sync on the link of `cluster.network` could make a running job break its SLO.
@@ -76,6 +78,7 @@ class State:
         self.stays = Stays()
         self.nodes: Ints = np.zeros((len(self.prices), 2), dtype=np.int64)
         self.busy_before_s: Floats = np.zeros(len(self.prices))
+        self.months: tuple[Month, ...] = ()
         self.arrived = self.departed = 0
         self.link_is_full = False
 

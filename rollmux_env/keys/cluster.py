@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializationInfo, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from rollmux_env.fields import Count, FileModel, NonNegative, PoolName, Unwritten, UserName
+from rollmux_env.fields import EVERY_USER, Count, FileModel, NonNegative, PoolName, QuotaName, Unwritten
 from rollmux_env.keys.network import Network
 from rollmux_env.keys.queue import Quota
 from rollmux_env.validation_errors import field_error
@@ -61,8 +61,8 @@ class Cluster(FileModel):
     """Shortest time between getting a place and being parked, seconds."""
     one_device: Unwritten[bool] = False
     """Whether `training` is the only pool and runs both phases."""
-    quotas: Unwritten[dict[UserName, Quota]] = Field(default={})
-    """Limits of what the jobs of a user may hold at once, by user."""
+    quotas: Unwritten[dict[QuotaName, Quota]] = Field(default={})
+    """Limits of what the jobs of a user may hold at once, by user; `"*"` is each user without an entry."""
     network: Unwritten[Network | None] = None
     """Link that all syncs share; null: they do not slow each other."""
 
@@ -120,6 +120,15 @@ class Cluster(FileModel):
         """Return the cluster with the pools of the given names replaced."""
         return self.model_copy(update={"by_name": {**self.by_name, **pools}} if self.by_name else {**pools})
 
+    def quota_of(self, user: str) -> Quota | None:
+        """Return the quota of a user, which may be that of each user without an entry, or None."""
+        return self.quotas.get(user) or self.quotas.get(EVERY_USER)
+
+    def with_quota(self, user: str, quota: Quota | None) -> Cluster:
+        """Return the cluster with another quota of a user, or without one of the user's own."""
+        others = {name: one for name, one in self.quotas.items() if name != user}
+        return self.model_copy(update={"quotas": others if quota is None else {**others, user: quota}})
+
     def beyond_quota(self, user: str, nodes: Mapping[str, int]) -> str | None:
         """Return in words how a job alone exceeds its user's quota, or None.
 
@@ -127,7 +136,7 @@ class Cluster(FileModel):
             user: Name of the job's user.
             nodes: Number of nodes that the job asks for, by pool.
         """
-        quota = self.quotas.get(user)
+        quota = self.quota_of(user)
         if quota is None:
             return None
         count = sum(nodes.values())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import model_validator
+from typing import Annotated
+
+from pydantic import Field, model_validator
 
 from rollmux_env.fields import Count, FileModel, Index, NonNegative, Positive
 from rollmux_env.validation_errors import field_error
@@ -31,9 +33,20 @@ class Estimate(FileModel):
 
 
 class Quota(FileModel):
-    """Limits of what the jobs of a user may hold at once. Nodes and dollars of a group are divided evenly among its members."""
+    """Limits and share of a user. Nodes and dollars of a group are divided evenly among its members."""
 
     nodes: Index | None = None
     """Largest number of nodes of all pools together; null is no limit."""
     usd_per_hour: NonNegative | None = None
     """Largest price of these nodes, $/h; null is no limit."""
+    weight: Annotated[Positive, Field(exclude_if=lambda weight: weight == 1)] = 1.0
+    """Share of the user beside others with `order=fair`, which divides the user's usage by it."""
+    jobs: Index | None = None
+    """Largest number of jobs that wait or run, in a service; null is no limit."""
+    node_hours: NonNegative | None = None
+    """Node-hours of a calendar month (UTC) after which no job gets a place, in a service; null is no limit."""
+    run_hours: Positive | None = None
+    """Largest `budget.hours` of a job, which then needs one, in a service; null is no limit."""
+
+
+OF_SERVICES = ("jobs", "node_hours", "run_hours")  # limits that take submissions or a calendar

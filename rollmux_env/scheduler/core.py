@@ -262,7 +262,7 @@ class Scheduler:
     def _is_due(self, now_s: float) -> bool:
         """Return whether there is anything to decide about placements."""
         changes = self.jobs.changes
-        if changes.resumed or changes.departed or changes.withdrawn or changes.arriving or changes.parked:
+        if changes.resumed or changes.departed or changes.withdrawn or changes.arriving or changes.parked or changes.limits:
             return True
         if self.settling is not None and self.settling.is_due:
             return True
@@ -322,6 +322,8 @@ def _takes(jobs: JobFacts, members: Members, guests: Guests, settling: Settling 
         facts.Failed: jobs.failed,
         facts.Cleared: jobs.cleared,
         facts.Halted: jobs.halted,
+        facts.QuotaChanged: jobs.quota_changed,
+        facts.MonthStarted: jobs.month_started,
         facts.Absent: members.absent,
         facts.Stop: members.stop,
     }

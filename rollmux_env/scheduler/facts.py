@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rollmux_env.cluster.events import JobProgress
 from rollmux_env.keys.cluster import Side
 from rollmux_env.keys.job import Job
+from rollmux_env.keys.queue import Quota
 from rollmux_env.scheduler.nodes import PoolName, PoolNode
 from rollmux_env.scheduler.view import DispatchPolicy, HoldName
 
@@ -312,6 +313,28 @@ class Joined(NamedTuple):
     nodes: tuple[PoolNode, ...]
 
 
+class QuotaChanged(NamedTuple):
+    """Another quota of a user.
+
+    Attributes:
+        user: Name of the user, or `*` for each user without a quota of its own.
+        quota: The quota, or None to remove the user's own.
+    """
+
+    user: str
+    quota: Quota | None
+
+
+class MonthStarted(NamedTuple):
+    """Beginning of a calendar month.
+
+    Attributes:
+        month: Year and month, such as `2026-12`.
+    """
+
+    month: str
+
+
 class Stop(NamedTuple):
     """Stop of the run: no new phase may begin."""
 
@@ -343,5 +366,7 @@ Fact = (
     | Drained
     | Undrained
     | Joined
+    | QuotaChanged
+    | MonthStarted
     | Stop
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rollmux_env.cluster.events import Begun, JobProgress, Reprofiled
 from rollmux_env.keys.job import Job
+from rollmux_env.keys.queue import Quota
 from rollmux_env.scheduler.commands import Command, Evict
-from rollmux_env.scheduler.facts import PhaseOfShape, Queued
+from rollmux_env.scheduler.facts import MonthStarted, PhaseOfShape, Queued, QuotaChanged
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.members import Members
 from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
@@ -77,6 +78,14 @@ class JobFacts:
         """Queue the end of a job's pause for the next decision."""
         if job_id not in self.changes.resumed:  # a departure at the same instant may have added it already
             self.changes.resumed.append(job_id)
+
+    def quota_changed(self, user: str, quota: Quota | None) -> None:
+        """Queue the change of a user's quota for the next decision."""
+        self.changes.limits.append(QuotaChanged(user, quota))
+
+    def month_started(self, month: str) -> None:
+        """Queue the beginning of a calendar month for the next decision."""
+        self.changes.limits.append(MonthStarted(month))
 
     # Phases and iterations.
 

@@ -100,14 +100,16 @@ class Gittins:
 
 
 class Fair:
-    """Order by the usage of the jobs' users: nodes that they have been charged over time, halved every half-life."""
+    """Order by the usage of the jobs' users over their weights: nodes charged over time, halved every half-life."""
 
     unit, scale = "node-hours used", 1.0
 
     def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
         """Return node-hours."""
         users = [state.job(job_id).user for job_id in job_ids]
-        usage = {user: state.charges.usage_h(user, state.now_s) for user in {*users}}
+        quotas = {user: state.cluster.quota_of(user) for user in {*users}}
+        weights = {user: 1.0 if quota is None else quota.weight for user, quota in quotas.items()}
+        usage = {user: state.charges.usage_h(user, state.now_s) / weight for user, weight in weights.items()}
         return [usage[user] for user in users]
 
 

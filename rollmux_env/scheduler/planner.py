@@ -14,9 +14,11 @@ from rollmux_env.cluster.events import (
     Departed,
     Event,
     JobProgress,
+    MonthBegun,
     OverBudget,
     Parked,
     Progressed,
+    QuotaSet,
     Resized,
     Resumed,
     Ticked,
@@ -47,6 +49,7 @@ class JobChanges:
         withdrawn: Identifiers of jobs that leave the queue.
         parked: Identifiers of jobs that have left their places to be parked.
         arriving: Jobs that arrive.
+        limits: Changed quotas and months that begin, in order.
     """
 
     progress: dict[str, JobProgress] = field(default_factory=dict)
@@ -55,6 +58,7 @@ class JobChanges:
     withdrawn: list[str] = field(default_factory=list)
     parked: list[str] = field(default_factory=list)
     arriving: list[facts.Queued] = field(default_factory=list)
+    limits: list[facts.QuotaChanged | facts.MonthStarted] = field(default_factory=list)
 
 
 @dataclass
@@ -167,7 +171,7 @@ class Planner:
         return unreported
 
     def leave(self, now_s: float, changes: JobChanges) -> None:
-        """Apply progress, ends of pauses, departures and withdrawals: the first part of an instant.
+        """Apply progress, ends of pauses, departures, withdrawals and changed limits: the first part of an instant.
 
         Args:
             now_s: Time of the instant, in seconds.
@@ -185,7 +189,9 @@ class Planner:
             self.note(Withdrawn(now_s, job_id))
         for job_id in changes.parked:
             self.note(Parked(now_s, job_id, "" if self.reserved is None else self.reserved.parking[job_id]))
-        if changes.resumed or changes.departed or changes.withdrawn or changes.parked:
+        for limit in changes.limits:
+            self.note((QuotaSet if isinstance(limit, facts.QuotaChanged) else MonthBegun)(now_s, *limit))
+        if changes.resumed or changes.departed or changes.withdrawn or changes.parked or changes.limits:
             self.queue_may_advance = True
         if self.reserved is not None and self.reserved.release({*changes.departed, *changes.parked}):
             self._redeem(self.reserved)

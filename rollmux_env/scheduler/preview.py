@@ -185,7 +185,7 @@ def _passed(state: State, job_id: str, quotas: Quotas, policy: Policy | None, qu
     job = state.job(job_id)
     if quotas.bars(job):
         return held_words(state, job.user)
-    if policy is None or job.user not in state.cluster.quotas:
+    if policy is None or state.cluster.quota_of(job.user) is None:
         return ""
     if job.user not in quotas.broken(ask(policy, state, Arrived(state.now_s, job)), policy, queue):
         return ""

@@ -22,15 +22,27 @@ from rollmux_env.keys.job import Job
 
 
 def held_words(state: State, user: str) -> str:
-    """Return in words how much of the quota a user holds."""
-    quota, share = state.cluster.quotas[user], state.charges.user_share(user)
+    """Return in words how much of the quota a user holds, or that the user's month is used up."""
+    quota, share = state.cluster.quota_of(user), state.charges.user_share(user)
     whose = f"user {user}" if user else "the user without a name"
+    assert quota is not None
+    if is_used_up(state, user):
+        used_h = state.charges.month_h(user, state.now_s)
+        return f"{whose} has used {used_h:.4g} of {quota.node_hours:.4g} node-hours of this month"
     parts = []
     if quota.nodes is not None:
         parts.append(f"{share.nodes:.4g} of {quota.nodes} nodes")
     if quota.usd_per_hour is not None:
         parts.append(f"{share.usd_per_hour:,.2f} of {quota.usd_per_hour:,.2f} $/h")
     return f"{whose} holds {' and '.join(parts)}"
+
+
+def is_used_up(state: State, user: str) -> bool:
+    """Return whether a user's jobs have been charged all node-hours that they may have in this month."""
+    quota = state.cluster.quota_of(user)
+    if quota is None or quota.node_hours is None:
+        return False
+    return state.charges.month_h(user, state.now_s) >= quota.node_hours * (1 - TOLERANCE)
 
 
 def is_above(state: State, user: str, share: Share) -> bool:
@@ -40,7 +52,7 @@ def is_above(state: State, user: str, share: Share) -> bool:
 
 def _quota(state: State, user: str) -> Share:
     """Return the largest share that a user may hold, infinite without a limit."""
-    quota = state.cluster.quotas.get(user)
+    quota = state.cluster.quota_of(user)
     nodes, usd = (None, None) if quota is None else (quota.nodes, quota.usd_per_hour)
     return Share(inf if nodes is None else nodes, inf if usd is None else usd)
 
@@ -58,6 +70,7 @@ class Quotas:
         self._state = state
         self._least: dict[tuple[str, str, str, int], bool] = {}
         self._shares: dict[str, Share] = {}
+        self._used_up: dict[str, bool] = {}
 
     def broken(self, plan: Plan, policy: Policy, queue: Sequence[str] | None = None) -> set[str]:
         """Return the users whose quota a plan breaks.
@@ -74,7 +87,7 @@ class Quotas:
         """
         state = self._state
         jobs = [state.job(action.job_id) for action in plan if not isinstance(action, Wait | Park) and state.knows(action.job_id)]
-        named = {job.user for job in jobs} & state.cluster.quotas.keys()
+        named = {job.user for job in jobs if state.cluster.quota_of(job.user) is not None}
         if not named:
             return set()
         if len(plan) == 1 and isinstance(plan[0], Place) and (share := self._placed(jobs[0], plan[0].placement)) is not None:
@@ -107,13 +120,15 @@ class Quotas:
         )
 
     def bars(self, job: Job) -> bool:
-        """Return whether a job would take its user above the quota in every shape.
+        """Return whether a job's user has used up the month, or the job would take its user above the quota in every shape.
 
-        It is checked for a group with no other member and for every group with room.
+        The latter is checked for a group with no other member and for every group with room.
         """
-        if job.user not in self._state.cluster.quotas:
+        if self._state.cluster.quota_of(job.user) is None:
             return False
-        return all(self._bars(job, shape) for shape in range(1 + len(job.shapes)))
+        if job.user not in self._used_up:
+            self._used_up[job.user] = is_used_up(self._state, job.user)
+        return self._used_up[job.user] or all(self._bars(job, shape) for shape in range(1 + len(job.shapes)))
 
     def _bars(self, job: Job, shape: int) -> bool:
         state, user = self._state, job.user

@@ -39,6 +39,10 @@ def make(
         RightName,
         typer.Option("--right", help="look; attach and submit own jobs; or run code and operate (docs/guides/security.md)."),
     ],
+    priority: Annotated[
+        int,
+        typer.Option("--priority", metavar="N", help="Highest priority of the user's jobs; --right operate has no limit."),
+    ] = 0,
     at: At = None,
 ) -> None:
     """Print a new token for a user, once: the service stores only its hash. A running service accepts it at once.
@@ -48,20 +52,21 @@ def make(
     if not user:
         raise InputError("a user's name is empty; the token without a name is the service's own, in service.json")
     folder = _folder(at)
-    bearer = Tokens(folder).make(user, Right[right.name.upper()])
+    bearer = Tokens(folder).make(user, Right[right.name.upper()], priority)
     OperationsLog(folder).write("", "make token", user, right.value)
     typer.echo(bearer)
 
 
 @app.command("list")
 def list_tokens(at: At = None) -> None:
-    """List the valid tokens: id, user, right, and the time at which they were made.
+    """List the valid tokens: id, user, right, highest priority of jobs, and the time at which they were made.
 
     Example: `rollmux token list`
     """
-    table = make_table("id", "user", "right", "made", left=4)
+    table = make_table("id", "user", "right", "priority", "made", left=5)
     for made in Tokens(_folder(at)).list():
-        table.add_row(made.id, made.user or "(the service's own)", made.right.name.lower(), made.made)
+        most = "any" if made.right >= Right.OPERATE else str(made.priority)
+        table.add_row(made.id, made.user or "(the service's own)", made.right.name.lower(), most, made.made)
     show(table)
 
 

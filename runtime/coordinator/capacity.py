@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import cast
 
+from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.coordinator.job_handle import JobHandle
@@ -22,10 +23,11 @@ class Capacity:
     Args:
         plan: Plan of the run.
         nodes: The scheduler's nodes.
+        state: The scheduler's state, with the present quotas.
     """
 
-    def __init__(self, plan: RunPlan, nodes: NodePool) -> None:
-        self._plan, self._nodes = plan, nodes
+    def __init__(self, plan: RunPlan, nodes: NodePool, state: State) -> None:
+        self._plan, self._nodes, self._state = plan, nodes, state
         self._on_hosts: tuple[int, dict[str, list[Node]]] | None = None  # number of changes of nodes, and nodes by host
 
     def nodes(self) -> list[Node]:
@@ -63,7 +65,7 @@ class Capacity:
         return (self._beyond(spec, left) or too_few_nodes(spec, left, " left") for spec in specs)
 
     def _beyond(self, spec: JobSpec, left: Counter[str]) -> str | None:
-        return beyond(spec, self._plan.cluster, self._plan.policy, left)
+        return beyond(spec, self._state.cluster, self._plan.policy, left)
 
     def too_large(self, job: Job) -> str | None:
         """Return the reason why a job does not fit on any node, or None."""

@@ -102,7 +102,7 @@ class RunState:
         self.scheduler = Scheduler(state, make_policy(), dispatch, nodes, make_policy if watches else None)
         self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
         self.cold_starts = ColdStarts()
-        self.capacity = Capacity(plan, nodes)
+        self.capacity = Capacity(plan, nodes, state)
         self.decisions = Decisions(
             plan, log, self.scheduler, self.handles, self.capacity, make_policy, lambda job_id: self.cold_starts.describe(job_id)
         )

@@ -54,6 +54,8 @@ KINDS: dict[str, type] = {
     "Progressed": events.Progressed,
     "Ticked": events.Ticked,
     "Resized": events.Resized,
+    "QuotaSet": events.QuotaSet,
+    "MonthBegun": events.MonthBegun,
 }
 _NAMES = {kind: name for kinds in (SCHEDULER_KINDS, KINDS) for name, kind in kinds.items()}
 

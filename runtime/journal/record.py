@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from rollmux_env.cluster.events import Event, OverBudget
+from rollmux_env.cluster.events import Event, OverBudget, QuotaSet
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.run import PhaseRun
@@ -136,13 +136,17 @@ class RunRecord:
 
     @property
     def cluster(self) -> Cluster:
-        """Cluster at the start of the run, with the nodes that have joined since added to its limits."""
+        """Cluster at the start of the run, with the nodes that have joined since added to its limits, and the last quotas."""
         more: Counter[str] = Counter(node.pool for _, fact in self.reports_of(Joined) for node in fact.nodes)
         grown: dict[str, Pool] = {}
         for name, pool in self.started.cluster.pools.items():
             if pool.max_nodes is not None:
                 grown[name] = pool.model_copy(update={"max_nodes": pool.max_nodes + more[name]})
-        return self.started.cluster.with_pools(grown)
+        cluster = self.started.cluster.with_pools(grown)
+        for event in self.log:
+            if isinstance(event, QuotaSet):
+                cluster = cluster.with_quota(event.user, event.quota)
+        return cluster
 
     @property
     def last_s(self) -> float:

@@ -41,6 +41,8 @@ SCHEDULER_KINDS: dict[str, type[scheduler_facts.Fact]] = {
     "Drained": scheduler_facts.Drained,
     "Undrained": scheduler_facts.Undrained,
     "Joined": scheduler_facts.Joined,
+    "QuotaChanged": scheduler_facts.QuotaChanged,
+    "MonthStarted": scheduler_facts.MonthStarted,
     "Stop": scheduler_facts.Stop,
 }
 

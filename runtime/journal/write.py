@@ -51,6 +51,7 @@ _BATCHED = (
 _AT_ONCE = (  # reports to the scheduler that must not be lost and do not follow from other facts
     *(scheduler_facts.Confined, scheduler_facts.Continued, scheduler_facts.Absent),
     *(scheduler_facts.Drained, scheduler_facts.Undrained, scheduler_facts.Joined),
+    *(scheduler_facts.QuotaChanged, scheduler_facts.MonthStarted),
 )
 Row = tuple[str, str]  # kind and JSON of a fact
 _BATCH = 64  # largest number of facts of the batched kinds that a crash may lose

@@ -35,6 +35,7 @@ from runtime.owners.http.holdups import holdup, queue_holdup
 from runtime.owners.http.ledger import Ledger
 from runtime.service.address import continuing
 from runtime.service.figures import RunFigures, ends_of, held_spans
+from runtime.service.quotas import quotas_of, user_reports
 from runtime.standstill import gap_warning
 
 STATES = ("waiting", "profiling", "running", "moving", "lost", "stopped", "done", "over_budget", "failed", "cancelled")
@@ -137,6 +138,8 @@ def past_report(folder: Path) -> dict[str, Any]:
         "continue": continuing(folder.resolve()),
         "states": _counts(jobs),
         "queue": [*state.waiting],
+        "users": [*user_reports(state, {})],
+        "quotas": quotas_of(state.cluster),
         "jobs": jobs,
         "groups": [],
         "pools": {},
@@ -180,6 +183,8 @@ class Reports:
             "stopping": run.stopping,
             "paused": run.log.problem,
             "queue": waiting,
+            "users": [*user_reports(state, self._present())],
+            "quotas": quotas_of(state.cluster),
             "pools": self.pools(),
             "usd_per_hour": state.usd_per_hour,
         }
@@ -195,6 +200,10 @@ class Reports:
             "states": _counts(jobs),
             "jobs": jobs,
         }
+
+    def _present(self) -> Counter[str]:
+        """Return the number of jobs that wait or run, by user."""
+        return Counter(handle.spec.user for handle in self._run.handles.values() if not handle.is_gone)
 
     def job(self, handle: JobHandle, known: WaitForecast | None) -> dict[str, Any]:
         """Return the report of one job.

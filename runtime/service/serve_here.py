@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from rollmux_env.errors import InputError
+from rollmux_env.keys.cluster import Cluster
 from runtime.coordinator.run_plan import RunPlan
+from runtime.jobs.file import load_cluster
 from runtime.machine import Node, Pool
 from runtime.machines.hosts import HostsFile, load_hosts, more_nodes, nodes_here, nodes_of_hosts
 from runtime.service.address import SERVICE, let_in, listening_of, withdraw
 from runtime.service.plan import ServiceOptions, past, service_plan
+from runtime.service.quotas import cluster_differences
 from runtime.service.service import RunService
 from runtime.signals import allowing, check_signals, hangups
 
@@ -35,10 +38,11 @@ def serve_here(folder: Path, wish: ServiceOptions, file: Path | None, say: Calla
         KeyboardInterrupt: If the user asked twice to stop.
     """
     hosts = load_hosts(file) if file is not None else None
-    asyncio.run(_serve(folder, wish, _plan(folder, wish, hosts), file if hosts is not None else None, say))
+    plan = _plan(folder, wish, hosts, say)
+    asyncio.run(_serve(folder, wish, plan, file if hosts is not None else None, say))
 
 
-def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None) -> RunPlan:
+def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None, say: Callable[[str], None]) -> RunPlan:
     record, before = past(folder), tuple[Node, ...]()
     if record is not None:
         before = tuple(record.nodes.values())
@@ -46,6 +50,8 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None) -> RunPla
         if own is not None:
             raise InputError(f"--no-ray: the service in {folder} has had job {own}, which needs Ray")
         if hosts is not None:
+            for line in () if wish.cluster is None else _differences(wish.cluster, record.cluster):
+                say(line)
             wish = replace(wish, cluster=None)
             before += more_nodes(hosts, record.started.cluster, before)
 
@@ -57,8 +63,14 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None) -> RunPla
     return service_plan(folder, wish, record, find)
 
 
+def _differences(file: Cluster, held: Cluster) -> Iterator[str]:
+    """Yield a line for each key of a cluster file that is not as the service has it, which holds."""
+    for words in cluster_differences(file, held):
+        yield f"--cluster: cluster.{words}, which holds{' (`rollmux quota` changes it)' if words.startswith('quotas') else ''}"
+
+
 def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
-    """Add the nodes of hosts that were added to the cluster file; an error in the file is logged.
+    """Add the nodes of hosts that were added to the cluster file; errors in the file are logged, and keys that do not hold.
 
     Args:
         service: The service.
@@ -69,6 +81,8 @@ def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
         hosts = load_hosts(file) if file is not None else None
         if hosts is None:
             raise InputError("SIGHUP: this `rollmux serve` was given no cluster file with hosts")
+        for line in _differences(load_cluster(file), service.run.scheduler.state.cluster) if file is not None else ():
+            service.run.log.say(line)
         changes = service.driver.lifecycle.node_changes
         changes.join(more_nodes(hosts, plan.cluster, [*changes.known.values()]))
     except InputError as error:

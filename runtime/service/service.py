@@ -27,6 +27,7 @@ from runtime.service.figures import RunFigures
 from runtime.service.forecast import QueueForecast
 from runtime.service.operations_log import OperationsLog
 from runtime.service.plan import MOST_JOBS, check_limits
+from runtime.service.quotas import UserQuotas
 from runtime.service.report import STATES, Reports
 from runtime.service.tokens import CommandTokens, Tokens
 from runtime.short_slices import ask_for_short_slices
@@ -47,11 +48,13 @@ class RunService:
         driver: Driver of the run, after `begin` or `serve`.
         run: State of the run, after `begin` or `serve`.
         events: Reader of the journal's entries, after `begin` or `serve`.
+        quotas: Quotas of the users, after `begin` or `serve`.
     """
 
     driver: RunDriver
     run: RunState
     events: Events
+    quotas: UserQuotas
 
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
@@ -86,11 +89,13 @@ class RunService:
         self.events = Events(run.log, self.folder)
         self._figures.begin(run, driver.record)
         self.driver, self.run = driver, run
+        self.quotas = UserQuotas(run, driver.record)
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
         await asyncio.sleep(0)  # the task runs up to its first wait
         if self._outcome.done():
             await self._outcome
         self._figures.usage.since_s = run.log.now()
+        run.spawn(self.quotas.follow_calendar())
 
     async def _carry_out(self, driver: RunDriver) -> str:
         try:
@@ -172,6 +177,7 @@ class RunService:
             if problem := beyond or driver.lacks(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")
         check_limits(specs, self._present(len(specs)))
+        self.quotas.check(specs)
         try:
             return self._check_room(specs)
         except InputError as error:

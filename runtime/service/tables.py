@@ -39,6 +39,8 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
         parts += heading("Shared against alone, by profiles"), sharing_table(placed)
     if report["throughput_gain"] is not None:
         parts.append(Text(f"recent throughput per node-hour: {report['throughput_gain']:.2f}x that of the jobs alone"))
+    if any(user["quota"] or user["user"] for user in report["users"]):
+        parts.append(users_table(report["users"]))
     return [*parts, _groups_table(report["groups"]), _pools_table(report["pools"]), *problems]
 
 
@@ -55,6 +57,26 @@ def _jobs_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
         reward = "" if (value := job["metrics"].get("reward")) is None else f"{value:.4g}"
         row = (group, " ".join(job["nodes"]), f"{job['iteration']} of {job['iterations']}", "yes" if job["at_risk"] else "", reward)
         table.add_row(job["id"], state, *row, style=_STYLES.get(job["state"], ""))
+    return table
+
+
+def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Return the table of what users hold, and of their quotas.
+
+    Args:
+        users: Reports of `runtime.service.quotas.user_reports`.
+    """
+    table = make_table("user", "jobs", "nodes", "$/h", "node-hours this month", "longest run h", "weight", left=1)
+    for user in users:
+        quota = user["quota"] or {}
+
+        def held(key: str, form: str, user: Mapping[str, Any] = user, quota: Mapping[str, float] = quota) -> str:
+            most = f" of {quota[key]:g}" if key in quota else ""
+            return f"{user[key]:{form}}{most}"
+
+        cells = (held("jobs", "d"), held("nodes", ".3g"), held("usd_per_hour", ",.2f"), held("node_hours", ",.1f"))
+        own = (f"{quota[key]:g}" if key in quota else "" for key in ("run_hours", "weight"))
+        table.add_row(user["user"] or "(no name)", *cells, *own)
     return table
 
 

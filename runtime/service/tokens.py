@@ -40,7 +40,8 @@ class Right(IntEnum):
     """The right of a token. Each includes the ones before it.
 
     LOOK: read status, logs, events and metrics. ATTACH: submit and cancel the user's own attached jobs, and hold their leases.
-    OPERATE: run code as the service's user (jobs with a class or a command), cancel all jobs, drain and clear nodes.
+    OPERATE: run code as the service's user (jobs with a class or a command), cancel all jobs, drain and clear nodes, and submit
+    jobs of any priority and weight.
     """
 
     LOOK = 1
@@ -54,10 +55,25 @@ class Holder(NamedTuple):
     Attributes:
         user: Name of the user, or "" for the owner of the service.
         right: Right of the user.
+        priority: Highest priority of the jobs that the user may submit without the right to operate.
     """
 
     user: str
     right: Right
+    priority: int = 0
+
+    def problem_of_rank(self, priority: int, weight: float) -> str | None:
+        """Return why this holder may not submit a job of a priority and a weight, as a line, or None.
+
+        Args:
+            priority: Priority of the job in the queue.
+            weight: Weight of the job, which orders and policies may use as a priority.
+        """
+        if self.right >= Right.OPERATE:
+            return None
+        if priority > self.priority:
+            return f"priority: {priority} is above {self.priority}, the highest priority of this token"
+        return f"weight: {weight:g} takes the right to operate; this token may give 1 at most" if weight > 1 else None
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,7 @@ class Token:
         right: Right of the token.
         made: Time at which it was made, in UTC and whole seconds (ISO 8601).
         sha256: Hash of the token, in hexadecimal.
+        priority: Highest priority of jobs, as in `Holder`.
     """
 
     id: str
@@ -77,6 +94,7 @@ class Token:
     right: Right
     made: str
     sha256: str
+    priority: int = 0
 
 
 _FILE = TypeAdapter(tuple[Token, ...])
@@ -106,18 +124,19 @@ class Tokens:
             status = os.stat(self._path)
             version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
             if version != self._version:
-                self._holders = {token.sha256: Holder(token.user, token.right) for token in self.list()}
+                self._holders = {token.sha256: Holder(token.user, token.right, token.priority) for token in self.list()}
                 self._version = version
         except (OSError, InputError):
             self._version, self._holders = (), {}
         return self._holders.get(_hash(bearer))  # timing reveals something of the hash only, which a caller cannot choose
 
-    def make(self, user: str, right: Right) -> str:
+    def make(self, user: str, right: Right, priority: int = 0) -> str:
         """Make and return a token. It cannot be shown again. A new token of the service itself, with user "", replaces the old one.
 
         Args:
             user: Name of the user, or "" for the owner of the service.
             right: Right of the token.
+            priority: Highest priority of jobs, as in `Holder`.
 
         Raises:
             InputError: If the name is not allowed, or the file cannot be read or written; one line.
@@ -126,7 +145,7 @@ class Tokens:
             raise InputError(f"a user's name may hold 1 to 64 letters A-Z and a-z, digits, . _ and -, not {describe(user)}")
         bearer = _BEGINS + secrets.token_urlsafe(32)
         hashed, now = _hash(bearer), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        token = Token(hashed[:_ID_DIGITS], user, right, now, hashed)
+        token = Token(hashed[:_ID_DIGITS], user, right, now, hashed, priority)
         self._change(lambda tokens: (*(other for other in tokens if user or other.user), token))
         return bearer
 

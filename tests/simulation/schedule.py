@@ -16,6 +16,7 @@ DISK = ("torn", "full", "slow disk", "dies before", "dies after")
 _OF_OWNERS = ("kill owner", "kill owner", "pause owner", "twin")
 _OF_SERVICE = ("kill service", "kill service", "pause service", "machine sleeps", "terminate", "second service", "wall clock")
 _OF_USERS = ("cancel", "drain")
+_OF_ACCOUNTS = ("quota", "month")
 BAD_MINUTES = ("disk stays full", "disk stays slow")
 _BAD_S = 300.0
 _POLICIES = ("rollmux", "rollmux", "rollmux,switches=true", "consolidate,budget=200")  # a search that costs no more than the rest
@@ -112,7 +113,7 @@ class Schedule:
         return max((fault.at + (0.0 if fault.kind == "wall clock" else fault.seconds) for fault in timed), default=0.0)
 
 
-TIMED = frozenset({*_OF_OWNERS, *_OF_SERVICE, *_OF_USERS, *BAD_MINUTES} - {"kill service"})
+TIMED = frozenset({*_OF_OWNERS, *_OF_SERVICE, *_OF_USERS, *_OF_ACCOUNTS, *BAD_MINUTES} - {"kill service"})
 
 
 def schedule_of(text: str) -> Schedule:
@@ -139,7 +140,15 @@ def drawn(seed: int) -> Schedule:
     world = _restless(draw, world) if draw.random() < 0.25 else world
     world = replace(world, faults=(*world.faults, _bad_minutes(draw))) if draw.random() < 0.1 else world
     world = _with_checkpoints(Random(f"checkpoints {seed}"), world)
+    world = _with_accounts(Random(f"accounts {seed}"), world)
     return _with_ranks(Random(f"ranks {seed}"), world) if grace_s is None else world  # else all have ended by then
+
+
+def _with_accounts(draw: Random, world: Schedule) -> Schedule:
+    """Return a schedule in some of which quotas change while jobs run, and a calendar month begins."""
+    acts = [Fault("quota", round(draw.uniform(0, _LAST_S), 3), draw.choice(["ann", "*"]), draw.choice([2.0, 9.0, 30.0]))]
+    acts += [Fault("month", round(draw.uniform(0, _LAST_S), 3))] * draw.choice([0, 1])
+    return replace(world, faults=(*world.faults, *acts)) if draw.random() < 0.2 else world
 
 
 def _with_ranks(draw: Random, world: Schedule) -> Schedule:

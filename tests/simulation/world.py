@@ -27,7 +27,7 @@ from runtime.journal import commits
 from runtime.journal.facts import JobSubmitted
 from runtime.owners.http import leases, ledger
 from runtime.run import driver
-from runtime.service import events, forecast, serve_here
+from runtime.service import events, forecast, quotas, serve_here
 from runtime.service.http import app as http_app
 from runtime.service.plan import ServiceOptions
 from runtime.service.service import RunService
@@ -120,8 +120,8 @@ class Scene:
         if schedule.one_device:
             nodes = tuple(node for node in nodes if node.pool == "training")
         plan = attached_plan(folder or Path("/"), nodes=nodes, policy=schedule.policy, dispatch=schedule.dispatch, leases=rules)
-        quotas = {user: Quota(nodes=schedule.quota) for user in USERS if schedule.quota}
-        self.plan = replace(plan, cluster=plan.cluster.model_copy(update={"quotas": quotas}))
+        limits = {user: Quota(nodes=schedule.quota) for user in USERS if schedule.quota}
+        self.plan = replace(plan, cluster=plan.cluster.model_copy(update={"quotas": limits}))
 
     def rate(self) -> float:
         """Of the clock of a process that begins."""
@@ -287,6 +287,8 @@ class Scene:
                 self.terminate()
             case "second service":
                 self.start_service(again=False)
+            case "month":
+                self.wall_s += 31 * 86400.0
             case "wall clock":
                 self.counts["clock jumps"] += 1
                 self.wall_s += fault.seconds
@@ -298,6 +300,10 @@ class Scene:
                 self.disk.slow_until_s = self.world.now_s + fault.seconds
             case "cancel":
                 self.operator("DELETE", f"/v1/jobs/{fault.target}")
+            case "quota":
+                limits, path = {"nodes": 2, "node_hours": fault.seconds / 3600}, "/v1/quotas"
+                unset = ("POST", path, {"user": fault.target, "quota": None})
+                self.operator("POST", path, {"user": fault.target, "quota": limits}, then=(*unset, fault.seconds, (*unset, 10.0)))
             case "drain":
                 path = f"/v1/nodes/{fault.target}"
                 again = ("POST", f"{path}/undrain", None, 10.0)  # where the network has brought the drain once more
@@ -477,6 +483,7 @@ def simulated() -> Iterator[None]:
         },
         events: {"monotonic": monotonic, "entries_after": lambda *asked: _scene().disk.after(*asked)},
         forecast: {"monotonic": monotonic},
+        quotas: {"time": lambda: _scene().wall_s + _scene().world.now_s},
         leases: {"secrets": threads.Chance},
         ledger: {
             "started": lambda pid: pid if _scene().lives(pid) else 0,

@@ -210,9 +210,10 @@ def _allow(holder: Holder, right: Right) -> None:
 
 
 def _subject(call: ApiCall) -> str:
-    """Return the subject of a request: the job, node or lease of its path, else the jobs of its body."""
+    """Return the subject of a request: the job, node or lease of its path, else the user or the jobs of its body."""
     entries = call.body if isinstance(call.body, list) else [call.body]
-    return next(iter(call.path.values()), "") or ", ".join(str(entry.get("id", "")) for entry in entries if isinstance(entry, dict))
+    named = next(iter(call.path.values()), "") or getattr(call.body, "user", "")
+    return named or ", ".join(str(entry.get("id", "")) for entry in entries if isinstance(entry, dict))
 
 
 class _Unread(InputError):

@@ -13,7 +13,8 @@ from pydantic import Field, RootModel, ValidationError
 from starlette.responses import Response
 
 from rollmux_env.errors import InputError, NotAllowed, NotFound, TooMany, Unprocessable
-from rollmux_env.fields import NonNegative
+from rollmux_env.fields import NonNegative, QuotaName
+from rollmux_env.keys.queue import Quota
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.jobs.changes import entry_of
@@ -27,6 +28,7 @@ from runtime.owners.http.leases import Leases
 from runtime.run.driver import RunDriver
 from runtime.service.forecast import MOST_PREVIEWED
 from runtime.service.http.endpoint import JSON, ApiCall, Body, Operation, Query, RequestInput, answer, answer_in_steps
+from runtime.service.quotas import quotas_of
 from runtime.service.tokens import Holder, Right
 
 _LONGEST_WAIT_S = 30.0
@@ -137,6 +139,15 @@ class HeartbeatRequest(Body):
     pid_space: _PidSpace = ""
 
 
+class QuotaRequest(Body):
+    """Another quota of a user."""
+
+    user: QuotaName
+    """Name of the user, or `*` for each user without a quota of its own."""
+    quota: Quota | None
+    """All limits of the user; null removes the user's own quota."""
+
+
 class EndQuery(Query):
     """Options of the end of a lease."""
 
@@ -193,6 +204,8 @@ def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
         if not isinstance(spec, OwnersJob):
             raise NotAllowed(f"job {spec.id}: is started by the service, which takes the right to operate; this token may attach")
         _check_own(holder, spec.user, spec.id)
+        if problem := holder.problem_of_rank(spec.priority, spec.weight):
+            raise NotAllowed(f"job {spec.id}: {problem}")
     try:
         check_names(spec, f"job {spec.id}")
     except InputError as error:
@@ -203,6 +216,13 @@ def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
 async def _job(call: ApiCall) -> Any:
     job = await call.service.job(call.path["job"])
     return job | {"entry": entry_of(call.service.handle_of(job["id"]).spec)}
+
+
+async def _set_quota(call: ApiCall) -> Any:
+    service = call.service
+    service.quotas.set(call.body.user, call.body.quota)
+    await service.run.durable()
+    return {"quotas": quotas_of(service.run.scheduler.state.cluster)}
 
 
 _endings: set[asyncio.Task[None]] = set()  # cancellations that take longer than their answers wait
@@ -364,6 +384,18 @@ OPERATIONS = (  # in the order of frequency
         "drain",
         lambda driver, node: driver.lifecycle.node_changes.drain(node),
         "Drain a node: its jobs move away, and no other job gets it.",
+    ),
+    Operation(
+        "quota",
+        "POST",
+        "/v1/quotas",
+        Right.OPERATE,
+        _set_quota,
+        "Set the quota of a user, or of every user without one.",
+        body=QuotaRequest,
+        refuses=(409,),
+        logged=True,
+        at_once=True,
     ),
     _nodes("undrain", lambda driver, node: driver.lifecycle.node_changes.undrain(node), "Use a drained node again."),
     _nodes("clear", _clear, "Declare that no process runs on a suspect node any more: it may be granted."),

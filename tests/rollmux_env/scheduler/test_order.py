@@ -280,6 +280,16 @@ def test_usage_halves_and_adds_up() -> None:
     assert state.charges.usage_h("ann", 6 * 3600.0) == pytest.approx(2 * 6 / log(2) / 2)
 
 
+def test_usage_is_divided_by_the_weight_of_its_user() -> None:
+    """Half of the work is done by half of each user's jobs, though those of the first come first."""
+    counts = {"ann": 24, "bob": 12, "cas": 12}
+    jobs = [{"id": f"{user}{k}", "user": user, "iterations": 12} for user, count in counts.items() for k in range(count)]
+    scenario = parse_scenario(small(*jobs, nodes=3, quotas={"ann": {"weight": 2}, "*": {"weight": 1}}))
+    log = replay(scenario, make("solo,order=fair"), check=True).log
+    first = [event.job_id[:3] for event in log if isinstance(event, Admitted)][:24]
+    assert all(abs(first.count(user) - count / 2) <= 1 for user, count in counts.items()), first
+
+
 def test_the_index_learns_from_departures() -> None:
     """Twenty jobs of 1 h or 9 h: a new one is likelier to end within the hour; one that has done 2 h has 7 h left."""
     jobs = [{"id": f"j{k}", "iterations": 36 if k % 2 else 324, "class": "x"} for k in range(20)]

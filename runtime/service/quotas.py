@@ -1,0 +1,164 @@
+"""Quotas of a service's users: they are set while it runs, checked at submissions, and reported.
+
+What users may hold at once and in a month is checked by the scheduler at every decision (`rollmux_env.scheduler.quotas`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from time import time
+from typing import Any
+
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import Stopping, TooMany, Unprocessable
+from rollmux_env.fields import EVERY_USER
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.queue import Quota
+from rollmux_env.scheduler.facts import MonthStarted, QuotaChanged
+from runtime.coordinator.run_state import RunState
+from runtime.jobs.spec import JobSpec
+from runtime.journal.record import RunRecord
+from runtime.journal.write import Unwritable
+
+_LOOKS_S = 60.0  # interval at which the calendar is read
+
+
+def month_of(wall_s: float) -> str:
+    """Return the calendar month (UTC) of a time in seconds since 1970, such as `2026-12`."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m")
+
+
+class UserQuotas:
+    """The quotas of a service's users.
+
+    Args:
+        run: State of the run.
+        record: Record of the run that continues, or None for a new one.
+    """
+
+    def __init__(self, run: RunState, record: RunRecord | None) -> None:
+        self._run = run
+        self._first_month = month_of(time() if record is None else record.started.wall_s)
+
+    @property
+    def month(self) -> str:
+        """The calendar month for which node-hours are counted now."""
+        months = self._run.scheduler.state.months
+        return months[-1].name if months else self._first_month
+
+    def set(self, user: str, quota: Quota | None) -> None:
+        """Give a user another quota from now on. Jobs that run keep their places.
+
+        Args:
+            user: Name of the user, or `*` for each user without a quota of its own.
+            quota: The quota, or None to remove the user's own.
+
+        Raises:
+            Stopping: If the service is stopping; one line.
+            Unwritable: If the journal cannot be written; one line.
+        """
+        run = self._run
+        if run.stopping or run.over.done():
+            raise Stopping("the service is stopping; ask the next one")
+        if run.log.problem is not None:
+            raise Unwritable(run.log.problem)
+        run.log.say(f"quota of {described(user)}: {'none of its own' if quota is None else written(quota) or 'no limit'}")
+        run.inform_scheduler(QuotaChanged(user, quota))
+
+    def check(self, specs: Sequence[JobSpec]) -> None:
+        """Check that jobs are within the quotas of their users that concern submissions.
+
+        Raises:
+            TooMany: If a user would have more jobs than the quota; one line.
+            Unprocessable: If a job has no limit of its time, or a longer one than its user's; one line.
+        """
+        cluster, more = self._run.scheduler.state.cluster, Counter(spec.user for spec in specs)
+        present = Counter(handle.spec.user for handle in self._run.handles.values() if not handle.is_gone) if cluster.quotas else {}
+        for spec in specs:
+            quota = cluster.quota_of(spec.user)
+            if quota is None:
+                continue
+            if quota.jobs is not None and present[spec.user] + more[spec.user] > quota.jobs:
+                raise TooMany(f"job {spec.id}: {described(spec.user)} has {present[spec.user]} jobs, and a quota of {quota.jobs}")
+            hours = None if spec.budget is None else spec.budget.hours
+            if quota.run_hours is not None and (hours is None or hours > quota.run_hours):
+                raise Unprocessable(
+                    f"job {spec.id}: budget.hours: {'is missing' if hours is None else f'{hours:g} is too long'}; "
+                    f"{described(spec.user)} has a quota of {quota.run_hours:g} h for a job"
+                )
+
+    async def follow_calendar(self) -> None:
+        """Begin each calendar month in the accounts, until cancelled."""
+        while True:
+            now = month_of(time())
+            if now > self.month and not self._run.stopping and self._run.log.problem is None:
+                self._run.inform_scheduler(MonthStarted(now))
+            await asyncio.sleep(_LOOKS_S)
+
+
+def user_reports(state: State, present: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """Yield what each user holds, has used in this month, and may hold.
+
+    Args:
+        state: State of the cluster.
+        present: Number of jobs that wait or run, by user.
+    """
+    users = {*present, *state.charges.users(), *(state.cluster.quotas.keys() - {EVERY_USER})}
+    for user in sorted(users):
+        share, used_h = state.charges.user_share(user), state.charges.month_h(user, state.now_s)
+        quota = state.cluster.quota_of(user)
+        if quota is None and not present.get(user) and not used_h:
+            continue
+        yield {
+            "user": user,
+            "jobs": present.get(user, 0),
+            "nodes": share.nodes,
+            "usd_per_hour": share.usd_per_hour,
+            "node_hours": used_h,
+            "quota": None if quota is None else quota_as_json(quota),
+        }
+
+
+def quotas_of(cluster: Cluster) -> dict[str, dict[str, float]]:
+    """Return the quotas as they have been set, by user or `*`, each as its limits by key."""
+    return {user: quota_as_json(quota) for user, quota in cluster.quotas.items()}
+
+
+def quota_as_json(quota: Quota) -> dict[str, float]:
+    """Return the limits that a quota has, by key."""
+    return quota.model_dump(exclude_none=True)
+
+
+def written(quota: Quota) -> str:
+    """Return a quota as `rollmux quota set` takes it."""
+    return " ".join(f"{key}={value:g}" for key, value in quota_as_json(quota).items())
+
+
+def described(user: str) -> str:
+    """Return words for a user, or for each user without a quota of its own."""
+    return "every other user" if user == EVERY_USER else f"user {user}" if user else "the user without a name"
+
+
+def cluster_differences(file: Cluster, held: Cluster) -> Iterator[str]:
+    """Yield the keys of a cluster file whose values are not those of the journal, with both.
+
+    Args:
+        file: Cluster as the file has it. Only keys that it states are compared, and no numbers of nodes.
+        held: Cluster as the journal has it, which holds.
+    """
+    for user in sorted(file.quotas.keys() | held.quotas.keys()) if "quotas" in file.model_fields_set else ():
+        one, other = file.quotas.get(user), held.quotas.get(user)
+        if one != other:
+            words = ("none" if quota is None else written(quota) or "no limit" for quota in (one, other))
+            yield "quotas.{}: {} in the file, {} in the journal".format(user or '""', *words)
+    for key in sorted(file.model_fields_set - {"quotas", "rollout", "training", "by_name"}):
+        if getattr(file, key) != getattr(held, key):
+            yield f"{key}: {getattr(file, key)} in the file, {getattr(held, key)} in the journal"
+    for name, pool in file.pools.items():
+        known = held.pools.get(name)
+        for key in sorted(pool.model_fields_set & {"gpu", "gpus_per_node", "usd_per_gpu_hour"}):
+            if known is not None and getattr(pool, key) != getattr(known, key):
+                yield f"{name}.{key}: {getattr(pool, key)} in the file, {getattr(known, key)} in the journal"

@@ -1,0 +1,34 @@
+"""Accounts of jobs and users by calendar month."""
+
+from __future__ import annotations
+
+import pytest
+
+from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.events import Admitted, Arrived, JobProgress, MonthBegun, Progressed, QuotaSet, isolated
+from rollmux_env.cluster.months import totals_of
+from rollmux_env.cluster.state import State
+from rollmux_env.keys.cluster import Cluster
+from rollmux_env.keys.queue import Quota
+from rollmux_env.scheduler.quotas import is_used_up
+from tests.rollmux_env.cluster.twin import CLUSTER, make_job, model
+
+PAIR_USD = 8 * 1.85 + 8 * 5.28
+
+
+def test_a_month_begins_at_nothing_and_jobs_keep_their_totals() -> None:
+    job = model(make_job("a", user="ann", sync_s=5))
+    state = State(Cluster.model_validate(CLUSTER), observed=True)
+    for event in (Arrived(0.0, job), Admitted(0.0, "a", isolated(job)), QuotaSet(0.0, "*", Quota(node_hours=2.0))):
+        apply(state, event)
+    apply(state, Progressed(3600.0, (JobProgress("a", 100.0, 1000.0, 800.0),)))
+    assert is_used_up(state, "ann") and not is_used_up(state, "bob")
+    apply(state, MonthBegun(3600.0, "2026-12"))
+    apply(state, Progressed(5400.0, (JobProgress("a", 150.0, 1600.0, 1200.0),)))
+    assert state.charges.month_h("ann", 5400.0) == pytest.approx(1.0) and not is_used_up(state, "ann")
+    totals = totals_of(state, "a")
+    (month,) = state.copy().months
+    assert (month.name, totals.node_hours, totals.usd) == ("2026-12", pytest.approx(3.0), pytest.approx(1.5 * PAIR_USD))
+    alone_usd = PAIR_USD / 3600  # of a second
+    assert month.before["a"] == pytest.approx((2.0, PAIR_USD, 2300 * alone_usd, 100.0))
+    assert totals.since(month.before["a"]) == pytest.approx((1.0, PAIR_USD / 2, 1250 * alone_usd, 50.0))
