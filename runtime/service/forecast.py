@@ -57,7 +57,8 @@ class QueueForecast:
             if now_s < self._next_s:
                 return self._known
             stuck = stuck_jobs(self._ledger) if state.waiting else frozenset()
-            version = (state.arrived, state.departed, state.rollout_nodes, state.training_nodes, tuple(state.waiting), stuck)
+            counts = (state.arrived, state.departed, state.rollout_nodes, state.training_nodes, len(state.months))
+            version = (*counts, tuple(state.waiting), stuck, state.cluster)
             if version != self._version or now_s >= self._stale_s:
                 try:
                     expected = await self._ahead(partial(waiting, stuck=stuck)) if state.waiting else ()

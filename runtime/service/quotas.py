@@ -142,23 +142,23 @@ def described(user: str) -> str:
     return "every other user" if user == EVERY_USER else f"user {user}" if user else "the user without a name"
 
 
-def cluster_differences(file: Cluster, held: Cluster) -> Iterator[str]:
+def cluster_differences(file: Cluster, known: Cluster) -> Iterator[str]:
     """Yield the keys of a cluster file whose values are not those of the journal, with both.
 
     Args:
         file: Cluster as the file has it. Only keys that it states are compared, and no numbers of nodes.
-        held: Cluster as the journal has it, which holds.
+        known: Cluster as the journal has it, which holds.
     """
-    for user in sorted(file.quotas.keys() | held.quotas.keys()) if "quotas" in file.model_fields_set else ():
-        one, other = file.quotas.get(user), held.quotas.get(user)
+    for user in sorted(file.quotas.keys() | known.quotas.keys()) if "quotas" in file.model_fields_set else ():
+        one, other = file.quotas.get(user), known.quotas.get(user)
         if one != other:
             words = ("none" if quota is None else written(quota) or "no limit" for quota in (one, other))
             yield "quotas.{}: {} in the file, {} in the journal".format(user or '""', *words)
     for key in sorted(file.model_fields_set - {"quotas", "rollout", "training", "by_name"}):
-        if getattr(file, key) != getattr(held, key):
-            yield f"{key}: {getattr(file, key)} in the file, {getattr(held, key)} in the journal"
+        if getattr(file, key) != getattr(known, key):
+            yield f"{key}: {getattr(file, key)} in the file, {getattr(known, key)} in the journal"
     for name, pool in file.pools.items():
-        known = held.pools.get(name)
+        recorded = known.pools.get(name)
         for key in sorted(pool.model_fields_set & {"gpu", "gpus_per_node", "usd_per_gpu_hour"}):
-            if known is not None and getattr(pool, key) != getattr(known, key):
-                yield f"{name}.{key}: {getattr(pool, key)} in the file, {getattr(known, key)} in the journal"
+            if recorded is not None and getattr(pool, key) != getattr(recorded, key):
+                yield f"{name}.{key}: {getattr(pool, key)} in the file, {getattr(recorded, key)} in the journal"

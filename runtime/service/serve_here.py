@@ -63,9 +63,9 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None, say: Call
     return service_plan(folder, wish, record, find)
 
 
-def _differences(file: Cluster, held: Cluster) -> Iterator[str]:
+def _differences(file: Cluster, known: Cluster) -> Iterator[str]:
     """Yield a line for each key of a cluster file that is not as the service has it, which holds."""
-    for words in cluster_differences(file, held):
+    for words in cluster_differences(file, known):
         yield f"--cluster: cluster.{words}, which holds{' (`rollmux quota` changes it)' if words.startswith('quotas') else ''}"
 
 

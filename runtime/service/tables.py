@@ -70,11 +70,8 @@ def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:
     for user in users:
         quota = user["quota"] or {}
 
-        def held(key: str, form: str, user: Mapping[str, Any] = user, quota: Mapping[str, float] = quota) -> str:
-            most = f" of {quota[key]:g}" if key in quota else ""
-            return f"{user[key]:{form}}{most}"
-
-        cells = (held("jobs", "d"), held("nodes", ".3g"), held("usd_per_hour", ",.2f"), held("node_hours", ",.1f"))
+        forms = {"jobs": "d", "nodes": ".3g", "usd_per_hour": ",.2f", "node_hours": ",.1f"}
+        cells = (f"{user[key]:{form}}" + (f" of {quota[key]:g}" if key in quota else "") for key, form in forms.items())
         own = (f"{quota[key]:g}" if key in quota else "" for key in ("run_hours", "weight"))
         table.add_row(user["user"] or "(no name)", *cells, *own)
     return table

@@ -53,6 +53,7 @@ FAILED = {
 WAITS = {**FAILED, "state": "waiting", "problem": None, "position": 1, "eta_s": 7300.0, "reason": "needs [more] nodes"}
 REPORT: dict[str, Any] = {
     "now_s": 100.0,
+    "users": [],
     "folder": "/srv/x",
     "policy": "consolidate",
     "dispatch": "round-robin",

