@@ -28,7 +28,7 @@ def test_a_month_begins_at_nothing_and_jobs_keep_their_totals() -> None:
     assert state.charges.month_h("ann", 5400.0) == pytest.approx(1.0) and not is_used_up(state, "ann")
     totals = totals_of(state, "a")
     (month,) = state.copy().months
-    assert (month.name, totals.node_hours, totals.usd) == ("2026-12", pytest.approx(3.0), pytest.approx(1.5 * PAIR_USD))
+    assert month.name == "2026-12" and (totals.node_hours, totals.usd) == pytest.approx((3.0, 1.5 * PAIR_USD))
     alone_usd = PAIR_USD / 3600  # of a second
     assert month.before["a"] == pytest.approx((2.0, PAIR_USD, 2300 * alone_usd, 100.0))
     assert totals.since(month.before["a"]) == pytest.approx((1.0, PAIR_USD / 2, 1250 * alone_usd, 50.0))

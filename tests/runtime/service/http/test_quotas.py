@@ -46,16 +46,15 @@ def set_quota(served: Served, user: str, **limits: float) -> None:
 
 def test_priority_and_weight_take_a_right_of_the_token(served: Served) -> None:
     ann, boss = served.tokens.make("ann", Right.ATTACH), served.tokens.make("boss", Right.ATTACH, priority=3)
-    for number, (token, keys, status, said) in enumerate(
-        (
-            (ann, {"priority": 1}, 403, "priority: 1 is above 0, the highest priority of this token"),
-            (ann, {"weight": 1.5}, 403, "weight: 1.5 takes the right to operate"),
-            (boss, {"priority": 2**31}, 403, "is above 3"),
-            (ann, {"priority": -5}, 201, ""),
-            (boss, {"priority": 3}, 201, ""),
-            (served.token, {"priority": 9, "weight": 9.0}, 201, ""),
-        )
-    ):
+    cases: tuple[tuple[str, dict[str, Any], int, str], ...] = (
+        (ann, {"priority": 1}, 403, "priority: 1 is above 0, the highest priority of this token"),
+        (ann, {"weight": 1.5}, 403, "weight: 1.5 takes the right to operate"),
+        (boss, {"priority": 2**31}, 403, "is above 3"),
+        (ann, {"priority": -5}, 201, ""),
+        (boss, {"priority": 3}, 201, ""),
+        (served.token, {"priority": 9, "weight": 9.0}, 201, ""),
+    )
+    for number, (token, keys, status, said) in enumerate(cases):
         answer = served.ask("POST", "/v1/jobs", {"id": f"ranked-{number}", **ATTACHED, **keys}, token)
         assert answer.status == status and said in answer.value.get("error", ""), answer
 
