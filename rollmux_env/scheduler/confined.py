@@ -12,10 +12,10 @@ import numpy as np
 from rollmux_env.cluster.candidates import REASONS, CandidateTable, candidates
 from rollmux_env.cluster.plan import Place, Plan, Wait
 from rollmux_env.cluster.state import State
-from rollmux_env.scheduler.nodes import NodePool
+from rollmux_env.scheduler.nodes import POOLS, NodePool
 
 
-def confined_plan(state: State, pool: NodePool, job_id: str, names: Collection[str]) -> Plan:
+def confined_plan(state: State, pool: NodePool, job_id: str, names: Collection[str], freed: Collection[str] = ()) -> Plan:
     """Return the placement of a waiting job on its allowed nodes. It waits if none is free or a rule would be broken.
 
     Args:
@@ -23,9 +23,10 @@ def confined_plan(state: State, pool: NodePool, job_id: str, names: Collection[s
         pool: Nodes by name.
         job_id: Identifier of the job.
         names: Names of the allowed nodes.
+        freed: Names of further nodes that are free in the state.
     """
     table = candidates(state, job_id)
-    fitting = [row for row in _rows(state, pool, table, names) if table.feasible[row]]
+    fitting = [row for row in _rows(state, pool, table, names, freed) if table.feasible[row]]
     if not fitting:
         return (Wait(job_id),)
     best = min(fitting, key=lambda row: (float(table.usd_per_hour[row]), row))
@@ -50,9 +51,29 @@ def confined_problem(state: State, pool: NodePool, job_id: str, names: Collectio
     return "; ".join(dict.fromkeys(REASONS[int(table.reason[row])] for row in rows))
 
 
-def _rows(state: State, pool: NodePool, table: CandidateTable, names: Collection[str]) -> Iterator[int]:
+def freed_nodes(pool: NodePool, number: int, twin: State) -> frozenset[str]:
+    """Return the names of the nodes that a group would give back if a job left it.
+
+    Args:
+        pool: Nodes by name.
+        number: Number of the group.
+        twin: State of the cluster without the job.
+    """
+    names = frozenset(pool.assigned(number)) - pool.drained
+    if (row := twin.tables.group_rows.get(number)) is None:
+        return names
+    group = twin.view.groups[row]
+    rollout = {pool.node(number, "rollout", node).name for node in group["node_number"][: group["n_nodes"]].tolist()}
+    return names - rollout - {pool.node(number, "training", node).name for node in range(group["training_nodes"])}
+
+
+def _rows(
+    state: State, pool: NodePool, table: CandidateTable, names: Collection[str], freed: Collection[str] = ()
+) -> Iterator[int]:
     """Yield the candidates whose nodes are all allowed. A group that is rejected as a whole needs only its training nodes to be."""
-    free = {name: sum(node.name in names for node in pool.free(name)) for name in ("rollout", "training")}
+    free = {name: sum(node.name in names for node in pool.free(name)) for name in POOLS}
+    for name in freed:
+        free[pool.pool_of(name)] += name in names
     for row in range(len(table)):
         group, new = int(table.group[row]), int(table.new_nodes[row])
         if group < 0:

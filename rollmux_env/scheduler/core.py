@@ -220,6 +220,7 @@ class Scheduler:
         planner.leave(now_s, changes)
         if settling is not None:
             settling.follow()
+        planner.redeem((settling is None or settling.is_settled) and not members.stopped)
         # 3. Move jobs away from drained nodes, and ask the policy about departures and ticks.
         asks = self.asks
         if asks and self.restrictions.hidden:
@@ -240,7 +241,7 @@ class Scheduler:
         for arrival in changes.arriving:
             if arrival.job.id in self.state.waiting:
                 yield KeepWaiting(arrival.job.id)
-        if not members.stopped:
+        if not members.stopped and planner.reserved is None:  # reserved places may need the nodes that are free
             yield from members.lend(self.guests)
 
     def _said(self, events: Iterable[Event]) -> Iterator[Command]:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -26,7 +26,6 @@ from rollmux_env.cluster.events import (
 )
 from rollmux_env.cluster.plan import Park, Plan, Policy, carry_out
 from rollmux_env.cluster.state import State
-from rollmux_env.errors import PlanError
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.nodes import NodePool
@@ -141,6 +140,11 @@ class Planner:
         return self.state if self.reserved is None else self.reserved.state
 
     @property
+    def parking(self) -> Mapping[str, str]:
+        """Jobs that are to leave their places, each with the job for which it is parked or an empty text."""
+        return {} if self.reserved is None else self.reserved.parking
+
+    @property
     def shown(self) -> State:
         """State that the policy is shown."""
         return self.visible(self.planned)
@@ -188,19 +192,30 @@ class Planner:
         for job_id in changes.withdrawn:
             self.note(Withdrawn(now_s, job_id))
         for job_id in changes.parked:
-            self.note(Parked(now_s, job_id, "" if self.reserved is None else self.reserved.parking[job_id]))
+            self.note(Parked(now_s, job_id, self.parking.get(job_id, "")))
         for limit in changes.limits:
             self.note((QuotaSet if isinstance(limit, facts.QuotaChanged) else MonthBegun)(now_s, *limit))
         if changes.resumed or changes.departed or changes.withdrawn or changes.parked or changes.limits:
             self.queue_may_advance = True
-        if self.reserved is not None and self.reserved.release({*changes.departed, *changes.parked}):
-            self._redeem(self.reserved)
+        if self.reserved is not None:
+            self.reserved.release({*changes.departed, *changes.parked})
 
-    def _redeem(self, reserved: Reservation) -> None:
-        """Give the reserved places. Where they are no longer possible, the queue is served again anyway."""
+    def redeem(self, may_place: bool) -> None:
+        """Give the reserved places when all jobs that were to be parked have left theirs.
+
+        Where they are no longer possible, the queue is served again anyway. So it is for a job that may use only some nodes, since
+        these may not be the ones that have become free.
+
+        Args:
+            may_place: Whether jobs may get places now, because as many nodes are free as the state says.
+        """
+        reserved, limits = self.reserved, self.restrictions
+        if reserved is None or reserved.parking:
+            return
         self.reserved = None
-        for event in reserved.redeem(self.state, self.policy):
-            self.note(event)
+        if may_place and reserved.avoids(limits.confined, limits.hidden):
+            for event in reserved.redeem(self.state, self.policy):
+                self.note(event)
 
     def resize(self, now_s: float, rollout_nodes: int, training_nodes: int) -> None:
         """Set the number of nodes of both pools."""
@@ -248,8 +263,6 @@ class Planner:
             PlanError: If the plan breaks an invariant.
         """
         parked = {action.job_id: action.for_job for action in plan if isinstance(action, Park)}
-        if parked and self.nodes is not None:
-            raise PlanError(f"P9: job {min(parked)} cannot be parked: parks are for replays so far")
         if parked and self._parks_later and self.reserved is None:
             self.reserved = Reservation(self.state)
         events = self.events if self.reserved is None else self.reserved.events

@@ -28,11 +28,15 @@ class Reservation:
         self.events: list[Event] = []
         self.parking: dict[str, str] = {}
 
-    def release(self, gone: Collection[str]) -> bool:
-        """Note that jobs have left their places, and return whether all jobs that were to be parked have."""
+    def release(self, gone: Collection[str]) -> None:
+        """Note that jobs have left their places."""
         for job_id in gone:
             self.parking.pop(job_id, None)
-        return not self.parking
+
+    def avoids(self, job_ids: Collection[str], groups: Collection[int]) -> bool:
+        """Return whether the decisions place none of some jobs, and no job in some groups."""
+        placed = [event for event in self.events if isinstance(event, Admitted | Moved)]
+        return not any(event.job_id in job_ids or event.placement.group in groups for event in placed)
 
     def redeem(self, state: State, policy: Policy) -> list[Event]:
         """Return the events that give the reserved places, or none if something else has made the decisions impossible.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Requeued, Warm
 from rollmux_env.cluster.link import waits_for_link
-from rollmux_env.cluster.plan import Park, Place, Policy
+from rollmux_env.cluster.plan import Park, Place, Plan, Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask, ask_for_moves
-from rollmux_env.scheduler.confined import confined_plan
+from rollmux_env.scheduler.confined import confined_plan, freed_nodes
 from rollmux_env.scheduler.nodes import POOLS
 from rollmux_env.scheduler.order import may_be_passed, ranked, rows_of
 from rollmux_env.scheduler.parking import parkable_for, without_each
@@ -136,6 +136,8 @@ class QueueServer:
             placed = self._try_to_place(one_pass, position, event)
             if placed is False and rules is not None and rules.park:
                 placed = self._park_for(one_pass, position, event, rules.factor)
+                if placed and event.job.id in planner.restrictions.confined:
+                    return  # jobs behind it might get its nodes
             if placed:
                 one_pass, position = self._begin_pass(), 0
                 continue
@@ -170,19 +172,18 @@ class QueueServer:
     def _admit(self, one_pass: _Pass, position: int, event: Arrived) -> bool | None:
         """Ask the policy about a waiting job; the result is that of `_try_to_place`."""
         planner, job, state = self._planner, event.job, one_pass.state
+        is_confined = planner.nodes is not None and job.id in planner.restrictions.confined
+        if is_confined and planner.reserved is not None:
+            return False  # which nodes will be free is not known yet
         began_s = perf_counter()
-        self._note_warm_start(event)
-        names, shown = planner.restrictions.confined.get(job.id), planner.shown
-        because = ""
+        because, shown = "", planner.shown
+        if planner.reserved is None:
+            self._note_warm_start(event)
+            if is_confined:
+                self.settle(job.id)  # other jobs may have got places in this instant
         if self.why is not None and shown.tables.order.size:
             because = alone_because(shown, candidates(shown, job.id), bool(getattr(planner.policy, "prune", False)))
-        if job.id in planner.restrictions.alone:
-            shown = without(state, [group.id for group in state.group_list()])
-        if names is None or planner.nodes is None:
-            plan = ask(planner.policy, shown, event)
-        else:
-            self.settle(job.id)  # other jobs may have got places in this instant
-            plan = confined_plan(shown, planner.nodes, job.id, names)
+        plan = self._plan(state, event)
         self.decision_s.append(perf_counter() - began_s)
         if state.cluster.quotas and (above := one_pass.quotas.broken(plan, planner.policy, one_pass.queue)):
             return None if job.user in above else False
@@ -191,9 +192,25 @@ class QueueServer:
             return planner.planned.is_running(job.id)
         if self.why is not None and state.is_running(job.id) and len(state.group_of(job.id).jobs) == 1:
             self.why[job.id] = because
-        if names is not None or job.id in planner.arriving_with_nodes:
+        if is_confined or job.id in planner.arriving_with_nodes:
             self.settle(job.id)
         return state.is_running(job.id)
+
+    def _plan(self, state: State, event: Arrived, freed: Collection[str] = ()) -> Plan:
+        """Return the policy's plan for a waiting job, or the only possible one for a job that may use only some nodes.
+
+        Args:
+            state: State of the cluster, in which running jobs may be parked.
+            event: Arrival of the job.
+            freed: Names of nodes that are free in this state and not in that of the planner.
+        """
+        planner, job_id = self._planner, event.job.id
+        names = planner.restrictions.confined.get(job_id)
+        groups = [group.id for group in state.group_list()] if job_id in planner.restrictions.alone else planner.restrictions.hidden
+        shown = without(state, groups) if groups else state
+        if names is None or planner.nodes is None:
+            return ask(planner.policy, shown, event)
+        return confined_plan(shown, planner.nodes, job_id, names, freed)
 
     def _park_for(self, one_pass: _Pass, position: int, event: Arrived, factor: float) -> bool:
         """Park the first running job without which the policy has a place for a waiting one, and give it that place.
@@ -208,8 +225,14 @@ class QueueServer:
             Whether there was such a job.
         """
         planner, state, job_id = self._planner, one_pass.state, event.job.id
-        for other, twin in without_each(state, parkable_for(state, factor, one_pass.keys, job_id)):
-            plan = () if self._waits_for_link(twin, job_id) else ask(planner.policy, planner.visible(twin), event)
+        nodes, is_confined = planner.nodes, job_id in planner.restrictions.confined
+        if is_confined and planner.reserved is not None:
+            return False
+        drained = set() if nodes is None else nodes.drained_groups()
+        running = parkable_for(state, factor, one_pass.keys, job_id)
+        for other, twin in without_each(state, [one for one in running if state.group_of(one).id not in drained]):
+            freed = freed_nodes(nodes, state.group_of(other).id, twin) if nodes is not None and is_confined else ()
+            plan = () if self._waits_for_link(twin, job_id) else self._plan(twin, event, freed)
             places = any(isinstance(action, Place) and action.job_id == job_id for action in plan)
             if places and not (state.cluster.quotas and Quotas(twin).broken(plan, planner.policy, one_pass.queue)):
                 planner.carry_out((Park(other, job_id), *plan), position, one_pass.queue)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from math import inf
 
-from rollmux_env.cluster.events import Admitted, Departed, Moved
+from rollmux_env.cluster.events import Admitted, Departed, Moved, Parked
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, NodeSlot, PoolName, PoolNode, Returned
@@ -206,7 +206,7 @@ class Settling:
         state = self._state
         changed, self._unsettled = self._unsettled, set()
         for event in self._planner.unreported_events():
-            if isinstance(event, Admitted | Moved | Departed):
+            if isinstance(event, Admitted | Moved | Departed | Parked):
                 numbers = {self._homes.pop(event.job_id, None)}
                 if state.is_running(event.job_id):
                     self._homes[event.job_id] = number = state.group_of(event.job_id).id

@@ -108,16 +108,25 @@ class Decisions:
                 handle.changed.notify_all()
             case commands.Vacate():
                 handle.begin_move()
+            case commands.YieldPlace():
+                handle.begin_yield()
+                other = self._scheduler.planner.parking.get(handle.id)
+                self._log.say(f"{handle.id}: is parked at the end of its iteration" + (f", for {other}" if other else ""))
             case commands.Evict():
                 self.evict(handle)
             case commands.KeepWaiting():
-                twin = forecast(self._scheduler.planner.shown)
-                why = reasons(twin, self._make_policy())[handle.id]
-                self._log.say(f"{handle.id}: waits for nodes: {why}{self._figures(handle.id)}")
+                self._log.say(f"{handle.id}: waits for nodes: {self._reason(handle)}{self._figures(handle.id)}")
             case commands.AtRisk(_, slowdown, moved):
                 job = self._scheduler.state.job(handle.id)
                 risk = f"{handle.id}: its SLO is at risk: {slowdown:.2f} times its solo time recently, {job.slo:g} at most"
                 self._log.say(risk if moved else f"{risk}; there is no better place for it now")
+
+    def _reason(self, handle: JobHandle) -> str:
+        """Return words about why a job waits for a place."""
+        planner = self._scheduler.planner
+        if planner.planned.is_running(handle.id):
+            return f"{', '.join(planner.parking)} is parked first"
+        return reasons(forecast(planner.shown), self._make_policy())[handle.id]
 
     def _place(self, handle: JobHandle, seating: commands.Seating) -> None:
         handle.permits.set_iteration_from(self._log.now())

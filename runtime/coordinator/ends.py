@@ -15,6 +15,7 @@ from runtime.jobside.messages import JobEnd, PhaseReport, Stopped
 from runtime.journal.facts import Fact
 
 EVICTED = "evicted"  # outcome of a job that gives up its place; it waits for another one before later arrivals
+PARKED = "parked"  # outcome of a job that gives up its place to another job; it waits where its order puts it
 
 
 def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] = ()) -> Consequences:
@@ -45,6 +46,15 @@ def make_room(run: RunState, handle: JobHandle) -> None:
     """Let a job on a drained node give up its place between two iterations. It continues elsewhere from its last checkpoint."""
     handle.begin_end(JobEnd(EVICTED, "step", "its node is drained"), again=True)
     run.inform_scheduler(facts.Failed(handle.id))
+
+
+def park(run: RunState, handle: JobHandle) -> None:
+    """Let a job that is parked give up its place between two iterations. It has left when its processes have ended."""
+    other = run.scheduler.planner.parking.get(handle.id, "")
+    handle.begin_end(JobEnd(PARKED, "step", f"parked for {other}" if other else "parked"), again=True)
+    handle.permits.clear()
+    run.inform_scheduler(facts.Absent(handle.id))
+    run.decisions.evict(handle)
 
 
 def rest(run: RunState, handle: JobHandle) -> None:

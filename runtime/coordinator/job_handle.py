@@ -80,6 +80,11 @@ class JobHandle:
         return self.state is JobState.MOVING
 
     @property
+    def is_yielding(self) -> bool:
+        """Whether the job must leave its place at the end of its iteration, to be parked."""
+        return self.state is JobState.YIELDING
+
+    @property
     def is_guest(self) -> bool:
         """Whether the job has a place in which it is profiled."""
         return self.place.group is not None and (self.iteration == PROFILE or self.job is None)
@@ -130,6 +135,20 @@ class JobHandle:
     def begin_move(self) -> None:
         """Record that the job must move to another place."""
         self.life.follow("moves")
+
+    def begin_yield(self) -> None:
+        """Record that the job must leave its place at the end of its iteration, to be parked."""
+        self.life.follow("yields")
+
+    def wait_parked(self, busy_s: dict[str, float]) -> None:
+        """Record that the job, which has no processes, waits for another place.
+
+        Args:
+            busy_s: Node-seconds of its phases since its arrival, by pool.
+        """
+        self.permits.reset_busy(busy_s)
+        self.life.follow("arrived")
+        self.life.follow("parked")
 
     def leave_place(self) -> None:
         """Record that the job has no place."""

@@ -201,6 +201,7 @@ class ProfilePass:
         sync_s: Seconds of its sync.
         own_s: Seconds of an iteration between its phases.
         movable: Whether it can continue in another place.
+        has_checkpoints: Whether it has checkpoints, and so can be parked.
         without_core: Phases that waited for cores when they were last measured.
         repeats: Whether they have been measured again.
         loads_first: Whether no engine like its own has been loaded here before.
@@ -214,6 +215,7 @@ class ProfilePass:
     sync_s: float = 0.0
     own_s: float = 0.0
     movable: bool = True
+    has_checkpoints: bool = False
     without_core: set[Pool] = field(default_factory=set)
     repeats: bool = False
     loads_first: bool = False

@@ -1,4 +1,4 @@
-"""The life of a job in the coordinator: eight states, and the table of events that are possible in each."""
+"""The life of a job in the coordinator: ten states, and the table of events that are possible in each."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Literal, get_args
 
 from rollmux_env.errors import InvariantError
 
-JobEvent = Literal["lent", "arrived", "placed", "moves", "left", "rests", "rested", "ends", "gone"]
+JobEvent = Literal["lent", "arrived", "placed", "moves", "yields", "parked", "left", "rests", "rested", "ends", "gone"]
 """An event of a job.
 
-It is lent nodes for its profile, arrives at the policy, gets a place, must move, leaves its place; its processes must end until it
-has a place, and have ended; it is being ended, and is gone.
+It is lent nodes for its profile, arrives at the policy, gets a place, must move, must give up its place, is parked, leaves its
+place; its processes must end until it has a place, and have ended; it is being ended, and is gone.
 """
 
 
@@ -23,6 +23,8 @@ class JobState(Enum):
     WAITING = "waiting"  # it waits for a place, for jobs that arrived with it, or to be measured alone
     PLACED = "placed"
     MOVING = "moving"  # it must leave its place for another one
+    YIELDING = "yielding"  # it must leave its place at the end of its iteration, to be parked
+    PARKED = "parked"  # it has left its place for another job, and continues from a checkpoint when it has one again
     RESTING = "resting"  # its processes end because it waits; events are applied when they have ended
     ENDING = "ending"  # its processes are being ended; then it is restarted, or ends
     GONE = "gone"  # it has ended, or another handle has replaced this one
@@ -36,10 +38,13 @@ TRANSITIONS: dict[JobState, _Row] = {
     JobState.ARRIVING: {"lent": JobState.PROFILING, "arrived": JobState.WAITING} | _END,
     JobState.PROFILING: {"left": JobState.WAITING, "rests": JobState.RESTING} | _END,
     JobState.WAITING: {"arrived": JobState.WAITING, "lent": JobState.PROFILING, "placed": JobState.PLACED}
-    | {"rests": JobState.RESTING, "left": JobState.WAITING}
+    | {"parked": JobState.PARKED, "rests": JobState.RESTING, "left": JobState.WAITING}
     | _END,
-    JobState.PLACED: {"placed": JobState.PLACED, "moves": JobState.MOVING, "left": JobState.WAITING} | _END,
+    JobState.PLACED: {"placed": JobState.PLACED, "moves": JobState.MOVING, "yields": JobState.YIELDING, "left": JobState.WAITING}
+    | _END,
     JobState.MOVING: {"placed": JobState.PLACED, "moves": JobState.MOVING, "left": JobState.WAITING} | _END,
+    JobState.YIELDING: {"left": JobState.WAITING} | _END,
+    JobState.PARKED: {"placed": JobState.PLACED} | _END,
     JobState.RESTING: {"rests": JobState.RESTING} | _END,
     JobState.ENDING: dict.fromkeys(_ANY, JobState.ENDING) | _END,
     JobState.GONE: dict.fromkeys(_ANY, JobState.GONE),

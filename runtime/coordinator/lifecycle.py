@@ -17,7 +17,7 @@ from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.checkpoints import ResumePoint
 from runtime.coordinator.decisions import Errand
-from runtime.coordinator.ends import EVICTED, RunEnd, interrupted_slices
+from runtime.coordinator.ends import EVICTED, PARKED, RunEnd, interrupted_slices
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.job_state import JobState
@@ -292,19 +292,26 @@ class JobLifecycle:
         handle.leave_place()
 
     def _begin_anew(self, handle: JobHandle, resume: ResumePoint, slices: tuple[Fact, ...]) -> None:
-        """Restart a job that has died; it arrives again if it had a place."""
+        """Restart a job that has died; it arrives again if it had a place, and waits if it is parked."""
         run, job_id = self._run, handle.id
         assert handle.ending.why is not None
         begins = resume.iterations
-        why = handle.ending.why.problem
+        why, seat = handle.ending.why.problem, run.scheduler.members.seats.get(job_id)
+        parked = handle.ending.why.outcome == PARKED and seat is not None and not seat.failed
         note = JobRestarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
-        notes = slices if handle.spec.is_attached else (*slices, note)  # only the owner of an attached job sets it back
+        goes_back = not handle.spec.is_attached and not (parked and begins == handle.iteration)  # owners go back themselves
+        notes = (*slices, note) if goes_back else slices
         run.log.say(f"{job_id}: {why}; continues at iteration {begins + 1}")
         successor = handle.successor(begins, _deaths(handle), note.why)
         placed, waits = run.scheduler.state.is_running(job_id), job_id in run.scheduler.state.waiting
+        busy_s = handle.permits.busy_s
         handle.close()
         handle.leave_place()
         run.handles[job_id] = successor
+        if parked:
+            successor.wait_parked(busy_s)
+            run.inform_scheduler(facts.YieldedPlace(job_id), entries=notes)
+            return
         if waits:  # it stays in the queue of the policy
             successor.arrive()
         reports: list[facts.Fact] = [facts.Cleared(job_id)]
@@ -371,6 +378,6 @@ def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
 
 
 def _deaths(handle: JobHandle) -> int:
-    """Return the number of consecutive deaths of a job that is ending. An eviction does not count."""
+    """Return the number of consecutive deaths of a job that is ending. One that gives up its place has not died."""
     assert handle.ending.why is not None
-    return handle.ending.deaths + (handle.ending.why.outcome != EVICTED)
+    return handle.ending.deaths + (handle.ending.why.outcome not in (EVICTED, PARKED))

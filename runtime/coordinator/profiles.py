@@ -73,6 +73,7 @@ class Profile(BaseModel):
         training: Measurement of the training.
         sync_s: Seconds of an iteration without nodes: the sync, and the work between phases.
         movable: Whether the job has checkpoints or no workers, and so can continue in another place.
+        has_checkpoints: Whether the job has checkpoints, and so can be parked. Those with a task have some without being measured.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,6 +81,7 @@ class Profile(BaseModel):
     training: PhaseProfile
     sync_s: float
     movable: bool
+    has_checkpoints: bool = False
 
     @property
     def parts(self) -> dict[Pool, PhaseProfile]:
@@ -104,7 +106,10 @@ class Profile(BaseModel):
     def job(self, spec: JobSpec, arrival_s: float) -> Job:
         """Return the job as a policy sees it."""
         rollout, training = self.rollout.phase(spec.rollout.nodes), self.training.phase(spec.training.nodes)
-        return _job(spec, arrival_s, rollout, training, self.sync_s, self.movable)
+        job = _job(spec, arrival_s, rollout, training, self.sync_s, self.movable)
+        has_checkpoints = isinstance(spec, RayJob) and spec.checkpoint.is_wanted
+        has_checkpoints = has_checkpoints and (isinstance(spec, TaskJob) or self.has_checkpoints)
+        return job if has_checkpoints else job.model_copy(update={"parkable": False})
 
 
 def job_as_stated(spec: JobSpec, arrival_s: float, longest_s: Mapping[str, float] | None = None) -> Job:

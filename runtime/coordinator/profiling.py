@@ -152,10 +152,13 @@ class Profiling:
 
     def _learn_measured(self, handle: JobHandle, key: str) -> None:
         """Make a job known by its own pass, and add its profile to the cache."""
-        parts = handle.profile.measurements
-        without_nodes_s = handle.profile.own_s + handle.profile.sync_s  # where in an iteration these are does not change its length
+        measured = handle.profile
         profile = Profile(
-            rollout=parts["rollout"], training=parts["training"], sync_s=without_nodes_s, movable=handle.profile.movable
+            rollout=measured.measurements["rollout"],
+            training=measured.measurements["training"],
+            sync_s=measured.own_s + measured.sync_s,  # where in an iteration these are does not change its length
+            movable=measured.movable,
+            has_checkpoints=measured.has_checkpoints,
         )
         self._learn(handle, profile, False)
         profiles.note_loaded(profiles.engine_key(handle.spec, _node_types(self._run)))
@@ -284,7 +287,7 @@ class Profiling:
     def passed(self, handle: JobHandle, done: IterationResult) -> bool:
         """Handle a completed pass of a job, and return whether its processes must end because there are too many."""
         profile = handle.profile
-        profile.movable = done.movable
+        profile.movable, profile.has_checkpoints = done.movable, done.has_checkpoints
         handle.processes.set_state_kept(done.is_state_kept)
         handle.permits.forget_ready_rollouts()
         if profile.count() or self._repeats(handle):

@@ -21,14 +21,11 @@ def planning_switches(policy: str | None) -> str:
         policy: Name of the policy with options, or None for the default.
 
     Raises:
-        InputError: As in `policies.named.plans_switches`, or the options say to park jobs.
+        InputError: As in `policies.named.plans_switches`.
     """
-    from policies.named import plans_switches, said_of  # `--help` does without it
-    from rollmux_env.errors import InputError
+    from policies.named import plans_switches  # `--help` does without it
 
     policy = policy or POLICY
-    if said_of(policy, "park="):
-        raise InputError(f"--policy {policy}: park=true is for replays so far")
     return policy if plans_switches(policy) is not None else f"{policy},switches=true"
 
 

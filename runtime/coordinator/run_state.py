@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
+from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError, PlanError
 from rollmux_env.scheduler import commands, facts
@@ -131,6 +132,9 @@ class RunState:
                 self.decisions.announce(entry)
             self._pending += step.commands
             self._carry_out_pending()
+            admitted = [entry.job_id for entry in step.entries if isinstance(entry, Admitted)]
+            if resuming := [facts.PauseEnded(job_id) for job_id in admitted if self.scheduler.state.is_paused(job_id)]:
+                self.inform_scheduler(*resuming)  # the first iteration after a park takes longer instead
         except Exception as error:
             self.fail(error)
             raise
@@ -200,6 +204,10 @@ class RunState:
     def checkpoints(self, job_id: str) -> Path:
         """Return the folder of a job's checkpoints."""
         return checkpoints_of(self.plan, job_id)
+
+    def must_leave(self, handle: JobHandle) -> bool:
+        """Return whether a job must leave its place at the end of its iteration."""
+        return handle.is_moving or handle.is_yielding or self.scheduler.must_vacate(handle.id)
 
     def has_seat(self, handle: JobHandle) -> bool:
         """Return whether a job has a seat. Messages then come from its present processes, not from earlier ones."""

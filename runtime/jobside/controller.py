@@ -140,14 +140,15 @@ class Controller:
             job.profile()
         else:
             _step(job)
-        movable = self._has_checkpoints(job) or not session.workers
+        has_checkpoints = self._has_checkpoints(job)
+        movable = has_checkpoints or not session.workers
         if order.profile and not profiles_itself:
             self._close()
         session.iteration_done()
         seconds = monotonic() - began
         if order.profile or self._is_over:
             note(f"{'profiled' if order.profile else 'alone'} in {seconds:.2f} s")
-            return IterationResult({}, movable, is_state_kept=self._job is not None)
+            return IterationResult({}, movable, has_checkpoints, is_state_kept=self._job is not None)
         return self._count(order, seconds, movable)
 
     def _count(self, order: IterationOrder, seconds: float, movable: bool) -> IterationResult:

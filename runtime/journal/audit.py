@@ -9,6 +9,7 @@ A3  a node belongs to one place of one group at a time and is given back once; i
     apart from a migrated tail, within its memory
 A4  replaying the events gives a valid state after each of them, and an empty one at the end of a completed run
 A5  the clock never runs backwards, also over resumes
+A6  a parked job holds no nodes: it gets no permit, and runs nothing until it has a place again; it has one in the end, or ends
 
 `check_run` asserts A2 for the iterations that count, and those invariants of a replay (`rollmux_env.replay.checks`) that a real run
 can break:
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Literal
 
 from policies.registry import observed_state
-from rollmux_env.cluster.events import Arrived, Departed, Event, Withdrawn
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Parked, Withdrawn
 from rollmux_env.cluster.recorded import IMPOSSIBLE, apply_recorded
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.files import check_regular, copy_data
@@ -47,6 +48,7 @@ from runtime.journal.write import LOCK, read_facts, record_of
 from runtime.own_folder import spare_folder
 
 _NodeSlot = tuple[int, str, int]  # group, pool, number of the node within the group
+_OF_PLACED_JOBS = journal_facts.PhaseGranted | PhaseSlice | SyncSlice | journal_facts.IterationSlice | journal_facts.JobCheckpointed
 JobOutcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
 
 
@@ -99,6 +101,7 @@ def audit(facts: Sequence[Fact]) -> Audit:
     record = record_of(facts)
     jobs, doubled = _outcomes(record)
     problems = [*doubled, *_iterations(facts, record), *_nodes(facts, record), *_states(record), *_clock(facts)]
+    problems += _parks(facts, record)
     try:
         _check_phases(record)
     except InvariantError as error:
@@ -244,6 +247,21 @@ def _clock(facts: Sequence[Fact]) -> Iterator[str]:
         last_s = fact.at_s
 
 
+def _parks(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
+    """Check A6: that parked jobs hold nothing, and get a place again or end."""
+    parked: set[str] = set()
+    for fact in facts:
+        match fact:
+            case Parked(job_id=job_id):
+                parked.add(job_id)
+            case Admitted(job_id=job_id) | Withdrawn(job_id=job_id):
+                parked.discard(job_id)
+            case _ if isinstance(fact, _OF_PLACED_JOBS) and fact.job_id in parked:
+                yield f"A6: at {fact.at_s:.3f} s job {fact.job_id} is parked, and {kind_of(fact)} says that it runs"
+    if _done(record):
+        yield from (f"A6: job {job_id} is parked when the run has ended" for job_id in sorted(parked))
+
+
 def check_run(record: RunRecord) -> None:
     """Assert the invariants A2, R2, R3, R4 and R7 of a recorded run.
 
@@ -275,7 +293,7 @@ def _check_phases(record: RunRecord) -> None:
 def _check_memory(record: RunRecord) -> None:
     """Assert R4 for the memory that jobs kept on a node from their last phase there until they left."""
     limits = {name: getattr(record.started.cluster, node.pool).node_memory_gb for name, node in record.nodes.items()}
-    departures = [(event.at_s, event.job_id) for event in record.log if isinstance(event, Departed)]
+    departures = [(event.at_s, event.job_id) for event in record.log if isinstance(event, Departed | Parked)]
     resident: dict[tuple[str, str], PhaseSlice | StateOffloaded] = {}  # latest fact about memory, by job and phase
     offloaded = sorted(record.offloaded, key=lambda fact: fact.at_s)
     for part in sorted(record.phases, key=lambda part: part.end_s):

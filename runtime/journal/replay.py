@@ -13,7 +13,7 @@ from typing import Any
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable, observed_state
-from rollmux_env.cluster.events import Admitted, Moved
+from rollmux_env.cluster.events import Admitted, Moved, Parked
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InvariantError, PlanError
 from rollmux_env.scheduler import facts as scheduler_facts
@@ -32,7 +32,7 @@ class Differences:
     """Differences between the recorded and the replayed decisions.
 
     Attributes:
-        placements: Number of compared placements and moves.
+        placements: Number of compared placements, moves and parks.
         nodes: Number of compared assignments and returns of nodes.
         permits: Number of compared permits.
         lines: One line for each difference.
@@ -50,6 +50,8 @@ def _decisions(entries: Iterable[Any]) -> Iterator[tuple[str, str]]:
         match entry:
             case Admitted(job_id=job_id, placement=placement) | Moved(job_id=job_id, placement=placement):
                 yield "placements", f"{type(entry).__name__.lower()} {job_id}: {placement}"
+            case Parked(job_id=job_id, for_job=for_job):
+                yield "placements", f"parked {job_id} for {for_job}"
             case Assigned():
                 yield "nodes", f"{entry.node} to {entry.pool} {entry.number} of group {entry.group}"
             case Returned():

@@ -5,14 +5,14 @@ A transport first prepares its owner: it has the job's processes write a checkpo
 
 from __future__ import annotations
 
-from runtime.coordinator.ends import left, make_room
+from runtime.coordinator.ends import left, make_room, park
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import Consequences, RunState
 from runtime.owners.protocol import NextStep, moved
 
 
 def carry_out(run: RunState, handle: JobHandle, what: NextStep, said: Consequences) -> None:
-    """Let a job that is between two iterations end, move, vacate its nodes or continue.
+    """Let a job that is between two iterations end, move, be parked, vacate its nodes or continue.
 
     Args:
         run: State of the run.
@@ -25,6 +25,9 @@ def carry_out(run: RunState, handle: JobHandle, what: NextStep, said: Consequenc
             run.apply(said.then(left(handle, what is NextStep.OVER_BUDGET)))
         case NextStep.MOVE:
             run.apply(said.then(moved(handle)))
+        case NextStep.PARK:
+            run.apply(said)
+            park(run, handle)
         case NextStep.MAKE_ROOM:
             run.apply(said)
             make_room(run, handle)

@@ -32,6 +32,7 @@ class NextStep(Enum):
     DONE = "all iterations are done, and the job leaves"
     OVER_BUDGET = "the budget is spent, and the job ends"
     MOVE = "the job moves to another placement, which is already assigned"
+    PARK = "the job leaves its placement to another one, and waits"
     MAKE_ROOM = "the job vacates a drained node, and waits for another placement"
     GO_ON = "the job runs the next iteration where it is"
 
@@ -55,6 +56,8 @@ def next_step_of(handle: JobHandle, spent: bool, drained: bool) -> NextStep:
         return NextStep.OVER_BUDGET
     if handle.is_moving:
         return NextStep.MOVE
+    if handle.is_yielding:
+        return NextStep.PARK
     return NextStep.MAKE_ROOM if drained else NextStep.GO_ON
 
 

@@ -174,9 +174,10 @@ class RunDriver:
             await asyncio.sleep(_TRIMS_S)
 
     async def _tick(self) -> None:
-        """Wake a policy that asks for ticks."""
-        while getattr(self.run.scheduler.planner.policy, "wakes_every_s", None):
-            wait_s = self.run.scheduler.planner.ticks.next_s - self.run.log.now()
+        """Wake a policy that asks for ticks, or that may park a job when it has had its place for long enough."""
+        planner = self.run.scheduler.planner
+        while planner.ticks.every_s is not None or (planner.rules is not None and planner.rules.park):
+            wait_s = planner.next_s - self.run.log.now()
             await asyncio.sleep(min(max(wait_s, 0.0), 1.0))
             if wait_s <= 0 and not self.run.stopping:
                 await self.run.written()
@@ -291,5 +292,9 @@ def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, leases
 def _recall_work(run: RunState, handle: JobHandle) -> None:
     state = run.scheduler.state
     row = state.row(handle.id)
-    handle.permits.reset_busy({pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS})
-    handle.arrive()
+    busy_s: dict[str, float] = {pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}
+    if handle.id in state.stays.parked:
+        handle.wait_parked(busy_s)
+    else:
+        handle.permits.reset_busy(busy_s)
+        handle.arrive()

@@ -224,7 +224,8 @@ class Pretended(ProcessBackend):
                 await self._leave(handle, await calls.synced(handle, run.log.now(), run.log.now()))
                 if order.profile:
                     self.passes[job_id] = self.passes.get(job_id, 0) + 1
-                    done = IterationResult({}, movable=_spec(handle).options.get("profiled", keeps), is_state_kept=True)
+                    movable = _spec(handle).options.get("profiled", keeps)
+                    done = IterationResult({}, movable, has_checkpoints=keeps, is_state_kept=True)
                     continue
                 if handle.is_over:  # it was measured alone
                     done = IterationResult({})

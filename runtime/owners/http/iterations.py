@@ -142,7 +142,7 @@ class Iterations:
         run.apply(follows)
         lease.turns.done = handle.iteration
         handle.changed.notify_all()
-        moves = handle.is_moving or run.scheduler.must_vacate(handle.id)
+        moves = run.must_leave(handle)
         if handle.job is None:
             moves = self.profiling.iterated(handle)
         lease.apply_event("move" if moves else "stay")
@@ -181,11 +181,12 @@ class Iterations:
         """
         handle, run = lease.handle, self._run
         what = next_step_of(handle, False, run.scheduler.must_vacate(handle.id))
+        may_be_parked = what is not NextStep.PARK or (lease.turns.is_between and run.has_seat(handle))
         if what is NextStep.DONE or (what is NextStep.MOVE and not (lease.must_move and run.has_seat(handle))):
             what = NextStep.GO_ON
         if what is NextStep.GO_ON and lease.is_awaited and run.has_seat(handle):
             self._end_to_go(lease, why)
-        elif what is NextStep.GO_ON or lease.turns.open:  # the owner may have left in the middle of an iteration
+        elif what is NextStep.GO_ON or lease.turns.open or not may_be_parked:  # it may be in the middle of an iteration
             self.ledger.end(lease, why, JobEnd("died", "step", why))
         else:
             self._carry_out(lease, what, why)

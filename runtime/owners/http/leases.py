@@ -189,7 +189,7 @@ class Leases:
         self._check_lives(lease)
         if lease.must_move:
             elsewhere = lease.is_elsewhere
-            if not (elsewhere or lease.handle.is_moving or self._run.scheduler.must_vacate(lease.handle.id)):
+            if not (elsewhere or self._run.must_leave(lease.handle)):
                 lease.apply_event("stay")
             elif elsewhere or lease.turns.may_leave(turn):
                 return {"granted": False, "move": True}

@@ -19,6 +19,7 @@ from rollmux_client import ATTACHMENT, JOB, OutOfOrder, Turns, lease_variables_o
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
+from runtime.coordinator.ends import park
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import worst_case_s
 from runtime.coordinator.run_state import RunState
@@ -415,7 +416,9 @@ class Ledger:
             stay = self.placement_of(handle)
             if stay is None or stay.active_lease is not None or not handle.is_alive or isinstance(handle.spec, CommandJob):
                 continue
-            if now_s - stay.unclaimed_since_s > rules.claim_s:  # it asks for a placement again when its owner comes
+            if handle.is_yielding and not stay.over.done():  # no owner does an iteration
+                park(run, handle)
+            elif now_s - stay.unclaimed_since_s > rules.claim_s:  # it asks for a placement again when its owner comes
                 handle.place.set_awaits_owner(True)
                 stay.end(JobEnd("died", "step", "nobody has attached to it"))
 

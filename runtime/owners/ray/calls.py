@@ -404,12 +404,12 @@ class JobCalls:
         spent = handle.ending.set_over_budget(run.scheduler.state.charges.is_spent(run.scheduler.state.row(handle.id), now_s))
         what = protocol.next_step_of(handle, spent, False)
         settles = done.has_checkpoints or (handle.spec.is_asynchronous if spent else not done.movable)
-        if what is NextStep.DONE or (what is not NextStep.GO_ON and not settles):
+        if what is NextStep.DONE or (what in (NextStep.OVER_BUDGET, NextStep.MOVE) and not settles):
             self._carry_out(handle, what, follows)
             return
         run.apply(follows)  # a job that leaves first ends its phases and writes a checkpoint
         moves = what is NextStep.MOVE and handle.is_moving
-        goes = done.has_checkpoints and run.scheduler.must_vacate(handle.id)
+        goes = done.has_checkpoints and (handle.is_yielding or run.scheduler.must_vacate(handle.id))
         handle.place.set_leaving(checkpoint=what is NextStep.OVER_BUDGET or (done.movable and (moves or goes)))
         if handle.ending.why is None:
             run.decisions.order(handle)
