@@ -75,7 +75,7 @@ class ResumedRun:
         """File with the output of all drivers."""
         return self.file.with_suffix(".log")
 
-    def go_on(self) -> None:
+    def start_driver(self) -> None:
         """Start the driver: with the jobs, or to resume the run."""
         begun = (self.folder / JOURNAL).exists() and self.facts_behind(0)
         what = ["--resume", str(self.folder)] if begun else [str(self.file), "--out", str(self.folder)]
@@ -216,7 +216,7 @@ def recover(round_: ResumedRun, kind: str, number: int, tally: ChaosTally) -> No
             if kind == "ray" and not resumed:
                 round_.pools.start()
             round_.pools.mend()
-            round_.go_on()
+            round_.start_driver()
             gone, resumed = False, resumed + 1
             tally.resumes += 1
         back = {body["job_id"]: at for at, name, body in facts if name == "Restarted"}
@@ -246,7 +246,7 @@ def leave(round_: ResumedRun) -> None:
 
 def play(round_: ResumedRun, strikes: Iterable[Strike], tally: ChaosTally) -> None:
     """Play one round: kill and recover, then let the run end, and check its journal."""
-    round_.go_on()
+    round_.start_driver()
     assert round_.driver is not None
     for one in strikes:
         began_s, facts = time.monotonic(), round_.facts_behind(0)

@@ -19,7 +19,7 @@ from policies.rollout import migrating
 from policies.rollout.places import check_sizes, make_at
 from policies.targets import find_scenario
 from rollmux_env.bench.fleets import with_fleet
-from rollmux_env.bench.harness import FLUID_ONLY, Contender, Result, Task, Tell, can_replay, run_tasks
+from rollmux_env.bench.harness import FLUID_ONLY, Contender, Report, Result, Task, can_replay, run_tasks
 from rollmux_env.bench.results import SWEEP_SCHEMA, BenchResult, RunResult, SweepPoint, SweepResult, bench_result
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
@@ -38,7 +38,7 @@ OwnPolicy = Callable[..., Contender]
 """A user's policy class, or another callable that returns a policy. It is called for each replay, with `seed` if it takes one."""
 Target = str | Scenario | Callable[[int], Scenario]
 """Stream to replay: a scenario file or workload by name, a scenario, or a function from seed to scenario."""
-Run = Callable[[Callable[[Tell], Iterable[tuple[int, Result]]], Sequence[str]], list[Result]]
+Run = Callable[[Callable[[Report], Iterable[tuple[int, Result]]], Sequence[str]], list[Result]]
 """Function that gathers the results of tasks. It gets a function that starts them and reports progress, and their labels."""
 
 
@@ -130,7 +130,7 @@ def bench(
         scenarios = {number: with_fleet(scenario, fleet) for number, scenario in scenarios.items()}
     tasks, phases = _tasks(names, scenarios, replaying)
     gather, labels = run or _gather_silently, [f"{task.spec}, seed {task.seed}" for task in tasks]
-    results = gather(lambda tell: run_tasks(make, tasks, workers, tell, limit_s), labels)
+    results = gather(lambda report: run_tasks(make, tasks, workers, report, limit_s), labels)
     said = {
         "scenario": _name(target),
         "settings": texts,
@@ -279,8 +279,8 @@ def _tasks(names: Sequence[str], scenarios: Mapping[int, Scenario], how: Replayi
     return tasks, {"fidelity": "event", "dispatch": order, "rollout_policy": rollouts}
 
 
-def _gather_silently(tell: Callable[[Tell], Iterable[tuple[int, Result]]], names: Sequence[str]) -> list[Result]:
-    return [result for _, result in sorted(tell(lambda *progress: None), key=lambda one: one[0])]
+def _gather_silently(report: Callable[[Report], Iterable[tuple[int, Result]]], names: Sequence[str]) -> list[Result]:
+    return [result for _, result in sorted(report(lambda *progress: None), key=lambda one: one[0])]
 
 
 def _contenders(names: list[str], make: Callable[[str, int], Contender], how: Replaying) -> tuple[list[str], dict[str, str]]:

@@ -130,7 +130,7 @@ class FileModel(BaseModel):
 
 
 def _name_limits(schema: dict[str, Any]) -> None:
-    """Give limits that stand behind a validator their names of JSON Schema, in which pydantic does not write them."""
+    """Rename the limits after a validator to those of JSON Schema, since pydantic leaves them as they are."""
     for own, name in (("ge", "minimum"), ("le", "maximum")):
         if own in schema:
             schema[name] = schema.pop(own)

@@ -102,7 +102,7 @@ def _parse_yaml(text: str, name: str) -> Any:
         with ProgressLines(f"reading {name}") as progress:
             lines = text.count("\n") + 1
             builder = _YamlBuilder(
-                YAML(typ="safe", pure=True).parse(text), lambda line: progress.tell(f"line {line:,} of {lines:,}")
+                YAML(typ="safe", pure=True).parse(text), lambda line: progress.report(f"line {line:,} of {lines:,}")
             )
             return builder.document()
     except MarkedYAMLError as error:

@@ -15,7 +15,8 @@ REMOVED = {
     "complaint", "complain", "misfit", "presses", "heard", "undisturbed", "looks", "luck", "uncounted", "insides", "pass_on",
     "stir", "standing", "attending", "lockstep", "Desk", "Space", "Room", "Buffers", "Gate", "Gang", "Runner", "Inside", "Both",
     "Teller", "saw", "went", "sit", "stand", "foretell", "foresee", "speak_for", "excuse", "forgive", "hurry", "thanks", "sign_s",
-    "meeting", "Bell", "Voice", "Follows", "Landed", "Rolled",
+    "meeting", "Bell", "Voice", "Follows", "Landed", "Rolled", "wear", "visit", "go", "go_on", "set_out", "look_for_moves",
+    "dearness",
 }  # fmt: skip
 ALLOWED = {
     ("runtime/doctor.py", "found"),  # a key of the JSON that `rollmux doctor` prints

@@ -307,5 +307,5 @@ def _replay_cases(suite: Suite, added: Sequence[str], numbers: range, options: B
     tasks = suite_tasks(suite, numbers, options.quick, make_dispatch, options.check)
     replays = [task for _, task in tasks]
     names = [f"{case.label}: {task.spec}, seed {task.seed}" for case, task in tasks]
-    results = tracked(lambda tell: run_tasks(make_policy, replays, options.workers, tell, options.limit_s), names)
+    results = tracked(lambda report: run_tasks(make_policy, replays, options.workers, report, options.limit_s), names)
     return suite_rows(suite, [(case, result) for (case, _), result in zip(tasks, results, strict=True)])

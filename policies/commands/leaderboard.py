@@ -45,7 +45,7 @@ def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> L
     with ProgressLines("leaderboard") as progress:
         for index, result in spread(partial(_one, entrant), streams, workers, limit_s=limit_s, name=lambda stream: entrant.name):
             results[index] = result
-            progress.tell(f"{len(results)} of {len(streams)} streams done")
+            progress.report(f"{len(results)} of {len(streams)} streams done")
     return entry_of(entrant, [results[index] for index in range(len(streams))], sources_of(entrant))
 
 
@@ -55,7 +55,7 @@ def replaying_makers() -> Makers:
     return makers()._replace(rollout=partial(make_at, place="replay"))
 
 
-def _one(entrant: Entrant, stream: tuple[str, int, bool], tell: Callable[[int, int], None]) -> StreamResult:
+def _one(entrant: Entrant, stream: tuple[str, int, bool], report: Callable[[int, int], None]) -> StreamResult:
     return measure(entrant, stream, replaying_makers())
 
 

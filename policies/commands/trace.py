@@ -64,10 +64,10 @@ def trace(
     check_sizes(rollout_policy, [scenario])
     with ProgressLines(f"replaying {target}") as progress, seeded(seed):
 
-        def tell(phases: int, departed: int) -> None:
-            progress.tell(f"{phases:,} phases, {departed:,} of {len(scenario.jobs):,} jobs done")
+        def report(phases: int, departed: int) -> None:
+            progress.report(f"{phases:,} phases, {departed:,} of {len(scenario.jobs):,} jobs done")
 
-        watch = Watch(most_phases=most_phases, tell=tell, keep_phases=True)
+        watch = Watch(most_phases=most_phases, report=report, keep_phases=True)
         run = replay_events(scenario, placement, order, seed, watch, rollout=inside, failures=dying)
     for line in write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours):
         typer.echo(line)

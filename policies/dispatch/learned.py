@@ -70,7 +70,7 @@ def records_of(group: GroupView) -> tuple[Records, Records]:
     members = np.array([record(row, nodes=shown(row.nodes)) for row in rows], dtype=MEMBER)
     syncs = members["syncs"] == 1
     members["trains"] |= members["syncs"]
-    members["training_since_s"][syncs] = members["sync_since_s"][syncs]
+    members["training_start_s"][syncs] = members["sync_start_s"][syncs]
     return np.array([record(group.row, busy=shown(group.busy), tails=shown(group.tails))], dtype=GROUP)[0], members
 
 

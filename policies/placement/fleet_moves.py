@@ -17,7 +17,7 @@ from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Moved, Placement
 from rollmux_env.cluster.plan import Move, may_each_move
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.membership import take_out
+from rollmux_env.kernel.membership import remove_member
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Records
 
 MOST = 8  # number of moves in an instant
@@ -76,7 +76,7 @@ def _movers(state: State, now: GroupProgress) -> Ints:
     """Return the positions of the jobs that share their group, may move, and have had their place for long enough."""
     shared = np.flatnonzero(now.members[now.group] > 1)
     shared = shared[may_each_move(state, now.rows[shared])]
-    since_s = np.array([state.stays.since_s[state.tables.job_id(row)] for row in now.rows[shared].tolist()])
+    since_s = np.array([state.stays.placed_at_s[state.tables.job_id(row)] for row in now.rows[shared].tolist()])
     return np.asarray(shared[state.now_s - since_s >= state.cluster.min_run_s])
 
 
@@ -85,7 +85,7 @@ def _freed(state: State, now: GroupProgress, movers: Ints, own_s: Floats) -> Flo
     view, group = state.view, now.group[movers]
     without = view.groups.take(state.tables.order[group])
     for k, row in enumerate(now.rows[movers].tolist()):
-        take_out(view.jobs, without, k, row, 0)
+        remove_member(view.jobs, without, k, row, 0)
     return np.asarray((now.weight_s[group] - own_s) / without["period_s"] - now.weight_s[group] / now.period_s[group])
 
 
@@ -123,7 +123,7 @@ def _least_period_s(jobs: Records, groups: Records, free: Floats) -> Floats:
     cycle_s = (rollout_s + training_s + jobs["sync_s"][:, None]) / (1 + stale)
     cycle_s = np.maximum(cycle_s, np.where(stale > 0, np.maximum(rollout_s, training_s), 0.0))
     least_s = np.maximum(np.maximum(cycle_s, groups["period_s"]), groups["training_load_s"] + training_s)
-    # Of the rollout nodes, the job needs at least so many of the group's own ones. The last of them bears at least this load.
+    # `own` is the least number of the group's rollout nodes that the job needs. The last of these bears at least this load.
     own = jobs["rollout_nodes"] - np.minimum(jobs["rollout_nodes"], free[jobs["rollout_pool"]]).astype(int)
     is_node = np.arange(groups["node_load_s"].shape[1]) < groups["n_nodes"][:, None]
     load_s = np.sort(np.where(is_node, groups["node_load_s"], np.inf), axis=1)

@@ -114,7 +114,7 @@ def joining_gains(state: State, table: CandidateTable, now: GroupProgress, own_s
         now: Result of `pace` for this state.
         own_s: Urgency of the job times its T_solo, seconds.
     """
-    # The last entry stands for a new group. Groups are in order of creation, and so are their numbers.
+    # The last entry is a new group. Groups, and so their numbers, are in order of creation.
     weight_s, rate = np.append(now.weight_s, 0.0), np.append(now.weight_s / now.period_s, 0.0)
     at = np.where(table.group < 0, -1, np.searchsorted(state.view.groups["id"][state.tables.order], table.group))
     with np.errstate(invalid="ignore"):

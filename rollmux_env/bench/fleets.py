@@ -67,7 +67,7 @@ def nodes_at_load(scenario: Scenario, load: float) -> dict[str, int]:
         load: Load, above 0.
 
     Raises:
-        InputError: If all jobs arrive at once, or the load is so small that the nodes have no number.
+        InputError: If all jobs arrive at once, or the load is too small for a finite number of nodes.
     """
     arrivals_s = [job.arrival_s for job in scenario.jobs]
     span_s = max(arrivals_s) - min(arrivals_s)

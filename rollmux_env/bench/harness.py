@@ -38,7 +38,7 @@ class OwnReplay(Protocol):
 
 Contender = Policy | OwnReplay
 MakeContender = Callable[[str, int], Contender]
-Tell = Callable[[int, int, int], None]
+Report = Callable[[int, int, int], None]
 Item = TypeVar("Item")
 Found = TypeVar("Found")
 FLUID_ONLY = "a yardstick with a fluid replay only"
@@ -99,13 +99,13 @@ class Result:
     total_s: float
 
 
-def run_task(make: MakeContender, task: Task, tell: Callable[[int, int], None] = lambda phases, departed: None) -> Result:
+def run_task(make: MakeContender, task: Task, report: Callable[[int, int], None] = lambda phases, departed: None) -> Result:
     """Run one task.
 
     Args:
         make: Factory of the contender.
         task: Task to run.
-        tell: Callback for progress, as in `rollmux_env.replay.event.Watch`.
+        report: Callback for progress, as in `rollmux_env.replay.event.Watch`.
 
     Raises:
         InputError: If the contender cannot be made or does not support this scenario.
@@ -116,14 +116,14 @@ def run_task(make: MakeContender, task: Task, tell: Callable[[int, int], None] =
         began = perf_counter()
         try:
             with unwritten(task.scenario, any(map(is_users, (contender, task.dispatch, task.rollout)))):
-                measured = _measured(contender, task, tell)
+                measured = _measured(contender, task, report)
             check_possible(measured, task.scenario)
         except PlanError as error:
             raise PlanError(f"{_named(task)}: {error}") from error
     return Result(task.spec, task.seed, measured, perf_counter() - began)
 
 
-def _measured(contender: Contender, task: Task, tell: Callable[[int, int], None]) -> Outcome:
+def _measured(contender: Contender, task: Task, report: Callable[[int, int], None]) -> Outcome:
     """Replay a task's scenario under its contender, and measure it."""
     if not can_replay(contender, task.dispatch is not None):
         raise InputError(f"event replay: {task.spec} is {FLUID_ONLY}")
@@ -134,7 +134,7 @@ def _measured(contender: Contender, task: Task, tell: Callable[[int, int], None]
         return measured
     if task.dispatch is None:
         return outcome(replay(task.scenario, contender, check=task.check))
-    watch = Watch(task.check, task.most_phases, tell)
+    watch = Watch(task.check, task.most_phases, report)
     run = replay_events(task.scenario, contender, task.dispatch, task.seed, watch, rollout=task.rollout, failures=task.failures)
     return outcome(run, task.failures)
 
@@ -150,7 +150,7 @@ def run_tasks(
     make: MakeContender,
     tasks: list[Task],
     workers: int = 1,
-    tell: Tell = lambda index, phases, departed: None,
+    report: Report = lambda index, phases, departed: None,
     limit_s: float | None = None,
 ) -> Iterator[tuple[int, Result]]:
     """Run tasks and yield (index, result) as they end.
@@ -159,21 +159,21 @@ def run_tasks(
         make: Factory of contenders; a function of a module, since processes are sent its name.
         tasks: Tasks to run.
         workers: Number of processes; 1 runs the tasks in this process, one after the other.
-        tell: Callback for the progress of event replays: index of the task, phases that have begun, jobs that have departed.
+        report: Callback for the progress of event replays: index of the task, phases that have begun, jobs that have departed.
         limit_s: Longest time that a task may take in seconds, or None. Tasks with a limit run in separate processes.
 
     Raises:
         InputError: As in `run_task`; the other tasks are then stopped, as by an interrupt.
         PlanError: As in `run_task`; the other tasks are then stopped, as by an interrupt.
     """
-    return spread(partial(run_task, make), tasks, workers, tell, limit_s, _named)
+    return spread(partial(run_task, make), tasks, workers, report, limit_s, _named)
 
 
 def spread(
     work: Callable[[Item, Callable[[int, int], None]], Found],
     items: Sequence[Item],
     workers: int = 1,
-    tell: Tell = lambda index, phases, departed: None,
+    report: Report = lambda index, phases, departed: None,
     limit_s: float | None = None,
     name: Callable[[Item], str] = str,
 ) -> Iterator[tuple[int, Found]]:
@@ -183,7 +183,7 @@ def spread(
         work: Function of a module that takes an item and a callback for progress, which takes two numbers.
         items: Items to work on.
         workers: Number of processes, as in `run_tasks`.
-        tell: Callback for progress, as in `run_tasks`.
+        report: Callback for progress, as in `run_tasks`.
         limit_s: Longest time that an item may take, in seconds, or None, as in `run_tasks`.
         name: Function that returns the name of an item for error messages.
 
@@ -196,7 +196,7 @@ def spread(
         raise InputError(f"--workers {workers}: must be at least 1")
     if limit_s is None and (workers == 1 or len(items) == 1):
         for index, item in enumerate(items):
-            yield index, work(item, partial(tell, index))
+            yield index, work(item, partial(report, index))
         return
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # this is a worker that imports the calling script
         raise SystemExit(_UNGUARDED)
@@ -217,7 +217,7 @@ def spread(
             for index in waiting.values():
                 phases, departed, began_s = counts[3 * index : 3 * index + 3]
                 if phases:
-                    tell(index, int(phases), int(departed))
+                    report(index, int(phases), int(departed))
                 if limit_s is not None and 0 < began_s < monotonic() - limit_s:
                     raise PlanError(f"{name(items[index])}: it took longer than --time-limit {limit_s:g} s")
     except BrokenProcessPool:
@@ -246,8 +246,8 @@ def _begin(counts: Any) -> None:
 
 
 def _count(work: Callable[[Item, Callable[[int, int], None]], Found], index: int, item: Item) -> Found:
-    def tell(phases: int, departed: int) -> None:
+    def report(phases: int, departed: int) -> None:
         _counts[3 * index], _counts[3 * index + 1] = phases, departed
 
     _counts[3 * index + 2] = monotonic()
-    return work(item, tell)
+    return work(item, report)

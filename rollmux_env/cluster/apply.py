@@ -84,7 +84,7 @@ def forecast(state: State) -> State:
         twin.observed = False
         tables = twin.tables
         for group in tables.order.tolist():
-            tables.group_records["since_s"][group] = state.now_s
+            tables.group_records["settled_s"][group] = state.now_s
             membership.refresh(tables.job_records, tables.group_records, group)
             tables.departs_s[group] = tables.group_records["departs_s"][group]
     return twin
@@ -161,7 +161,7 @@ def _admitted(state: State, event: Admitted) -> None:
         state.charges.admit(row, state.now_s)
         _enter(state, row, event.placement)
         jobs["admitted_warm"][row] = jobs["entered_warm"][row]
-    state.stays.since_s[event.job_id] = state.now_s
+    state.stays.placed_at_s[event.job_id] = state.now_s
     _cool_down(state.tables)
 
 
@@ -169,7 +169,7 @@ def _resume(state: State, job_id: str, parked: ParkedStay) -> None:
     """Begin the pause of a parked job that gets a place again. Its time without a place counts for nothing."""
     row, jobs, pause_s = state.row(job_id), state.tables.job_records, state.cluster.resume_pause_s
     jobs["admitted_s"][row] = state.now_s - parked.placed_s
-    state.charges.admit(row, state.now_s, state.now_s - parked.since_s)
+    state.charges.admit(row, state.now_s, state.now_s - parked.parked_at_s)
     nothing = NodeCounts(int(jobs["rollout_pool"][row]), int(jobs["training_pool"][row]), 0, 0)
     state.pauses.begin(job_id, state.now_s + pause_s, nothing)
     transitions.begin_pause(jobs, row, state.now_s, pause_s)
@@ -181,7 +181,7 @@ def _parked(state: State, event: Parked) -> None:
     _give_back(state, _leave(state, row))
     _reshape(state, row, 0)
     state.charges.depart(row)
-    del state.stays.since_s[event.job_id]
+    del state.stays.placed_at_s[event.job_id]
     state.stays.parked[event.job_id] = ParkedStay(state.now_s, state.now_s - float(jobs["admitted_s"][row]), event.for_job)
     state.waiting.insert(_turn(state, row), event.job_id)
 
@@ -211,7 +211,7 @@ def _moved(state: State, event: Moved) -> None:
     state.charges.pause(row, state.now_s, left.share(state.prices))
     transitions.begin_pause(jobs, row, state.now_s, pause_s)
     _enter(state, row, event.placement)
-    state.stays.since_s[event.job_id] = state.now_s
+    state.stays.placed_at_s[event.job_id] = state.now_s
 
 
 def _resumed(state: State, event: Resumed) -> None:
@@ -234,7 +234,8 @@ def _departed(state: State, event: Departed) -> None:
 
 def _enter(state: State, row: int, placement: Placement) -> None:
     """Make a job the last member of its placement's group, which may be new."""
-    tables, jobs, there, new_nodes = state.tables, state.tables.job_records, placement.rollout_nodes, placement.new_rollout_nodes
+    tables, jobs = state.tables, state.tables.job_records
+    kept_nodes, new_nodes = placement.rollout_nodes, placement.new_rollout_nodes
     to = NOWHERE if placement.group is None else placement.group
     added = placement.group is not None and new_nodes > 0
     jobs["entered_warm"][row] = jobs["warm_group"][row] == to and not added and placement.shape == 0
@@ -252,9 +253,9 @@ def _enter(state: State, row: int, placement: Placement) -> None:
         tables.make_room(group, new_nodes)
         if placement.group is not None:
             _settle(state, group)
-        if there:
-            jobs["pins"][row, : len(there)] = there
-        transitions.enter(jobs, tables.group_records, state.nodes, row, group, len(there), new_nodes)
+        if kept_nodes:
+            jobs["pins"][row, : len(kept_nodes)] = kept_nodes
+        transitions.enter(jobs, tables.group_records, state.nodes, row, group, len(kept_nodes), new_nodes)
     _charge(state, group)
 
 
@@ -265,7 +266,7 @@ def _reshape(state: State, row: int, shape: int) -> None:
         return
     job = jobs[row]
     before = {side: int(job[f"{side}_pool"]) for side in SIDES}
-    membership.wear(jobs, row, shape)
+    membership.set_shape(jobs, row, shape)
     for side, pool in before.items():
         if pool != job[f"{side}_pool"]:
             state.busy_before_s[pool] += job[f"{side}_busy_s"]
@@ -314,7 +315,7 @@ def _give_back(state: State, nodes: NodeCounts) -> None:
 def _settle(state: State, group: int) -> None:
     """Bring the progress of a group's members up to now, before the group changes."""
     if state.observed:
-        state.tables.group_records["since_s"][group] = state.now_s
+        state.tables.group_records["settled_s"][group] = state.now_s
     else:
         membership.settle(state.tables.job_records, state.tables.group_records, group, state.now_s)
 

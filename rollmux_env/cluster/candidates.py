@@ -127,7 +127,7 @@ def candidates(state: State, job_id: str, order: Ints | None = None) -> Candidat
     Args:
         state: State of the cluster.
         job_id: Id of the job.
-        order: Rows of the groups to look at, in order of creation, or None for all groups.
+        order: Rows of the groups to examine, in order of creation, or None for all groups.
     """
     rows = _fill(state, job_id, only_improving=False, prune=False, order=order)
     view = state.view

@@ -31,16 +31,16 @@ class _Account(NamedTuple):
     """Account of one job.
 
     Attributes:
-        usd: Dollars charged until `since_s`.
-        since_s: Time of the last change, seconds.
+        usd: Dollars charged until `changed_s`.
+        changed_s: Time of the last change, seconds.
         group: Share of the job's group since then.
         pause: Share for nodes that a move left, since then.
         admitted_s: Time of the job's first admission, later by the time for which it was parked, in seconds; nan before.
-        node_s: Node-seconds charged until `since_s`.
+        node_s: Node-seconds charged until `changed_s`.
     """
 
     usd: float
-    since_s: float
+    changed_s: float
     group: Share
     pause: Share
     admitted_s: float
@@ -90,12 +90,12 @@ class Charges:
     def usd(self, row: int, now_s: float) -> float:
         """Return the dollars that a job has been charged until now."""
         account = self._accounts[row]
-        return account.usd + _usd_per_hour(account) * (now_s - account.since_s) / 3600
+        return account.usd + _usd_per_hour(account) * (now_s - account.changed_s) / 3600
 
     def node_hours(self, row: int, now_s: float) -> float:
         """Return the node-hours that a job has been charged until now."""
         account = self._accounts[row]
-        return (account.node_s + _nodes(account) * (now_s - account.since_s)) / 3600
+        return (account.node_s + _nodes(account) * (now_s - account.changed_s)) / 3600
 
     def share(self, row: int) -> Share:
         """Return the current share of a job."""
@@ -112,7 +112,7 @@ class Charges:
         node_s = self._usage_at(user, now_s)
         for row in self._running.get(user, ()):
             account = self._accounts[row]
-            node_s += _nodes(account) * self._weighed_s(now_s - account.since_s)
+            node_s += _nodes(account) * self._weighed_s(now_s - account.changed_s)
         return node_s / 3600
 
     def month_h(self, user: str, now_s: float) -> float:
@@ -121,7 +121,7 @@ class Charges:
         node_s = 0.0 if before is None else before.month_s
         for row in self._running.get(user, ()):
             account = self._accounts[row]
-            node_s += _nodes(account) * (now_s - max(account.since_s, self._month_s))
+            node_s += _nodes(account) * (now_s - max(account.changed_s, self._month_s))
         return node_s / 3600
 
     def _usage_at(self, user: str, now_s: float) -> float:
@@ -203,14 +203,14 @@ class Charges:
 
     def _settle(self, row: int, now_s: float, group: Share, pause: Share) -> None:
         before = self._accounts[row]
-        usd = before.usd + _usd_per_hour(before) * (now_s - before.since_s) / 3600
+        usd = before.usd + _usd_per_hour(before) * (now_s - before.changed_s) / 3600
         nodes = _nodes(before)
-        node_s = before.node_s + nodes * (now_s - before.since_s)
+        node_s = before.node_s + nodes * (now_s - before.changed_s)
         self._accounts[row] = account = _Account(usd, now_s, group, pause, before.admitted_s, node_s)
-        if nodes and now_s > before.since_s:
+        if nodes and now_s > before.changed_s:
             user = self._jobs[row].user
-            used_s = self._usage_at(user, now_s) + nodes * self._weighed_s(now_s - before.since_s)
-            month_s = nodes * (now_s - max(before.since_s, self._month_s))
+            used_s = self._usage_at(user, now_s) + nodes * self._weighed_s(now_s - before.changed_s)
+            month_s = nodes * (now_s - max(before.changed_s, self._month_s))
             self._usage[user] = _Usage(used_s, now_s, month_s + (self._usage[user].month_s if user in self._usage else 0.0))
         budget = self._jobs[row].budget
         if budget is None or row not in self._running[self._jobs[row].user]:  # a departed job gives back the nodes of its pause

@@ -30,7 +30,7 @@ from rollmux_env.kernel.membership import may_pause
 from rollmux_env.kernel.tables import TOLERANCE, Ints
 from rollmux_env.keys.job import Job
 
-_EARLY_S = 1e-6  # `min_run_s` is over so much earlier, since times this close are one instant
+_EARLY_S = 1e-6  # tolerance on `min_run_s`, seconds: times this close are one instant
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def may_park(state: State, job_id: str) -> bool:
     row, jobs = state.row(job_id), state.view.jobs
     if state.is_paused(job_id) or not state.job(job_id).may_be_parked:
         return False
-    if state.now_s - state.stays.since_s[job_id] < state.cluster.min_run_s - _EARLY_S:
+    if state.now_s - state.stays.placed_at_s[job_id] < state.cluster.min_run_s - _EARLY_S:
         return False
     stayed_s = state.now_s - float(jobs["admitted_s"][row])
     return bool(may_pause(stayed_s, state.cluster.resume_pause_s, float(jobs["limit_s"][row]), state.iterations_done(job_id)))

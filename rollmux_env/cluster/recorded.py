@@ -94,8 +94,8 @@ def _problem(state: State, event: Event) -> str | None:
     """Return the reason why an event is impossible, or None if it is possible."""
     match event:
         case Arrived(job=job):
-            there = job.id in state.waiting or state.is_running(job.id)
-            return f"job {job.id} is there already" if there else None
+            is_present = job.id in state.waiting or state.is_running(job.id)
+            return f"job {job.id} is there already" if is_present else None
         case Reprofiled(job=job):
             return _changed(state.job(job.id), job) if state.knows(job.id) else f"job {job.id} has not arrived"
         case Progressed(jobs=jobs):

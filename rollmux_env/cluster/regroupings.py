@@ -104,11 +104,11 @@ def regroupings(
     valuation.terms[0] = work_price(rates), state.cluster.migration_s / 3600.0, shield
     scratch = make_scratch(jobs, groups, limit - 1)
     unit_usd = rates[1] / max(rates[3], 1)
-    count, there = features_of_moves(view, known_stays, unit_usd, valuation, scratch, choices, candidates)
+    count, total = features_of_moves(view, known_stays, unit_usd, valuation, scratch, choices, candidates)
     ids = [state.tables.job_id(row) for row in rows.tolist()]
     plans = Plans(ids, choices[: count + 1], jobs, groups)
     job = np.zeros(len(JOB_FEATURES), dtype=np.float32)
-    return Regroupings(plans, job, candidates[: count + 1], cluster, choices["feasible"][: count + 1] == 1, there > count)
+    return Regroupings(plans, job, candidates[: count + 1], cluster, choices["feasible"][: count + 1] == 1, total > count)
 
 
 def placements(choice: Records, jobs: Records, groups: Records) -> Iterator[tuple[int, Placement]]:
@@ -147,7 +147,7 @@ def _excerpt(state: State, looked: NDArray[np.int64]) -> tuple[Records, Records,
         groups["members"][group, : len(part)] = np.arange(at, at + len(part))
         at += len(part)
     if state.observed:
-        groups["since_s"] = state.now_s
+        groups["settled_s"] = state.now_s
     for row in [state.row(job_id) for job_id in state.pauses.ending(np.inf)]:
         jobs["paused_until_s"][: rows.size][rows == row] = max(state.now_s, float(state.tables.jobs.paused_until_s[row]))
     return jobs, groups, rows

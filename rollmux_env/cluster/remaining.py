@@ -22,7 +22,7 @@ def iterations_done(state: State, rows: Ints) -> Floats:
     runs = np.flatnonzero(group != NOWHERE)
     if runs.size:
         place = group[runs]
-        ran_s = np.maximum(0.0, state.now_s - np.maximum(groups["since_s"][place], jobs["paused_until_s"][rows[runs]]))
+        ran_s = np.maximum(0.0, state.now_s - np.maximum(groups["settled_s"][place], jobs["paused_until_s"][rows[runs]]))
         done[runs] += ran_s / groups["period_s"][place]
     return np.asarray(done)
 

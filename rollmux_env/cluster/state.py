@@ -162,7 +162,7 @@ class State:
         done, group = float(jobs["done"][row]), jobs["group"][row]
         if group == NOWHERE or self.observed:
             return done
-        ran = self.now_s - max(groups["since_s"][group], jobs["paused_until_s"][row])
+        ran = self.now_s - max(groups["settled_s"][group], jobs["paused_until_s"][row])
         return done + max(0.0, float(ran)) / float(groups["period_s"][group])
 
     def has_room(self, places: Mapping[str, Placement]) -> bool:

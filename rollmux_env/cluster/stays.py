@@ -11,33 +11,33 @@ class ParkedStay(NamedTuple):
     """The stay of a parked job so far.
 
     Attributes:
-        since_s: Time since when it has had no place, in seconds.
+        parked_at_s: Time since when it has had no place, in seconds.
         placed_s: Time for which it has had places, in seconds.
         for_job: Id of the job that got a place instead, or an empty text.
     """
 
-    since_s: float
+    parked_at_s: float
     placed_s: float
     for_job: str
 
     @property
     def words(self) -> str:
         """Text that names the job that got the place, and the time."""
-        return f"{self.for_job and f' for {self.for_job}'} since {self.since_s / 3600:.2f} h"
+        return f"{self.for_job and f' for {self.for_job}'} since {self.parked_at_s / 3600:.2f} h"
 
 
 class Stays:
     """The stays of jobs, by id.
 
     Attributes:
-        since_s: Time at which each running job got its present place, by admission or move, in seconds.
+        placed_at_s: Time at which each running job got its present place, by admission or move, in seconds.
         parked: Jobs that are parked.
         lengths_h: Lengths of the last departed jobs in hours of T_solo, in order of departure.
         lengths_of_class_h: The same by the jobs' class.
     """
 
     def __init__(self) -> None:
-        self.since_s: dict[str, float] = {}
+        self.placed_at_s: dict[str, float] = {}
         self.parked: dict[str, ParkedStay] = {}
         self.lengths_h: dict[str, float] = {}
         self.lengths_of_class_h: dict[str, dict[str, float]] = {}
@@ -45,7 +45,7 @@ class Stays:
     def copy(self) -> Stays:
         """Return independent records."""
         twin = Stays()
-        twin.since_s, twin.parked, twin.lengths_h = self.since_s.copy(), self.parked.copy(), self.lengths_h.copy()
+        twin.placed_at_s, twin.parked, twin.lengths_h = self.placed_at_s.copy(), self.parked.copy(), self.lengths_h.copy()
         twin.lengths_of_class_h = {name: lengths.copy() for name, lengths in self.lengths_of_class_h.items()}
         return twin
 
@@ -59,7 +59,7 @@ class Stays:
             class_name: Class of the job.
             length_h: Work that it has done, in hours of T_solo.
         """
-        del self.since_s[job_id]
+        del self.placed_at_s[job_id]
         for lengths in (self.lengths_h, self.lengths_of_class_h.setdefault(class_name, {})):
             lengths[job_id] = length_h
             if len(lengths) > KEPT:

@@ -312,7 +312,7 @@ def enumerate_candidates(view: View, job: int, only_improving: bool, prune: bool
     """Write the candidates of a job, a row each.
 
     Args:
-        view: `order` says which groups are looked at.
+        view: `order` says which groups are examined.
         job: row of a job that waits or runs, in every shape that it has; its own group is left out.
         only_improving: write a row only where it is feasible and strictly cheaper than all rows before it, so that the last row
             is Algorithm 1's choice; else write them all, for a group that is out as a whole a single row.

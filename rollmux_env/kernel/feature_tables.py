@@ -225,7 +225,7 @@ def features_of_moves(
     """
     write_stop(choices[0])
     write_stays(view, known_stays, valuation.stays)
-    count, there = enumerate_moves(view, valuation, scratch, choices)
+    count, total = enumerate_moves(view, valuation, scratch, choices)
     for k in range(count + 1):
         move_features(view, known_stays, unit_usd, valuation.terms[0].work_usd, choices[k], out[k])
-    return count, there
+    return count, total

@@ -34,7 +34,7 @@ class Columns(NamedTuple):
     period_s: Floats
 
 
-class Wanted(NamedTuple):
+class Criterion(NamedTuple):
     """Criterion for the ways to run a set of jobs that are kept.
 
     Attributes:
@@ -99,8 +99,8 @@ class Making(NamedTuple):
 
 
 @compiled(arrays=False)
-def _way(making: Making, k: int) -> Way:
-    """Return a column as a way."""
+def _read_way(making: Making, k: int) -> Way:
+    """Return column k as a way."""
     jobs, limits, columns = making.jobs, making.limits, making.columns
     lead, r, t = jobs[columns.members[k, 0]], columns.nodes[k, 0], columns.nodes[k, 1]
     return Way(r, t, columns.period_s[k], nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
@@ -121,20 +121,20 @@ def _beats(kind: int, one: Way, other: Way) -> bool:
 def _is_beaten(making: Making, known: tuple[int, int], kind: int, way: Way) -> bool:
     """Return whether a column of a range makes a way useless. Columns that were counted but not written are skipped."""
     k, end = known[0], min(known[1], len(making.columns.period_s))
-    while k < end and not _beats(kind, _way(making, k), way):
+    while k < end and not _beats(kind, _read_way(making, k), way):
         k += 1
     return bool(k < end)
 
 
 @compiled(arrays=False)
-def _keep(making: Making, known: tuple[int, int], kind: int, way: Way) -> int:
-    """Drop the columns of a range that a way beats, and make room for it after them; return the range's new end."""
+def _drop_beaten(making: Making, known: tuple[int, int], kind: int, way: Way) -> int:
+    """Drop the columns of a range that a way beats, and return the new end of the range with room for the way."""
     columns, (at, end) = making.columns, known
     if end > len(columns.period_s):
         return end + 1
     left = at
     for k in range(at, end):
-        if not _beats(kind, way, _way(making, k)):
+        if not _beats(kind, way, _read_way(making, k)):
             for i in range(columns.members.shape[1]):
                 columns.members[left, i] = columns.members[k, i]
             columns.nodes[left, 0], columns.nodes[left, 1] = columns.nodes[k, 0], columns.nodes[k, 1]
@@ -153,7 +153,7 @@ def _write(columns: Columns, row: int, members: Ints, way: Way) -> None:
         columns.members[row, i] = members[i] if i < len(members) else -1
 
 
-class _Asked(NamedTuple):
+class _Requirements(NamedTuple):
     """Joint requirements of the members of a group.
 
     `fits` is True if nothing is known against the group yet. The limit is in seconds; `least` and `most` are rollout nodes.
@@ -167,7 +167,7 @@ class _Asked(NamedTuple):
 
 
 @compiled(arrays=False)
-def _asked(jobs: Records, limits: Limits, members: Ints) -> _Asked:
+def _requirements_of(jobs: Records, limits: Limits, members: Ints) -> _Requirements:
     """Return the joint requirements of the members' rows."""
     lead = jobs[members[0]]
     rollout, training = limits.pools[lead.rollout_pool], limits.pools[lead.training_pool]
@@ -194,7 +194,7 @@ def _asked(jobs: Records, limits: Limits, members: Ints) -> _Asked:
         least = max(least, int(np.ceil(load_gb / rollout.node_gb - 1e-6)))
     if load_device_gb > 0.0:
         least = max(least, int(np.ceil(load_device_gb / rollout.device_gb - 1e-6)))
-    return _Asked(fits, limit, least, most, t)
+    return _Requirements(fits, limit, least, most, t)
 
 
 @compiled(arrays=False)
@@ -210,13 +210,13 @@ def _next_step(jobs: Records, members: Ints, t: int) -> int:
 
 
 @compiled(arrays=False)
-def group_columns(making: Making, members: Ints, wanted: tuple[int, float], at: int, end: int) -> tuple[int, bool]:
+def group_columns(making: Making, members: Ints, criterion: tuple[int, float], at: int, end: int) -> tuple[int, bool]:
     """Add the ways to run a set of jobs as one group to the known ways of the same jobs, if they are wanted.
 
     Args:
         making: Tables and scratch of the enumeration.
         members: (n,) rows of the jobs in their shapes.
-        wanted: Kind as in `Wanted`, and the price below which a way is wanted, $/h.
+        criterion: Kind as in `Criterion`, and the price below which a way is wanted, $/h.
         at: First row of the known columns.
         end: Row after the last known column.
 
@@ -225,17 +225,17 @@ def group_columns(making: Making, members: Ints, wanted: tuple[int, float], at: 
         give a wanted way is not examined.
     """
     jobs, limits = making.jobs, making.limits
-    lead, asked = jobs[members[0]], _asked(jobs, limits, members)
+    lead, needs = jobs[members[0]], _requirements_of(jobs, limits, members)
     possible = False
-    fewest = asked.most + 1  # rollout nodes on which it was found feasible
-    t = asked.training_nodes
-    while asked.fits:
+    fewest = needs.most + 1  # rollout nodes on which it was found feasible
+    t = needs.training_nodes
+    while needs.fits:
         beside = t if lead.rollout_pool == lead.training_pool else 0
-        most = min(asked.most, limits.pools[lead.rollout_pool].nodes_max - beside)
-        if wanted[0] != PERIODS:
+        most = min(needs.most, limits.pools[lead.rollout_pool].nodes_max - beside)
+        if criterion[0] != PERIODS:
             most = min(most, fewest - 1)
         load_members(jobs, members, len(members), t, making.packing)
-        end, enough = _add_ways(making, members, wanted, (at, end), (asked.least, most, t), asked.limit_s)
+        end, enough = _add_ways(making, members, criterion, (at, end), (needs.least, most, t), needs.limit_s)
         if enough != NOWHERE:
             possible = True
             fewest = min(fewest, enough)
@@ -247,7 +247,7 @@ def group_columns(making: Making, members: Ints, wanted: tuple[int, float], at: 
 
 @compiled(arrays=False)
 def _add_ways(
-    making: Making, members: Ints, wanted: tuple[int, float], known: tuple[int, int], nodes: tuple[int, float, int], limit: float
+    making: Making, members: Ints, criterion: tuple[int, float], known: tuple[int, int], nodes: tuple[int, float, int], limit: float
 ) -> tuple[int, int]:
     """Add the ways of members, whose packing is loaded, on given training nodes and a range of rollout nodes.
 
@@ -257,14 +257,14 @@ def _add_ways(
     """
     limits, p, columns = making.limits, making.packing, making.columns
     lead, floor = making.jobs[members[0]], least_bound(p, len(members))
-    kind, (at, end), (r, most, t) = wanted[0], known, nodes
+    kind, (at, end), (r, most, t) = criterion[0], known, nodes
     enough = NOWHERE
     best = np.inf
     if floor > limit * (1.0 + TOLERANCE):
         return end, enough
     while r <= most:
         way = Way(r, t, floor, nodes_usd(lead, r, t, limits), lead.rollout_pool, lead.training_pool)
-        if way.usd >= wanted[1] or _is_beaten(making, (at, end), kind, way):
+        if way.usd >= criterion[1] or _is_beaten(making, (at, end), kind, way):
             return end, UNUSED if enough == NOWHERE else enough
         period = least_period(p, len(members), r, limits.pools[lead.rollout_pool], limit)
         if period < best:
@@ -272,7 +272,7 @@ def _add_ways(
             enough = r if enough == NOWHERE else enough
             way = Way(r, t, period, way.usd, lead.rollout_pool, lead.training_pool)
             if not _is_beaten(making, (at, end), kind, way):
-                end = _keep(making, (at, end), kind, way)
+                end = _drop_beaten(making, (at, end), kind, way)
                 _write(columns, end - 1, members, way)
             if period <= floor or kind != PERIODS:
                 break
@@ -288,7 +288,7 @@ def _copy(source: Ints, target: Ints, n: int) -> None:
 
 @compiled
 def enumerate_groups(
-    jobs: Records, limits: Limits, choices: Choices, size_max: int, wanted: Wanted, p: Packing, columns: Columns
+    jobs: Records, limits: Limits, choices: Choices, size_max: int, criterion: Criterion, p: Packing, columns: Columns
 ) -> int:
     """Write the columns of every feasible group of one job with some of the others.
 
@@ -297,13 +297,13 @@ def enumerate_groups(
         limits: Limits of the cluster.
         choices: Jobs and their shapes.
         size_max: Maximum number of members.
-        wanted: Criterion for the ways that are kept.
+        criterion: Criterion for the ways that are kept.
         p: Scratch for groups of that size.
         columns: Groups; written.
 
     Returns:
         The number of columns. If it exceeds the length of the arrays, the columns are incomplete, and it is only a lower bound. It
-        is negative if there was more to try than `wanted` allows.
+        is negative if there was more to try than `criterion` allows.
     """
     tries = 0
     making, rows = Making(jobs, limits, p, columns), len(columns.members)
@@ -324,8 +324,8 @@ def enumerate_groups(
             new = False
             end = count
             top = begins[size]
-            alone_usd[size] = alone_usd[size - 1] + wanted.alone_usd[job]
-            most_usd = alone_usd[size] if wanted.kind == CHEAPEST and size > 1 else np.inf
+            alone_usd[size] = alone_usd[size - 1] + criterion.alone_usd[job]
+            most_usd = alone_usd[size] if criterion.kind == CHEAPEST and size > 1 else np.inf
             for parent in range(begins[size - 1], begins[size]):
                 for k in range(choices.starts[job], choices.starts[job + 1]):
                     if top == len(tuples):
@@ -334,9 +334,9 @@ def enumerate_groups(
                             _copy(smaller[row], tuples[row], size_max)
                     _copy(tuples[parent], tuples[top], size - 1)
                     tuples[top, size - 1] = choices.rows[k]
-                    end, possible = group_columns(making, tuples[top, :size], (wanted.kind, most_usd), count, end)
+                    end, possible = group_columns(making, tuples[top, :size], (criterion.kind, most_usd), count, end)
                     tries += 1
-                    if end > rows or tries > wanted.tries:
+                    if end > rows or tries > criterion.tries:
                         return end if end > rows else -1
                     if possible:
                         top += 1

@@ -5,8 +5,8 @@ is kept if it saves more than its moves cost. Moves, swaps and mergers of groups
 search (Shaw, 1998) by ruin and recreate (Schrimpf et al., 2000). Groups are overlooked at random while a job is put back, so that
 the search varies (SISR: Christiaens and Vanden Berghe, 2020).
 
-A decision in a large cluster looks at a part of it, so that its cost does not grow with the cluster. Jobs arrive and depart one at
-a time, and each causes a decision: a cluster twice as large has twice as many decisions in an hour. So each may look at a part, if
+A decision in a large cluster examines a part of it, so that its cost does not grow with the cluster. Jobs arrive and depart one at
+a time, and each causes a decision: a cluster twice as large has twice as many decisions in an hour. So each may examine a part, if
 the parts are drawn again every time: groups that have just changed, some that a newcomer could join, and others at random,
 expensive ones with a higher probability. (Large problems are improved part by part: Taillard and Voss, POPMUSIC, 2002.)
 """
@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.lns_insert import Regrouping, Search, changed, insert, may_join, nodes_in_use, nodes_left
+from rollmux_env.kernel.lns_insert import Regrouping, Search, insert, may_join, nodes_in_use, nodes_left, refresh_group
 from rollmux_env.kernel.membership import detach
-from rollmux_env.kernel.pools import are_within, dearness, is_unlimited, provisioned_usd
+from rollmux_env.kernel.pools import are_within, is_unlimited, price_ratio, provisioned_usd
 from rollmux_env.kernel.tables import NOWHERE, Ints, Limits, Records, View
-from rollmux_env.kernel.trials import begin_trial, keep_group, keep_job, take_back
+from rollmux_env.kernel.trials import begin_trial, save_group, save_job, undo_trial
 
 OVERLOOKED = 0.1  # share of the groups, while a job is put back
 _LEAST_USD = 1e-6  # a saving below is rounding
@@ -76,16 +76,16 @@ def _fits(jobs: Records, groups: Records, limits: Limits, facts: Regrouping, use
 
 
 @compiled(arrays=False)
-def _take_out(view: View, facts: Regrouping, picked: Ints, search: Search) -> None:
-    """Begin a trial: take jobs out of their groups."""
+def _detach_jobs(view: View, facts: Regrouping, picked: Ints, search: Search) -> None:
+    """Begin a trial: detach jobs from their groups."""
     trial, jobs, groups = search.trial, view.jobs, view.groups
     begin_trial(trial)
     for job in picked:
-        keep_job(trial, jobs, job)
-        keep_group(trial, groups, jobs[job].group)
+        save_job(trial, jobs, job)
+        save_group(trial, groups, jobs[job].group)
         detach(jobs, groups, job)
     for k in range(len(picked)):
-        changed(view, facts, trial.group_rows[k], search)
+        refresh_group(view, facts, trial.group_rows[k], search)
 
 
 @compiled(arrays=False)
@@ -113,7 +113,7 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
     """
     jobs, groups, limits, usd, version = view.jobs, view.groups, view.limits, search.usd, search.version
     for group in range(len(facts.rollout_nodes)):
-        changed(view, facts, group, search)
+        refresh_group(view, facts, group, search)
     if newcomer != NOWHERE and insert(view, facts, newcomer, 0.0, rng, search) == 0:
         return np.nan
     began = usd.sum()
@@ -131,7 +131,7 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
             continue
         _copy(usd, was_usd)
         _copy(version, was_version)
-        _take_out(view, facts, picked[:count], search)
+        _detach_jobs(view, facts, picked[:count], search)
         placed = 0
         while placed < count:
             places = insert(view, facts, picked[placed], OVERLOOKED, rng, search)
@@ -144,7 +144,7 @@ def regroup(view: View, facts: Regrouping, newcomer: int, budget: int, rng: np.r
             if then < now - _LEAST_USD:
                 now = then
                 continue
-        take_back(search.trial, jobs, groups)
+        undo_trial(search.trial, jobs, groups)
         _copy(was_usd, usd)
         _copy(was_version, version)
     return float(began - now)
@@ -157,7 +157,7 @@ _SHARE = 3  # a third at most for groups that have changed, and for those that a
 
 @compiled
 def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, out: Ints) -> int:
-    """Choose the groups to look at, if there are more of them than `out` has room for.
+    """Choose the groups to examine, if there are more of them than `out` has room for.
 
     Args:
         view: Tables of the cluster.
@@ -175,7 +175,7 @@ def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, 
     count = 0
     for k in range(n):
         known = order[k] == host
-        if known or (count < most // _SHARE and groups[order[k]].since_s == view.clock.now_s):
+        if known or (count < most // _SHARE and groups[order[k]].settled_s == view.clock.now_s):
             chosen[k] = True
             count += 1
     wanted = min(most, count + most // _SHARE) if newcomer >= 0 else 0
@@ -185,7 +185,7 @@ def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, 
             chosen[k] = True
             count += 1
     for _ in range(_TRIES * most):
-        best = _draw_dear(view, chosen, rng) if count < most else -1
+        best = _draw_expensive(view, chosen, rng) if count < most else -1
         if best >= 0:
             chosen[best] = True
             count += 1
@@ -197,14 +197,14 @@ def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, 
 
 
 @compiled(arrays=False)
-def _draw_dear(view: View, chosen: NDArray[np.bool_], rng: np.random.Generator) -> int:
+def _draw_expensive(view: View, chosen: NDArray[np.bool_], rng: np.random.Generator) -> int:
     """Return the most expensive of a few random groups, as its position in the view's order, or -1 if all are chosen already."""
-    best, dearest = -1, -1.0
+    best, highest = -1, -1.0
     for _ in range(_ROUND):
         k = int(rng.random() * len(view.order))
         group = view.groups[view.order[k]]
         if not chosen[k] and group.exclusive == 0:
-            dear = dearness(view.jobs, group, view.limits)
-            if dear > dearest:
-                best, dearest = k, dear
+            ratio = price_ratio(view.jobs, group, view.limits)
+            if ratio > highest:
+                best, highest = k, ratio
     return best

@@ -24,15 +24,15 @@ from rollmux_env.kernel.membership import (
     keeps_alone,
     memory_kept,
     open_group,
+    place_tentatively,
     replan,
+    set_shape,
     shape_row,
     training_seconds,
-    visit,
-    wear,
 )
 from rollmux_env.kernel.pools import has_room, is_same, is_unlimited, nodes_of_pool, own_usd, rollout_usd
 from rollmux_env.kernel.tables import NOWHERE, ROLLOUT, TOLERANCE, TRAINING, Clock, Floats, Ints, Limits, Records, View
-from rollmux_env.kernel.trials import Trial, keep_group, make_trial
+from rollmux_env.kernel.trials import Trial, make_trial, save_group
 
 
 def home_type(pins: int) -> np.dtype[Any]:
@@ -179,14 +179,14 @@ def nodes_left(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -> 
                 continue
             stays = True
             for k in range(facts.homes[job].n_pins):
-                if not _counted(jobs, groups, facts, group, i, facts.homes[job].pins[k]):
+                if not _is_home_node(jobs, groups, facts, group, i, facts.homes[job].pins[k]):
                     out[rollout, ROLLOUT] -= 1
         if stays:
             out[training, TRAINING] -= facts.training_nodes[group]
 
 
 @compiled(arrays=False)
-def _counted(jobs: Records, groups: Records, facts: Regrouping, group: int, end: int, number: int) -> bool:
+def _is_home_node(jobs: Records, groups: Records, facts: Regrouping, group: int, end: int, number: int) -> bool:
     """Return whether one of the group's first `end` members is at home on this rollout node."""
     for i in range(end):
         job = groups[group].members[i]
@@ -210,7 +210,7 @@ def nodes_in_use(jobs: Records, groups: Records, facts: Regrouping, out: Ints) -
             out[groups[group].training_pool, TRAINING] += groups[group].training_nodes
 
 
-CANDIDATES = 1024  # of one job in one group; later ones are not looked at
+CANDIDATES = 1024  # of one job in one group; later ones are not examined
 EMPTY = -1  # version of a group without members
 _ALL_PINS = 2  # most rollout nodes of a job for which all pinnings are tried, else the cheapest of each group
 _NOT_YET = -1
@@ -229,7 +229,7 @@ class Search(NamedTuple):
         rows: (R,) records of `rollmux_env.kernel.candidates.candidate_type`.
         trial: Rows that change.
         used: (P, 2) nodes of each pool that are in use, zeros if unlimited.
-        order: (1,) the group that is looked at.
+        order: (1,) the group that is examined.
     """
 
     usd: Floats
@@ -274,7 +274,7 @@ def make_search(view: View) -> Search:
 
 
 @compiled(arrays=False)
-def changed(view: View, facts: Regrouping, group: int, search: Search) -> None:
+def refresh_group(view: View, facts: Regrouping, group: int, search: Search) -> None:
     """Update the version and the dollars of a group whose members or nodes have changed."""
     members = view.groups[group].n_members
     if members > 0:
@@ -284,9 +284,9 @@ def changed(view: View, facts: Regrouping, group: int, search: Search) -> None:
 
 
 @compiled(arrays=False)
-def _put_back(jobs: Records, groups: Records, job: int, home: Records, rank: int) -> None:
-    """Make a job what it is at home, as a record of `rollmux_env.kernel.lns_insert.home_type` has it, as a member of that rank."""
-    wear(jobs, job, home.of_shape)
+def _restore_home(jobs: Records, groups: Records, job: int, home: Records, rank: int) -> None:
+    """Make a job a member of its home group again, with the shape and nodes of its record of `home_type`, at that rank."""
+    set_shape(jobs, job, home.of_shape)
     group, pins, n_pins = home.group, home.pins, home.n_pins
     n = groups[group].n_members
     groups[group].rollout_pool, groups[group].training_pool = jobs[job].rollout_pool, jobs[job].training_pool
@@ -309,13 +309,13 @@ def _put_back(jobs: Records, groups: Records, job: int, home: Records, rank: int
         groups[group].n_nodes += 1
     jobs[job].n_pins = n_pins
     jobs[job].group = group
-    jobs[job].visits = 0
+    jobs[job].is_tentative = 0
     replan(jobs, groups, job)
 
 
 @compiled(arrays=False)
-def _go_home(view: View, facts: Regrouping, job: int) -> bool:
-    """Put a job back where it is at home; False, and nothing done, where there is no place for it there any more."""
+def _return_home(view: View, facts: Regrouping, job: int) -> bool:
+    """Return a job to its home place. If there is no longer room for it, change nothing and return False."""
     jobs, groups, limits, homes = view.jobs, view.groups, view.limits, facts.homes
     home = homes[job]
     group = home.group
@@ -327,8 +327,8 @@ def _go_home(view: View, facts: Regrouping, job: int) -> bool:
         member = g.members[i]
         if is_home(jobs, facts, member, group) and homes[member].rank < home.rank:
             rank += 1
-    _put_back(jobs, groups, job, home, rank)
-    limit = g.joined_limit_s if g.visitors > 0 else g.limit_s
+    _restore_home(jobs, groups, job, home, rank)
+    limit = g.joined_limit_s if g.tentative_members > 0 else g.limit_s
     fits = g.period_s <= limit * (1.0 + TOLERANCE) and memory_kept(g, limits)
     if not fits:
         detach(jobs, groups, job)
@@ -342,7 +342,7 @@ def _home_usd(view: View, facts: Regrouping, job: int, search: Search) -> float:
     place = search.places[job, home]
     if place.version != search.version[home]:
         place.version, place.usd = search.version[home], np.inf
-        if _go_home(view, facts, job):
+        if _return_home(view, facts, job):
             place.usd = group_usd(view, facts, home, NOWHERE, search.rows[0], view.groups[home].period_s) - search.usd[home]
             detach(view.jobs, view.groups, job)
     return float(place.usd)
@@ -362,7 +362,7 @@ def may_join(jobs: Records, group: Records, limits: Limits, job: int) -> bool:
 
 
 @compiled(arrays=False)
-def _look(view: View, facts: Regrouping, job: int, group: int, search: Search) -> None:
+def _search_group(view: View, facts: Regrouping, job: int, group: int, search: Search) -> None:
     """Find the best place of a job, in the shape of the row, in the only group of the view's order, and store it."""
     place, rows = search.places[job, group], search.rows
     count = enumerate_candidates(view, job, view.jobs[job].rollout_nodes > _ALL_PINS, False, rows)
@@ -388,7 +388,7 @@ def _best_place(
     left out at random.
 
     Returns:
-        Dollars and group, or `best` and NOWHERE if there is none, and the number of groups and places in them that were looked at.
+        Dollars and group, or `best` and NOWHERE if there is none, and the number of groups and places in them that were examined.
     """
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     job, pool = jobs[row], limits.pools[jobs[row].rollout_pool]
@@ -409,7 +409,7 @@ def _best_place(
             continue
         if place.looked == _NOT_YET:
             view.order[0] = group
-            _look(view, facts, row, group, search)
+            _search_group(view, facts, row, group, search)
         looked += place.looked
         if place.usd < best - _TIE_USD:
             best, best_group = place.usd, group
@@ -439,13 +439,13 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         search: State of the search. `usd` and `version` are updated, and the changed group is kept in its trial, which has begun.
 
     Returns:
-        The number of groups and places in them that were looked at; 0 if there is no place for the job.
+        The number of groups and places in them that were examined; 0 if there is no place for the job.
     """
     jobs, groups, limits, version = view.jobs, view.groups, view.limits, search.version
     home = facts.homes[job].group
     if not is_unlimited(limits):
         nodes_in_use(jobs, groups, facts, search.used)
-    there = View(jobs, groups, search.order, limits, Clock(view.clock.now_s, search.used, view.clock.waiting))
+    around = View(jobs, groups, search.order, limits, Clock(view.clock.now_s, search.used, view.clock.waiting))
     looked = 0
     best = np.inf
     best_group, best_row = NOWHERE, NOWHERE  # a job that returns home needs no row
@@ -462,31 +462,31 @@ def insert(view: View, facts: Regrouping, job: int, overlooked: float, rng: np.r
         if overlooked > 0.0 and jobs[job].more_shapes > 0 and rng.random() < facts.overlooked:
             continue
         row = shape_row(jobs[job], job, shape)
-        best, group, count = _best_place(there, facts, row, best, overlooked, rng, search)
+        best, group, count = _best_place(around, facts, row, best, overlooked, rng, search)
         looked += count
         if group != NOWHERE:
             best_group, best_row = group, row
-        usd = _alone_usd(there, facts, row, empty) if empty < len(version) else np.inf
+        usd = _alone_usd(around, facts, row, empty) if empty < len(version) else np.inf
         looked += usd < np.inf
         if usd < best - _TIE_USD:
             best, best_group, best_row = usd, empty, row
     if best_group == NOWHERE:
         return 0
-    keep_group(search.trial, groups, best_group)
+    save_group(search.trial, groups, best_group)
     if best_row == NOWHERE:
-        _go_home(view, facts, job)
+        _return_home(view, facts, job)
     else:
         _enter(view, job, best_row, best_group, search)
-    changed(view, facts, best_group, search)
+    refresh_group(view, facts, best_group, search)
     return looked
 
 
 @compiled(arrays=False)
 def _enter(view: View, job: int, row: int, group: int, search: Search) -> None:
-    """Let a job take the place that was found in a group, which may be an empty one, for the shape in a row."""
+    """Give a job the place that was found for the shape in a row, in a group that may be empty."""
     jobs, shaped, place = view.jobs, view.jobs[row], search.places[row, group]
     new_nodes = place.new_nodes
     if search.version[group] == EMPTY:
         open_group(view.groups, group, NOWHERE, shaped, shaped.training_nodes, 0.0)
         new_nodes = shaped.rollout_nodes
-    visit(jobs, view.groups, job, group, shaped.of_shape, place.nodes, new_nodes)
+    place_tentatively(jobs, view.groups, job, group, shaped.of_shape, place.nodes, new_nodes)

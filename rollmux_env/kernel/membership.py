@@ -94,7 +94,7 @@ def departure_s(jobs: Records, groups: Records, job: int) -> float:
     """Return the time at which a running job leaves at its group's present period."""
     j = jobs[job]
     g = groups[j.group]
-    runs_from = max(g.since_s, j.paused_until_s)
+    runs_from = max(g.settled_s, j.paused_until_s)
     return float(min(j.leaves_s, runs_from + (j.iterations - j.done) * g.period_s))
 
 
@@ -135,7 +135,7 @@ def _load_nodes(jobs: Records, groups: Records, group: int) -> None:
 @compiled(arrays=False)
 def promised_limit(member: Records, cold_s: float) -> float:
     """Return the longest period of its group that keeps a member's promise, with `cold_s` seconds of cold starts ahead."""
-    if member.visits != 0:
+    if member.is_tentative != 0:
         return float(min(member.limit_s, member.enters_limit_s - member.enters_per_cold * cold_s))
     return float(min(member.limit_s, member.stays_limit_s - member.stays_per_cold * cold_s))
 
@@ -162,19 +162,19 @@ def entry_limit(jobs: Records, job: Records, group: Records, new_nodes: int) -> 
 @compiled(arrays=False)
 def refresh_promises(jobs: Records, group: Records) -> None:
     """Recompute the limits for entering a group, a record; see `rollmux_env.kernel.promises`."""
-    visitors = 0
+    tentative_members = 0
     cold = 0.0
     for i in range(group.n_members):
         j = jobs[group.members[i]]
-        visitors += j.visits
-        cold += j.cold_s if j.visits != 0 else j.coming_cold_s
+        tentative_members += j.is_tentative
+        cold += j.cold_s if j.is_tentative != 0 else j.coming_cold_s
     limit = np.inf
     per_cold = 0.0
     for i in range(group.n_members):
         j = jobs[group.members[i]]
         limit = min(limit, promised_limit(j, cold))
-        per_cold = max(per_cold, j.enters_per_cold if j.visits != 0 else j.stays_per_cold)
-    group.visitors = visitors
+        per_cold = max(per_cold, j.enters_per_cold if j.is_tentative != 0 else j.stays_per_cold)
+    group.tentative_members = tentative_members
     group.coming_cold_s = cold
     group.joined_limit_s = limit
     group.joined_per_cold = per_cold
@@ -278,7 +278,7 @@ def settle(jobs: Records, groups: Records, group: int, now_s: float) -> None:
     """Update `done` of a group's members to `now_s` at the present period; a paused member makes no progress."""
     g = groups[group]
     period = g.period_s
-    since = g.since_s
+    since = g.settled_s
     for i in range(g.n_members):
         job = g.members[i]
         j = jobs[job]
@@ -291,12 +291,12 @@ def settle(jobs: Records, groups: Records, group: int, now_s: float) -> None:
                 busy += iterations * j.placed_rollout_s
             j.training_busy_s += busy * g.training_nodes
             j.rollout_busy_s += iterations * j.placed_rollout_s * j.n_pins
-    g.since_s = now_s
+    g.settled_s = now_s
 
 
 @compiled(arrays=False)
-def wear(jobs: Records, job: int, shape: int) -> None:
-    """Write the numbers of a shape into the row of a job that has no place."""
+def set_shape(jobs: Records, job: int, shape: int) -> None:
+    """Write the figures of a shape into the row of a job without a place."""
     j = jobs[job]
     if j.more_shapes <= 0:
         return
@@ -325,11 +325,11 @@ def open_group(groups: Records, group: int, number: int, first: Records, trainin
     g.next_number = 0
     g.training_nodes = training_nodes
     g.exclusive = 0
-    g.since_s = now_s
+    g.settled_s = now_s
 
 
 @compiled(arrays=False)
-def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new_nodes: int) -> None:
+def attach(jobs: Records, groups: Records, job: int, group: int, kept_nodes: int, new_nodes: int) -> None:
     """Make a job the last member of a settled group.
 
     Args:
@@ -337,7 +337,7 @@ def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new
         groups: (G,) group table.
         job: Row of the job.
         group: Row of the group.
-        there: Number of existing rollout nodes that it is pinned to; their numbers are the first ones in its `pins`, ascending.
+        kept_nodes: Number of the group's rollout nodes that it is pinned to; their numbers come first in its `pins`, ascending.
         new_nodes: Rollout nodes that are added for it.
     """
     j = jobs[job]
@@ -347,8 +347,8 @@ def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new
         g.next_number += 1
         g.node_number[g.n_nodes] = number
         g.n_nodes += 1
-        j.pins[there + k] = number
-    j.n_pins = there + new_nodes
+        j.pins[kept_nodes + k] = number
+    j.n_pins = kept_nodes + new_nodes
     j.group = group
     g.members[g.n_members] = job
     g.n_members += 1
@@ -356,8 +356,8 @@ def attach(jobs: Records, groups: Records, job: int, group: int, there: int, new
 
 
 @compiled(arrays=False)
-def visit(jobs: Records, groups: Records, job: int, group: int, shape: int, nodes: Ints, new_nodes: int) -> None:
-    """Let a job that is in no group take a place of a plan in progress, which it has not entered yet.
+def place_tentatively(jobs: Records, groups: Records, job: int, group: int, shape: int, nodes: Ints, new_nodes: int) -> None:
+    """Place a job that is in no group as a plan in progress proposes it; the job has not entered the place yet.
 
     Args:
         jobs: (J,) job table.
@@ -368,13 +368,13 @@ def visit(jobs: Records, groups: Records, job: int, group: int, shape: int, node
         nodes: Numbers of the group's rollout nodes that it is pinned to, ascending; later entries are ignored.
         new_nodes: Rollout nodes that are added for it.
     """
-    wear(jobs, job, shape)
+    set_shape(jobs, job, shape)
     j = jobs[job]
-    there = j.rollout_nodes - new_nodes
-    for k in range(there):
+    kept_nodes = j.rollout_nodes - new_nodes
+    for k in range(kept_nodes):
         j.pins[k] = nodes[k]
-    j.visits = 1
-    attach(jobs, groups, job, group, there, new_nodes)
+    j.is_tentative = 1
+    attach(jobs, groups, job, group, kept_nodes, new_nodes)
 
 
 @compiled(arrays=False)
@@ -427,12 +427,12 @@ def detach_for(jobs: Records, groups: Records, job: int, staying: int) -> int:
     group = j.group
     j.group = NOWHERE
     j.n_pins = 0
-    return take_out(jobs, groups, group, job, staying)
+    return remove_member(jobs, groups, group, job, staying)
 
 
 @compiled(arrays=False)
-def take_out(jobs: Records, groups: Records, group: int, job: int, staying: int) -> int:
-    """Make a group one without a member, whose row is left as it is; arguments and result as in `detach_for`."""
+def remove_member(jobs: Records, groups: Records, group: int, job: int, staying: int) -> int:
+    """Remove a member from a group, and leave the row of the job as it is; arguments and result as in `detach_for`."""
     g, pins = groups[group], jobs[job].pins
     count = 0
     for i in range(g.n_members):

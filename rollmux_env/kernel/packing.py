@@ -113,7 +113,7 @@ def least_period(p: Packing, n: int, r: int, pool: Records, limit_s: float) -> f
                 period = _best_order(p, n, period, min(longest, best))
             if period < best:
                 best = period
-                _keep(p, n, general and n > 1)
+                _store_best(p, n, general and n > 1)
             if best <= floor:
                 return best
             level -= 1
@@ -132,7 +132,7 @@ def least_bound(p: Packing, n: int) -> float:
 
 
 @compiled(arrays=False)
-def _keep(p: Packing, n: int, ordered: bool) -> None:
+def _store_best(p: Packing, n: int, ordered: bool) -> None:
     """Store the pinning at level `n` as the best so far, with the order that was found, or with any order."""
     for i in range(n):
         if not ordered:
@@ -152,18 +152,18 @@ def _begin(p: Packing, level: int) -> None:
 @compiled(arrays=False)
 def _next_take(p: Packing, level: int, r: int, pool: Records, longest: float) -> bool:
     """Advance to the next way to place the member of this level; False at the end."""
-    at, wanted = p.levels[level], p.members[level].nodes
+    at, needed = p.levels[level], p.members[level].nodes
     taken = 0
     for c in range(at.classes):
         taken += p.classes[level, c].take
     if at.new == -1:
-        at.new = wanted
-        if at.used + wanted <= r:
+        at.new = needed
+        if at.used + needed <= r:
             return True
     while True:
         c = at.classes - 1
         while c >= 0:
-            if taken < wanted and _takes(p, level, c, pool, longest):
+            if taken < needed and _may_add_node(p, level, c, pool, longest):
                 p.classes[level, c].take += 1
                 taken += 1
                 break
@@ -172,20 +172,20 @@ def _next_take(p: Packing, level: int, r: int, pool: Records, longest: float) ->
             c -= 1
         if c < 0:
             return False
-        at.new = wanted - taken
+        at.new = needed - taken
         if at.used + at.new <= r:
             return True
 
 
 @compiled(arrays=False)
-def _takes(p: Packing, level: int, c: int, pool: Records, longest: float) -> bool:
+def _may_add_node(p: Packing, level: int, c: int, pool: Records, longest: float) -> bool:
     """Return whether the member of a level may take one more node of a class."""
-    there, member = p.classes[level, c], p.members[level]
+    node_class, member = p.classes[level, c], p.members[level]
     return bool(
-        there.take < there.nodes
-        and there.load_s + p.phases[0, level] <= longest
-        and there.load_gb + member.gb <= pool.node_gb * (1.0 + TOLERANCE)
-        and there.load_device_gb + member.device_gb <= pool.device_gb * (1.0 + TOLERANCE)
+        node_class.take < node_class.nodes
+        and node_class.load_s + p.phases[0, level] <= longest
+        and node_class.load_gb + member.gb <= pool.node_gb * (1.0 + TOLERANCE)
+        and node_class.load_device_gb + member.device_gb <= pool.device_gb * (1.0 + TOLERANCE)
     )
 
 
@@ -196,20 +196,20 @@ def _place(p: Packing, level: int) -> None:
     k = 0
     top = max(at.top_s, p.phases[0, level])
     for c in range(at.classes):
-        there = p.classes[level, c]
-        if there.take > 0:
-            p.classes[level + 1, k] = there
+        node_class = p.classes[level, c]
+        if node_class.take > 0:
+            p.classes[level + 1, k] = node_class
             shared = p.classes[level + 1, k]
             shared.mask |= 1 << level
-            shared.nodes = there.take
+            shared.nodes = node_class.take
             shared.load_s += p.phases[0, level]
             shared.load_gb += member.gb
             shared.load_device_gb += member.device_gb
             top = max(top, shared.load_s)
             k += 1
-        if there.take < there.nodes:
-            p.classes[level + 1, k] = there
-            p.classes[level + 1, k].nodes -= there.take
+        if node_class.take < node_class.nodes:
+            p.classes[level + 1, k] = node_class
+            p.classes[level + 1, k].nodes -= node_class.take
             k += 1
     if at.new > 0:
         own = p.classes[level + 1, k]

@@ -31,7 +31,7 @@ def nodes_usd(record: Records, rollout: int, training: int, limits: Limits) -> f
 
 
 @compiled(arrays=False)
-def dearness(jobs: Records, group: Records, limits: Limits) -> float:
+def price_ratio(jobs: Records, group: Records, limits: Limits) -> float:
     """Return the price of a group's nodes over that of its members' own nodes; the group is a record."""
     own = 0.0
     for i in range(group.n_members):

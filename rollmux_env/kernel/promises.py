@@ -20,7 +20,7 @@ alone it would not have begun with one either. If it could enter warm in one gro
 
 Every entry is checked like this. A new group in another shape is checked too: its cold starts may be longer, and a stale job's
 pipeline may fill more slowly. In shape 0 a job may always get a new group, and no departure makes a period longer. So a promise
-holds at worst-case durations. If several jobs enter a group in one plan, each waits for all their cold starts (`visits`).
+holds at worst-case durations. If several jobs enter a group in one plan, each waits for all their cold starts (`is_tentative`).
 
 Both conditions are linear in P: P <= limit - per_cold x cold (`stays_limit_s`, `enters_limit_s` and the columns after them).
 """
@@ -67,7 +67,7 @@ def _stay(job: Records, group: Records, now_s: float, observed: bool) -> tuple[f
     """Return seconds stayed, seconds of a fixed stay left, and iterations done; the rest of a pause counts as stayed."""
     done = job.done
     if not observed:
-        done += max(0.0, now_s - max(group.since_s, job.paused_until_s)) / group.period_s
+        done += max(0.0, now_s - max(group.settled_s, job.paused_until_s)) / group.period_s
     paused = max(0.0, job.paused_until_s - now_s)
     return now_s - job.admitted_s + paused, job.leaves_s - now_s - paused, done
 

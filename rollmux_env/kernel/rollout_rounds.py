@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, Rollout, replica_table, response_table
 from rollmux_env.kernel.rollout_trials import any_open, open_responses
-from rollmux_env.kernel.rollouts import run, take_off
+from rollmux_env.kernel.rollouts import run, stop_responses
 from rollmux_env.kernel.tables import Floats, Ints, Records
 
 _NEW, _IDLE = response_table(1), replica_table(1)
@@ -65,8 +65,12 @@ def begin_round(rollout: Rollout, prompts: Ints, each: int, needed: int, away_s:
 
 
 @compiled
-def go_on(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: int) -> tuple[float, bool]:
-    """Run as `run` does, then include all that ends at the same instant; return the time, and whether the round is over."""
+def run_through_instant(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: int) -> tuple[float, bool]:
+    """Run as `run` does, then process everything that ends at the same instant.
+
+    Returns:
+        The time, seconds, and whether the round is over.
+    """
     now_s = run(rollout, now_s, until_s, responses, groups)
     now_s = run(rollout, now_s, now_s, rollout.order.size, groups)
     return now_s, rollout.counts[0] >= groups or not any_open(rollout)
@@ -80,7 +84,7 @@ def end_round(rollout: Rollout, wanted: int, now_s: float) -> tuple[Ints, NDArra
         (n,) the complete groups, as they became so: `wanted` at most, for others may have become complete in the same step; and
         (R,) whether each response counts: it is one of those that made one of them complete.
     """
-    take_off(rollout, open_responses(rollout), now_s, ABORTED)
+    stop_responses(rollout, open_responses(rollout), now_s, ABORTED)
     ended, complete, n = np.zeros(rollout.groups.size, np.int64), np.empty(wanted, np.int64), 0
     for r in rollout.order[: rollout.order[-1]]:
         group = rollout.responses[r].group

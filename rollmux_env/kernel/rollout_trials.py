@@ -186,14 +186,14 @@ def surplus_prompts(rollout: Rollout, wanted: int) -> Ints:
     for r in which:
         open_of[rollout.responses[r].group] += 1
     lacking = np.full(open_of.size, -1, np.int64)  # responses until complete, of incomplete prompts
-    there = 0
+    unfinished = 0
     for g in range(open_of.size):
         group = rollout.groups[g]
         if open_of[g] > 0 and group.finished < group.needed:
             lacking[g] = group.needed - group.finished
-            there += 1
+            unfinished += 1
     drop = np.zeros(open_of.size, np.bool_)
-    surplus = there - (wanted - rollout.counts[0])
+    surplus = unfinished - (wanted - rollout.counts[0])
     order = descending(lacking)
     for j in range(max(0, surplus)):
         drop[order[j]] = True

@@ -173,16 +173,16 @@ def _make_room(rollout: Rollout, k: int, tokens: int, but: int) -> bool:
 
 
 @compiled(arrays=False)
-def go_away(rollout: Rollout, r: int, k: int) -> None:
-    """Let a response be away until its `back_s`; it belongs to a replica meanwhile."""
+def set_away(rollout: Rollout, r: int, k: int) -> None:
+    """Mark a response as away until its `back_s`; it belongs to a replica meanwhile."""
     response, replica = rollout.responses[r], rollout.replicas[k]
     response.state, response.replica = AWAY, k
     replica.back_s = min(replica.back_s, response.back_s)
 
 
 @compiled(arrays=False)
-def come_back(rollout: Rollout, k: int, now_s: float) -> None:
-    """Put the responses of a replica that are back into its queue."""
+def requeue_returned(rollout: Rollout, k: int, now_s: float) -> None:
+    """Queue the responses of a replica that are no longer away."""
     replica = rollout.replicas[k]
     catch_up(replica, now_s - TIE_S if replica.running else now_s)
     due_s, replica.back_s = replica.back_s + TIE_S, np.inf
@@ -238,7 +238,7 @@ def launch(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
     for r, k in zip(which, where):  # noqa: B905 (the compiler knows no strict)
         catch_up(rollout.replicas[k], now_s)
         if rollout.responses[r].back_s > now_s:
-            go_away(rollout, r, k)
+            set_away(rollout, r, k)
         else:
             enqueue(rollout, r, k, False)
         touched[k] = True
@@ -248,8 +248,8 @@ def launch(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
 
 
 @compiled(arrays=False)
-def _take(rollout: Rollout, r: int, now_s: float, state: int) -> int:
-    """Take off a response that waits, runs or is away; return the replica that has to settle, or NONE."""
+def _stop_response(rollout: Rollout, r: int, now_s: float, state: int) -> int:
+    """Stop a response that waits, runs or is away; return the replica that has to settle, or NONE."""
     response = rollout.responses[r]
     k = response.replica
     if response.state == RUNNING:
@@ -268,11 +268,11 @@ def _take(rollout: Rollout, r: int, now_s: float, state: int) -> int:
 
 
 @compiled
-def take_off(rollout: Rollout, which: Ints, now_s: float, state: int) -> None:
-    """Take off responses that wait, run or are away; they are in `state` afterwards."""
+def stop_responses(rollout: Rollout, which: Ints, now_s: float, state: int) -> None:
+    """Stop responses that wait, run or are away; they are in `state` afterwards."""
     touched = np.zeros(rollout.replicas.size, np.bool_)
     for r in which:
-        k = _take(rollout, r, now_s, state)
+        k = _stop_response(rollout, r, now_s, state)
         if k != NONE:
             touched[k] = True
     for k in range(touched.size):
@@ -283,7 +283,7 @@ def take_off(rollout: Rollout, which: Ints, now_s: float, state: int) -> None:
 @compiled
 def move(rollout: Rollout, which: Ints, where: Ints, now_s: float) -> None:
     """Move responses that wait, run or are away to other replicas, where they continue after their tokens."""
-    take_off(rollout, which, now_s, NEW)
+    stop_responses(rollout, which, now_s, NEW)
     for r in which:
         rollout.responses[r].end_s = np.inf
     launch(rollout, which, where, now_s)
@@ -324,7 +324,7 @@ def _finish(rollout: Rollout, k: int, now_s: float) -> None:
             response.until = rollout.turns[r, response.turn]
             response.prompt += response.reads
             response.back_s = now_s + response.away_s
-            go_away(rollout, r, k)
+            set_away(rollout, r, k)
             continue
         response.state = FINISHED
         order[order[-1]] = r
@@ -344,7 +344,7 @@ def _abort_group(rollout: Rollout, group: int, now_s: float) -> None:
         if rollout.responses[r].group == group and state in (RUNNING, WAITING, AWAY):
             losers[n] = r
             n += 1
-    take_off(rollout, losers[:n], now_s, ABORTED)
+    stop_responses(rollout, losers[:n], now_s, ABORTED)
 
 
 @compiled
@@ -382,7 +382,7 @@ def run(rollout: Rollout, now_s: float, until_s: float, responses: int, groups: 
             return until_s
         now_s = max(now_s, at_s)
         if comes_back:
-            come_back(rollout, returns, now_s)
+            requeue_returned(rollout, returns, now_s)
             continue
         advance(replica, replica.ahead)
         replica.clock_s = at_s  # to the last bit, in however many parts these steps were simulated

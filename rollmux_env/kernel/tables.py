@@ -47,7 +47,7 @@ _JOB = (
     ("stays_per_cold", "f8", ""),  # decrease of that limit for each second of cold starts ahead
     ("enters_limit_s", "f8", ""),  # when it enters a group itself
     ("enters_per_cold", "f8", ""),  # likewise
-    ("visits", "i8", ""),  # 1 where its place is one of a plan that is being made, which it has not entered yet
+    ("is_tentative", "i8", ""),  # 1 where its place is one of a plan in progress, which it has not entered yet
     ("rollout_gb", "f8", ""),  # host memory per node, GB
     ("training_gb", "f8", ""),
     ("rollout_device_gb", "f8", ""),  # memory that the job keeps on each GPU between its phases, GB
@@ -103,7 +103,7 @@ _GROUP = (
     ("cycle_s", "f8", ""),  # T_cycle, seconds
     ("load_s", "f8", ""),  # T_load, seconds
     ("limit_s", "f8", ""),  # longest period that keeps every member's SLO, seconds
-    ("visitors", "i8", ""),  # members that visit
+    ("tentative_members", "i8", ""),  # members whose place is tentative
     ("coming_cold_s", "f8", ""),  # cold starts that its members still have before them, seconds
     ("joined_limit_s", "f8", ""),  # longest period that keeps every member's promise when a job enters warm
     ("joined_per_cold", "f8", ""),  # most that each second of a cold entry takes off that
@@ -112,7 +112,7 @@ _GROUP = (
     ("work_rate", "f8", ""),  # work-hours that its members do in an hour
     ("general", "i8", ""),  # 1 where the period can exceed max(cycles, loads): a member has sync or spans rollout nodes
     ("exclusive", "i8", ""),  # 1 for a co-located job's own training nodes: not a co-execution group, no one may join
-    ("since_s", "f8", ""),  # when the members' `done` was last brought up to date
+    ("settled_s", "f8", ""),  # when the members' `done` was last brought up to date
     ("departs_s", "f8", ""),  # when the first member leaves at the present period
 )
 

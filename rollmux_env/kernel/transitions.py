@@ -49,9 +49,9 @@ def start_group(groups: Records, nodes: Ints, group: int, number: int, first: Re
 
 
 @compiled(arrays=False)
-def enter(jobs: Records, groups: Records, nodes: Ints, job: int, group: int, there: int, new_nodes: int) -> None:
+def enter(jobs: Records, groups: Records, nodes: Ints, job: int, group: int, kept_nodes: int, new_nodes: int) -> None:
     """Make a job the last member of a settled group; arguments as in `rollmux_env.kernel.membership.attach`."""
-    attach(jobs, groups, job, group, there, new_nodes)
+    attach(jobs, groups, job, group, kept_nodes, new_nodes)
     provide(nodes, groups[group], new_nodes, 0)
 
 

@@ -1,4 +1,4 @@
-"""A trial keeps the rows that it changes, so that it can be undone: a group's columns depend on its members alone."""
+"""A trial saves the rows that it changes, so that it can be undone: a group's columns depend on its members alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Trial(NamedTuple):
         groups: Records of groups before the trial.
         job_rows: Rows of these jobs.
         group_rows: Rows of these groups.
-        counts: (2,) numbers of jobs and groups that are kept.
+        counts: (2,) numbers of jobs and groups that are saved.
     """
 
     jobs: Records
@@ -41,23 +41,23 @@ def begin_trial(trial: Trial) -> None:
 
 
 @compiled(arrays=False)
-def keep_job(trial: Trial, jobs: Records, row: int) -> None:
-    """Keep a job before it changes."""
+def save_job(trial: Trial, jobs: Records, row: int) -> None:
+    """Save a job before it changes."""
     at = trial.counts[0]
     trial.jobs[at], trial.job_rows[at] = jobs[row], row
     trial.counts[0] += 1
 
 
 @compiled(arrays=False)
-def keep_group(trial: Trial, groups: Records, row: int) -> None:
-    """Keep a group before it changes."""
+def save_group(trial: Trial, groups: Records, row: int) -> None:
+    """Save a group before it changes."""
     at = trial.counts[1]
     trial.groups[at], trial.group_rows[at] = groups[row], row
     trial.counts[1] += 1
 
 
 @compiled(arrays=False)
-def take_back(trial: Trial, jobs: Records, groups: Records) -> None:
+def undo_trial(trial: Trial, jobs: Records, groups: Records) -> None:
     """Restore jobs and groups to the beginning of the trial."""
     for k in range(trial.counts[1] - 1, -1, -1):
         groups[trial.group_rows[k]] = trial.groups[k]

@@ -131,7 +131,7 @@ def write_stays(view: View, known: bool, stays: Records) -> None:
 def iterations_done(jobs: Records, groups: Records, job: int, now_s: float) -> float:
     """Return the iterations that a running job has done, with fractions."""
     group = jobs[job].group
-    ran_s = max(0.0, now_s - max(groups[group].since_s, jobs[job].paused_until_s))
+    ran_s = max(0.0, now_s - max(groups[group].settled_s, jobs[job].paused_until_s))
     return float(jobs[job].done + ran_s / groups[group].period_s)
 
 

@@ -46,8 +46,8 @@ def check_state(state: State, arrived: int, keeps_slo: bool) -> None:
         _require(len(jobs) <= state.limits.group_size_max, f"R1: group {group.id} is too large")
         for job in jobs:
             own = demand_of(job, state.cluster, state.shape(job.id))
-            there = (own.rollout_pool, own.training_pool) == (group.rollout_pool, group.training_pool)
-            _require(there, f"R1: job {job.id} is in group {group.id}, on other pools")
+            same_pools = (own.rollout_pool, own.training_pool) == (group.rollout_pool, group.training_pool)
+            _require(same_pools, f"R1: job {job.id} is in group {group.id}, on other pools")
         if not group.rollout_nodes and not state.cluster.one_device:
             continue  # co-located: both phases run in turn on the job's training nodes
         _check_training_nodes(state, group)

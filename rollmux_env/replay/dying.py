@@ -197,8 +197,8 @@ class Dying:
         if not isinstance(key, tuple):
             return [one for one in placed if one.job.id == (key.job if isinstance(key, Death) else key)]
         group, pool, number = key
-        there = [one for one in placed if one.group.number == group]
-        return [one for one in there if pool == "training" or number in one.keys["rollout"]]
+        members = [one for one in placed if one.group.number == group]
+        return [one for one in members if pool == "training" or number in one.keys["rollout"]]
 
     def _kill(self, job_run: ReplayedJob, now_s: float, arrives_s: float) -> None:
         """Kill a job, and let it arrive again with its remaining work."""

@@ -63,13 +63,13 @@ class Watch:
     Attributes:
         check: Whether to assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
         most_phases: Largest number of phases, or None for `MOST_PHASES`, or `MOST_KEPT` with `keep_phases`.
-        tell: Callback for progress, with the number of phases that have begun and of jobs that have departed.
+        report: Callback for progress, with the number of phases that have begun and of jobs that have departed.
         keep_phases: Whether to fill `Run.phases`.
     """
 
     check: bool = False
     most_phases: int | None = None
-    tell: Callable[[int, int], None] = lambda phases, departed: None
+    report: Callable[[int, int], None] = lambda phases, departed: None
     keep_phases: bool = False
 
     @property
@@ -187,7 +187,7 @@ class _Replay:
         most = self.watch.most
         if self.begun > most:
             raise too_many(f"more than {most:,} phases have begun after {now_s / 3600:,.1f} h", most)
-        self.watch.tell(self.begun, self.run.state.departed - len(self.dying.log.losses))
+        self.watch.report(self.begun, self.run.state.departed - len(self.dying.log.losses))
         self.look = min(self.begun + _TOLD, most + 1)
 
     def _place(self, now_s: float) -> None:
@@ -212,7 +212,7 @@ class _Replay:
                     if begins_again:
                         jobs.phases.wake(job_run, now_s + run.scenario.cluster.migration_s, "restart")
                     else:
-                        jobs.tell(job_run)
+                        jobs.report_ready(job_run)
                 case YieldPlace(job_id=job_id):
                     jobs.by_id[job_id].parks = True
                 case Vacate(job_id=job_id):

@@ -105,7 +105,7 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
     if (
         chosen is None and recorder.placement is not None
     ):  # the table has no co-located placements and no other sizes of the training pool
-        rows.append(_said("chosen", recorder.placement))
+        rows.append(_row("chosen", recorder.placement))
     if not next(job for job in scenario.jobs if job.id == job_id).shapes:
         for alternative in rows:
             del alternative["shape"]
@@ -159,10 +159,10 @@ def _alternative(table: CandidateTable, row: int, verdict: str, why: str | None)
         "slack": _number(table.slack[row]),
         "saturated": bool(table.saturated[row]),
     }
-    return _said(verdict, placement, why) | figures
+    return _row(verdict, placement, why) | figures
 
 
-def _said(verdict: str, placement: Placement, why: str | None = None) -> dict[str, Any]:
+def _row(verdict: str, placement: Placement, why: str | None = None) -> dict[str, Any]:
     """Return an alternative without the figures of the candidate table."""
     return {
         "verdict": verdict,

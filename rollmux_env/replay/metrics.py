@@ -180,8 +180,8 @@ class Outcome:
         usd_per_hour: Charge of each job over the hours in which it had a place, in $/h.
         jobs: Outcome of each job, in the scenario's order.
         waiting: Number of jobs in the queue from each time on, shape (T,).
-        packed_beside_idle: Number of jobs that were packed into a group, at the cost of progress, while nodes of their own were
-            idle.
+        packed_beside_idle: Number of jobs that were packed into a group and slowed down, although enough nodes were idle for a
+            new group.
     """
 
     metrics: Metrics

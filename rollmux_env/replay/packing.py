@@ -1,4 +1,4 @@
-"""Jobs that were packed into a group, at the cost of progress, while nodes of their own were idle on a fleet that is owned."""
+"""Jobs that were packed into a group and slowed down, although enough nodes of an owned fleet were idle for a new group."""
 
 from __future__ import annotations
 

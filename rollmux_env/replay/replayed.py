@@ -65,8 +65,8 @@ class ReplayedJob:
         void: Number up to which all other entries on the heap are void.
         began_s: Start of a rollout under a dispatch policy that migrates tails, in seconds.
         passed: Whether such a rollout has reached its threshold.
-        went_s: Time from which such a rollout runs at `rate`, in seconds (`rollmux_env.kernel.dispatch.pace`).
-        left_s: Seconds of full speed that are left of it at `went_s`.
+        updated_s: Time from which such a rollout runs at `rate`, in seconds (`rollmux_env.kernel.dispatch.pace`).
+        left_s: Seconds of full speed that are left of it at `updated_s`.
         tail_s: Part of `left_s` after the threshold.
         rate: Speed of the rollout, relative to full speed.
         nodes_by_share: Nodes that such a rollout holds, by share.
@@ -128,10 +128,10 @@ class ReplayedJob:
         "trained",
         "trainings",
         "unsent",
+        "updated_s",
         "versions",
         "void",
         "weights",
-        "went_s",
         "writes",
     )
 
@@ -149,7 +149,7 @@ class ReplayedJob:
         self.runs: dict[PhaseName, tuple[float, float]] = {}
         self.versions: deque[int] = deque()
         self.drop()
-        self.began_s = self.left_s = self.went_s = self.tail_s = 0.0
+        self.began_s = self.left_s = self.updated_s = self.tail_s = 0.0
         self.rate = 1.0
         self.passed = False
         self.nodes_by_share: dict[float, tuple[int, ...]] = {}

@@ -106,7 +106,7 @@ class Arrivals:
         self.taken = 0
         self.next_s = self._jobs[0].arrival_s
 
-    def take(self) -> Job:
+    def next_job(self) -> Job:
         """Return the next job."""
         job = self._jobs[self.taken]
         self.taken += 1
@@ -127,7 +127,7 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
     for job_id in state.pauses.ending(until_s):
         scheduler.jobs.resumed(job_id)
     while arrivals.next_s <= until_s:
-        scheduler.jobs.arrived(arrivals.take())
+        scheduler.jobs.arrived(arrivals.next_job())
     yield from scheduler.placements(now_s)
     run.log += scheduler.planner.take_events()
     run.time_s.append(now_s)

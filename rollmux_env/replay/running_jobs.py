@@ -28,7 +28,7 @@ class RunningJobs:
     Attributes:
         by_id: Jobs by id, including those that a move is taking to another place, and parked ones.
         departing: Jobs that have done their last iteration.
-        parking: Jobs that have done an iteration and are to be parked.
+        parking: Jobs that have finished an iteration and will be parked.
         phases: Running phases of the jobs.
         listener: Receiver of facts: the scheduler, or a recorder while the scheduler is away.
     """
@@ -102,7 +102,7 @@ class RunningJobs:
                 self._iterate(job_run, end_s)
         return now_s
 
-    def tell(self, job_run: ReplayedJob) -> None:
+    def report_ready(self, job_run: ReplayedJob) -> None:
         """Report the phases of a job that can begin now.
 
         They are the training of a sampled iteration, and a rollout whose weights are fresh enough.
@@ -137,7 +137,7 @@ class RunningJobs:
                 job_run.trained += 1
                 if job_run.sync_s > 0.0:
                     self._sync(job_run, now_s)
-                    self.tell(job_run)
+                    self.report_ready(job_run)
                 else:
                     self._iterate(job_run, now_s)
             case "sync":
@@ -147,16 +147,16 @@ class RunningJobs:
                 self.phases.pass_threshold(job_run, now_s)
             case "checkpoint":
                 self._save(job_run)
-                self.tell(job_run)
+                self.report_ready(job_run)
             case "restart":
-                self.tell(job_run)
+                self.report_ready(job_run)
 
     def _rewarded(self, job_run: ReplayedJob) -> None:
         """Count a rollout that has all its rewards."""
         job_run.sampled += 1
         if job_run.ahead and job_run.sampled == job_run.last:
             self.listener.members.sampled(job_run.job.id)
-        self.tell(job_run)
+        self.report_ready(job_run)
 
     def _sync(self, job_run: ReplayedJob, now_s: float) -> None:
         """Start a sync of new weights, or queue it behind the job's previous one."""
@@ -191,16 +191,16 @@ class RunningJobs:
             return
         if job_run.iteration - job_run.saved >= job_run.every:
             if job_run.writes > job_run.saved:  # the last checkpoint is still being written
-                self.tell(job_run)
+                self.report_ready(job_run)
                 return
             job_run.writes = job_run.iteration
             if self._write_s > 0.0:
                 self.phases.wake(job_run, now_s + self._write_s, "checkpoint")
-                self.tell(job_run)
+                self.report_ready(job_run)
                 return
             self._save(job_run)
         job_run.weights = job_run.iteration
-        self.tell(job_run)
+        self.report_ready(job_run)
 
     def _save(self, job_run: ReplayedJob) -> None:
         """Record a checkpoint. New weights reach the rollout nodes only when it is written."""

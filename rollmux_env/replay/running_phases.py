@@ -73,7 +73,7 @@ class RunningPhases:
             self.wake(job_run, now_s + (switch_s + job_run.phase_s(phase)), phase)
             return
         job_run.began_s, job_run.passed = now_s, False
-        pace.set_out(job_run, now_s + switch_s, job_run.phase_s(phase), job_run.durations.threshold[job_run.sampled])
+        pace.begin_rollout(job_run, now_s + switch_s, job_run.phase_s(phase), job_run.durations.threshold[job_run.sampled])
         job_run.group.rollouts[job_run] = None
         self._run_beside_tails(job_run)
 

@@ -98,7 +98,7 @@ def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False
         stays.departed_s |= dict.fromkeys(active.leave(now_s, until_s), now_s)
         coming: list[Job] = []
         while arrivals.next_s <= until_s:
-            coming.append(arrivals.take())
+            coming.append(arrivals.next_job())
         active.arrive(coming, now_s)
         admitted = active.serve(now_s)  # one pass is enough, since arriving jobs are behind those that waited
         decision_s.append(perf_counter() - began)

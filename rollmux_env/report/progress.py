@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from rollmux_env.bench.harness import Result, Tell
+from rollmux_env.bench.harness import Report, Result
 from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import compiling_notice
 from rollmux_env.progress import ProgressLines
 
 
-def tracked(run: Callable[[Tell], Iterable[tuple[int, Result]]], names: Sequence[str]) -> list[Result]:
+def tracked(run: Callable[[Report], Iterable[tuple[int, Result]]], names: Sequence[str]) -> list[Result]:
     """Gather results in the order of their tasks, and show how many are done and the progress of event replays.
 
     Args:
@@ -30,16 +30,16 @@ def tracked(run: Callable[[Tell], Iterable[tuple[int, Result]]], names: Sequence
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(names[0], total=len(names))
 
-        def tell(index: int, phases: int, departed: int) -> None:
+        def report(index: int, phases: int, departed: int) -> None:
             text = f"{names[index]}: {phases:,} phases, {departed:,} jobs done"
             progress.update(bar, description=text)
             if not console.is_terminal:
-                lines.tell(f"{len(by_index)} of {len(names)} done; {text}")
+                lines.report(f"{len(by_index)} of {len(names)} done; {text}")
 
-        for index, result in run(tell):
+        for index, result in run(report):
             by_index[index] = result
             waiting = next((name for k, name in enumerate(names) if k not in by_index), "")
             progress.update(bar, advance=1, description=waiting)
             if not console.is_terminal:
-                lines.tell(f"{len(by_index)} of {len(names)} done")
+                lines.report(f"{len(by_index)} of {len(names)} done")
     return [by_index[index] for index in range(len(names))]

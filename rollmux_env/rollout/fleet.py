@@ -209,7 +209,7 @@ class Fleet:
 
     def abort(self, responses: Ints) -> None:
         """Abort responses that wait or run."""
-        kernel.take_off(self._rollout, responses, self.now_s, records.ABORTED)
+        kernel.stop_responses(self._rollout, responses, self.now_s, records.ABORTED)
 
     def run(self, until_s: float = np.inf, responses: int | None = None, complete: int | None = None) -> bool:
         """Run until the first of the given limits, or until nothing runs.
@@ -226,7 +226,7 @@ class Fleet:
         """
         every = self._rollout.responses.size + 1
         stops = every if responses is None else responses, every if complete is None else complete
-        self.now_s, over = rounds.go_on(self._rollout, self.now_s, until_s, *stops)
+        self.now_s, over = rounds.run_through_instant(self._rollout, self.now_s, until_s, *stops)
         return over
 
     def end(self, wanted: int) -> tuple[Ints, NDArray[np.bool_]]:

@@ -86,7 +86,7 @@ class Scheduler:
         members: Receiver of the facts of phases.
         jobs: Receiver of the facts of jobs.
         settling: Receiver of the facts of nodes, or None without `nodes`.
-        takes: Method that receives each kind of fact.
+        receivers: Method that receives each kind of fact.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Scheduler:
         self.members = Members(state, dispatch, self.settling, seats)
         self.jobs = JobFacts(self.planner, self.members, self.guests, self.settling, self.restrictions, self.review)
         self._has_phases = dispatch is not None
-        self.takes = _takes(self.jobs, self.members, self.guests, self.settling)
+        self.receivers = _receivers_of(self.jobs, self.members, self.guests, self.settling)
 
     def step(self, now_s: float, reported: Iterable[Fact] = ()) -> Step:
         """Take the facts of an instant, and return their consequences.
@@ -128,14 +128,14 @@ class Scheduler:
             InvariantError: If the scheduler broke a numbered invariant.
         """
         self.members.now_s = now_s
-        self.take(reported)
+        self.record(reported)
         commands = [*self.placements(now_s), *self.members.permits(now_s)]
         return Step(self.take_entries(), commands)
 
-    def take(self, reported: Iterable[Fact]) -> None:
+    def record(self, reported: Iterable[Fact]) -> None:
         """Record facts without deciding their consequences."""
         for fact in reported:
-            self.takes[type(fact)](*fact)
+            self.receivers[type(fact)](*fact)
 
     def take_entries(self) -> list[Entry]:
         """Return and clear the journal entries of the changes since the last call."""
@@ -236,7 +236,7 @@ class Scheduler:
         if not self._has_phases:
             return
         # 6. Say where jobs are now, and lend free nodes to guests.
-        yield from self._said(planner.events[first:])
+        yield from self._commands_of(planner.events[first:])
         yield from map(YieldPlace, planner.take_parks())
         for arrival in changes.arriving:
             if arrival.job.id in self.state.waiting:
@@ -244,7 +244,7 @@ class Scheduler:
         if not members.stopped and planner.reserved is None:  # reserved places may need the nodes that are free
             yield from members.lend(self.guests)
 
-    def _said(self, events: Iterable[Event]) -> Iterator[Command]:
+    def _commands_of(self, events: Iterable[Event]) -> Iterator[Command]:
         """Yield the commands that follow from events about places."""
         seats = self.members.seats
         for event in events:
@@ -300,7 +300,9 @@ class Scheduler:
                 self.planner.note(move)
 
 
-def _takes(jobs: JobFacts, members: Members, guests: Guests, settling: Settling | None) -> dict[type[Fact], Callable[..., None]]:
+def _receivers_of(
+    jobs: JobFacts, members: Members, guests: Guests, settling: Settling | None
+) -> dict[type[Fact], Callable[..., None]]:
     """Return the receiver of each kind of fact; facts of nodes have one only if nodes have names."""
     table: dict[type[Fact], Callable[..., None]] = {
         facts.Queued: jobs.arrived,

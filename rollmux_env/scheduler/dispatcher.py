@@ -155,7 +155,7 @@ class Dispatcher:
         row = self._members[job_id].row
         if not rules.is_between(row):
             raise ValueError(f"job {job_id} has an unfinished iteration")
-        rules.leave_for_now(self.group, row)
+        rules.suspend(self.group, row)
         self._drop_withdrawn()
 
     def threshold(self, job_id: str) -> None:
@@ -244,7 +244,7 @@ class Dispatcher:
         """Remove a member, which also ends its phases and frees their nodes."""
         member = self._members.pop(job_id)
         self._inits.discard(job_id)
-        rules.go(self.group, member.row)
+        rules.end_all(self.group, member.row)
         self._drop_withdrawn()
         self.view.views.remove(member)
         self._rows.remove(member.row)
@@ -252,7 +252,7 @@ class Dispatcher:
 
     def _drop_withdrawn(self) -> None:
         """Remove phases that no longer wait."""
-        self.view.asked[:] = [phase for phase in self.view.asked if phase.waits]
+        self.view.asked[:] = [phase for phase in self.view.asked if phase.is_waiting]
 
     def permits(self) -> list[Permit]:
         """Return all permits that the policy gives now. It is called after all reports of an instant.
@@ -289,7 +289,7 @@ class Dispatcher:
         group, member = self.group, phase.member
         if member.group is not self.view:
             raise _broken("D1", f"a phase of job {member.job_id} of another group")
-        if not phase.waits or (group.occupied and phase.behind_sync):
+        if not phase.is_waiting or (group.occupied and phase.behind_sync):
             raise _broken("D2", f"the {phase.phase} of job {member.job_id}, which does not wait for a permit, or behind a sync")
         if phase.nodes & group.busy:
             raise _broken("D3", f"the {phase.phase} of job {member.job_id}, on a node that runs another phase")

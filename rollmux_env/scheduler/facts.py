@@ -1,6 +1,6 @@
 """The facts that a driver reports to the scheduler.
 
-A new fact is a class here, in `Fact`, and a method that receives it, in `Scheduler.takes`; a test checks that they match.
+A new fact is a class here, in `Fact`, and a method that receives it, in `Scheduler.receivers`; a test checks that they match.
 """
 
 from __future__ import annotations

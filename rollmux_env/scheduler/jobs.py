@@ -104,14 +104,14 @@ class JobFacts:
         if self._members.seats[job_id].guest or phase == "sync":
             return
         if phase == "init":
-            self._made(job_id, seconds)
+            self._record_init(job_id, seconds)
             return
         if self._review is not None and counts:
             self._review.pace(job_id).phase(phase, seconds, cold)
         if device_gb and (known := job_keeping(self._state, job_id, phase, device_gb)) is not None:
-            self._know(known)
+            self._replace_job(known)
         if cold_s is not None:
-            self._know(job_starting(self._state.job(job_id), phase, cold_s))
+            self._replace_job(job_starting(self._state.job(job_id), phase, cold_s))
 
     def synced(self, job_id: str, seconds: float) -> None:
         """Record the duration of a sync."""
@@ -122,7 +122,7 @@ class JobFacts:
         """Record a job's progress and the duration of its iteration."""
         self.changes.progress[progress.job_id] = progress
         if not movable:
-            self._stays(progress.job_id)
+            self._forbid_moves(progress.job_id)
         if self._review is not None and seconds is not None:
             self._review.iterated(progress.job_id, seconds)
 
@@ -212,23 +212,23 @@ class JobFacts:
             self._review.forget(job_id)
             self._review.estimates.forget(job_id)
 
-    def _made(self, job_id: str, seconds: float) -> None:
+    def _record_init(self, job_id: str, seconds: float) -> None:
         """Record the end of a job's init as its cold start. If the job has done no iteration, its SLO counts from now on."""
         if not self._state.iterations_done(job_id):
             self._planner.note(Begun(self._members.now_s, job_id))
         job = self._state.job(job_id)
         if seconds > sum(phase.switch.cold_s for phase in job.phases(0)):
-            self._know(job_starting(job_starting(job, "rollout", seconds / 2), "training", seconds / 2))
+            self._replace_job(job_starting(job_starting(job, "rollout", seconds / 2), "training", seconds / 2))
 
-    def _stays(self, job_id: str) -> None:
+    def _forbid_moves(self, job_id: str) -> None:
         """Mark a job as not movable. If it is already moving, it fails and begins again."""
         job = self._state.job(job_id)
         if job.movable:
-            self._know(job.model_copy(update={"movable": False}))
+            self._replace_job(job.model_copy(update={"movable": False}))
         if self._members.seats[job_id].moving:
             self.failed(job_id)
 
-    def _know(self, job: Job) -> None:
-        """Replace the known figures of a job."""
+    def _replace_job(self, job: Job) -> None:
+        """Replace a job by one with new figures."""
         self._state.now_s = self._members.now_s
         self._planner.note(Reprofiled(self._members.now_s, job))

@@ -133,7 +133,7 @@ class Members:
         """Let a moving job leave its old place and take the new one."""
         seat = self.seats[job_id]
         seat.group.gone(job_id)
-        self._left(seat)
+        self._release_seat(seat)
         seat.moving = False
         seat.group, seat.seating = self._seated(job_id)
 
@@ -148,7 +148,7 @@ class Members:
         seat = self.seats.pop(job_id)
         if not seat.group.leaving(job_id):
             raise ValueError(f"job {job_id} has an unfinished iteration")
-        self._left(seat)
+        self._release_seat(seat)
 
     def remove(self, job_id: str) -> Seat | None:
         """Remove a job from its group, whatever it is running, and release what it holds.
@@ -159,7 +159,7 @@ class Members:
         seat = self.seats.pop(job_id, None)
         if seat is not None:
             seat.group.gone(job_id)
-            self._left(seat)
+            self._release_seat(seat)
         return seat
 
     def fail(self, seat: Seat) -> None:
@@ -214,7 +214,7 @@ class Members:
             self._groups[number] = Dispatcher(self._dispatch, number)
         return self._groups[number]
 
-    def _left(self, seat: Seat) -> None:
+    def _release_seat(self, seat: Seat) -> None:
         """Release what a job held in the group that it left. The nodes of the group may change."""
         if self._settling is not None and self._holding is not None:
             self._settling.mark_unsettled(seat.seating.group)

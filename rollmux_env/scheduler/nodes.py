@@ -220,8 +220,8 @@ class NodePool:
             now_s: Current time, in seconds.
             groups: Groups to which `wanted` refers, or None for all.
         """
-        there = self._of_group if groups is None else groups
-        nodes = [item for group in there for item in self._of_group.get(group, {}).items()]
+        numbers = self._of_group if groups is None else groups
+        nodes = [item for group in numbers for item in self._of_group.get(group, {}).items()]
         freed = [place for place, node in nodes if place not in wanted and node.name not in used]
         return [Returned(now_s, self._free_place(place).name) for place in freed]
 

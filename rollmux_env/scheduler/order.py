@@ -255,7 +255,7 @@ def ranked(state: State, rules: QueueRules | None) -> Ranking:
     waiting = state.waiting
     if rules is None or not waiting:
         return Ranking([*waiting], {})
-    job_ids = [*waiting, *state.stays.since_s] if rules.park else waiting
+    job_ids = [*waiting, *state.stays.placed_at_s] if rules.park else waiting
     keys = rules.keys(state, job_ids)
     priorities = [-state.job(job_id).priority for job_id in waiting]
     order = np.lexsort((keys[: len(waiting)], priorities)).tolist()  # stable: jobs of one key stay in the order of the queue

@@ -29,7 +29,7 @@ def parkable_for(state: State, factor: float, keys: Mapping[str, float], job_id:
     own_priority, most = state.job(job_id).priority, factor * keys[job_id]
     arrival_s = state.tables.job_records["arrival_s"]
     choices = []
-    for other in state.stays.since_s:
+    for other in state.stays.placed_at_s:
         row = state.row(other)
         priority = state.tables.models[row].priority
         if priority < own_priority or (priority == own_priority and keys[other] > most):
@@ -48,5 +48,5 @@ def without_each(state: State, job_ids: list[str]) -> Iterator[tuple[str, State]
 
 def next_park_s(state: State, after_s: float) -> float:
     """Return the first time after `after_s` at which a running job has had its place for `min_run_s`, or infinity."""
-    ends_s = (since_s + state.cluster.min_run_s for since_s in state.stays.since_s.values())
+    ends_s = (since_s + state.cluster.min_run_s for since_s in state.stays.placed_at_s.values())
     return min((end_s for end_s in ends_s if end_s > after_s), default=inf)

@@ -169,8 +169,8 @@ def reasons(state: State, policy: Policy) -> dict[str, str]:
     for job_id in queue:
         if head:
             why = behind(state, head, "" if rules is None else _compared(state, rules, keys, head, job_id))
-        elif passed := _passed(state, job_id, quotas, policy if len(words) < _ASKED else None, queue):
-            why = passed
+        elif quota := _quota_reason(state, job_id, quotas, policy if len(words) < _ASKED else None, queue):
+            why = quota
         else:
             why = no_place(state, job_id, bool(getattr(policy, "prune", False)))
             if rules is None or not may_be_passed(state, rules, job_id):
@@ -180,7 +180,7 @@ def reasons(state: State, policy: Policy) -> dict[str, str]:
     return words
 
 
-def _passed(state: State, job_id: str, quotas: Quotas, policy: Policy | None, queue: Sequence[str]) -> str:
+def _quota_reason(state: State, job_id: str, quotas: Quotas, policy: Policy | None, queue: Sequence[str]) -> str:
     """Return that a job is passed over because of a quota, or an empty text. Without a policy it is not asked."""
     job = state.job(job_id)
     if quotas.bars(job):

@@ -17,7 +17,7 @@ def behind(state: State, head: str, how: str = "") -> str:
     """Return the reason of a job that waits behind another one, by which `how` may say."""
     lacks = _lacks(state, head)
     ahead = f" of priority {state.job(head).priority}" if state.job(head).priority else ""
-    return f"waits behind {head}{ahead}{how}" + (f", which needs {_asked(lacks)}; {_free(lacks)}" if lacks else "")
+    return f"waits behind {head}{ahead}{how}" + (f", which needs {_needed_words(lacks)}; {_free_words(lacks)}" if lacks else "")
 
 
 def no_place(state: State, job_id: str, prunes: bool = False) -> str:
@@ -32,7 +32,7 @@ def no_place(state: State, job_id: str, prunes: bool = False) -> str:
         return "with one more sync on the link between the pools a job could break its SLO, if all synced at once"
     table = candidates(state, job_id)
     lacks = _lacks(state, job_id)
-    alone = f"needs {_asked(lacks)} for a group of its own; {_free(lacks)}" if lacks else ""
+    alone = f"needs {_needed_words(lacks)} for a group of its own; {_free_words(lacks)}" if lacks else ""
     if fitting := int(table.feasible.sum()):
         held_back = _saturated(table, table.feasible) if prunes else ""
         if not held_back:
@@ -102,10 +102,10 @@ def _lacks(state: State, job_id: str) -> dict[str, tuple[int, int]]:
     return lacks
 
 
-def _asked(lacks: dict[str, tuple[int, int]]) -> str:
+def _needed_words(lacks: dict[str, tuple[int, int]]) -> str:
     return " and ".join(f"{asked} {name} node{'s' if asked > 1 else ''}" for name, (asked, _) in lacks.items())
 
 
-def _free(lacks: dict[str, tuple[int, int]]) -> str:
+def _free_words(lacks: dict[str, tuple[int, int]]) -> str:
     free = [left for _, left in lacks.values()]
     return f"{' and '.join(map(str, free))} {'is' if free == [1] else 'are'} free"

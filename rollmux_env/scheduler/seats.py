@@ -73,8 +73,10 @@ def guest_seating(state: State, nodes: NodePool, number: int, needs: Mapping[Poo
 
 def nodes_of(seat: Seat, state: State, nodes: NodePool) -> set[str]:
     """Return the names of a job's nodes; of a moving job those of both places."""
-    there = seating_of(state, nodes, seat.job_id) if seat.moving else None
-    return seat.nodes() | ({node.name for node in there.rollout_nodes + there.training_nodes} if there else set())
+    next_seating = seating_of(state, nodes, seat.job_id) if seat.moving else None
+    return seat.nodes() | (
+        {node.name for node in next_seating.rollout_nodes + next_seating.training_nodes} if next_seating else set()
+    )
 
 
 def join(group: Dispatcher, state: State, job_id: str, pins: tuple[int, ...], now_s: float) -> None:

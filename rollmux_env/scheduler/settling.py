@@ -110,8 +110,8 @@ class Settling:
 
     def most(self) -> dict[PoolName, int]:
         """Return the number of nodes of each pool that the state may provision."""
-        there = {pool: self.nodes.in_service(pool) for pool in POOLS}
-        return {pool: min(there[pool], self._caps.get(pool) or there[pool]) for pool in POOLS}
+        in_service = {pool: self.nodes.in_service(pool) for pool in POOLS}
+        return {pool: min(in_service[pool], self._caps.get(pool) or in_service[pool]) for pool in POOLS}
 
     def resize(self) -> None:
         """Update the number of nodes in service in the state.
@@ -120,12 +120,12 @@ class Settling:
         """
         state, cluster, most = self._state, self._state.cluster, self.most()
         used: dict[PoolName, int] = {"rollout": state.rollout_nodes, "training": state.training_nodes}
-        there = {pool: max(count, used[pool]) for pool, count in most.items()}
-        if any(cluster.pools[side].max_nodes != there[side] for side in cluster.sides):
-            self._planner.resize(state.now_s, there["rollout"], there["training"])
+        limits = {pool: max(count, used[pool]) for pool, count in most.items()}
+        if any(cluster.pools[side].max_nodes != limits[side] for side in cluster.sides):
+            self._planner.resize(state.now_s, limits["rollout"], limits["training"])
         elif self.resizes:  # the number is the same, but not the nodes
             self._planner.wake()
-        self.resizes = there != most
+        self.resizes = limits != most
 
     def is_drained(self, seat: Seat) -> bool:
         """Return whether a job has to leave its nodes, and can be moved.

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Literal, Protocol
 
 from rollmux_env.kernel.dispatch.rows import HELD, ROLLOUT, SYNC, TAIL, TRAINING, TRAINING_POOL, GroupRow, MemberRow
-from rollmux_env.kernel.dispatch.turns import movable, wanted
+from rollmux_env.kernel.dispatch.turns import awaited_nodes, movable
 
 PhaseName = Literal["rollout", "training"]
 HoldName = Literal["init", "rollout", "training", "sync"]
@@ -81,7 +81,7 @@ class WaitingPhase(_ReadOnly):
         return self._row.rollout_overtaken if self.phase == "rollout" else self._row.training_overtaken
 
     @property
-    def waits(self) -> bool:
+    def is_waiting(self) -> bool:
         """Whether it waits now."""
         return bool(self._row.waits_rollout if self.phase == "rollout" else self._row.waits_training)
 
@@ -202,5 +202,5 @@ class GroupView(_ReadOnly):
     @property
     def movable(self) -> list[MemberView]:
         """Members whose tail may migrate: past the threshold, on nodes that hold no other tail and for which a rollout waits."""
-        nodes = wanted(self.row, self.rows)
+        nodes = awaited_nodes(self.row, self.rows)
         return [view for view in self.views if movable(self.row, view.row, nodes)]

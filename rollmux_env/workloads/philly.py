@@ -52,10 +52,10 @@ def philly(options: WorkloadOptions) -> Scenario:
     others: Counter[str] = Counter()
     rows = sorted(_rows(path, name, options.virtual_cluster, others), key=lambda row: row[0])
     if not rows and others:
-        there = [f"{cluster} ({count:,} rows)" for cluster, count in others.most_common(_NAMED)]
+        known = [f"{cluster} ({count:,} rows)" for cluster, count in others.most_common(_NAMED)]
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         asked = describe(options.virtual_cluster)
-        raise InputError(f"virtual_cluster: {name} has none called {asked}; it has {', '.join(map(one_line, there))}{more}")
+        raise InputError(f"virtual_cluster: {name} has none called {asked}; it has {', '.join(map(one_line, known))}{more}")
     read = len(rows) + others.total()
     if rows:
         start_s = rows[0][0] + 3600 * options.window_start_h
@@ -87,7 +87,7 @@ def _rows(path: Path, name: str, virtual_cluster: str | None, others: Counter[st
         with ProgressLines(f"reading {name}") as progress:
             for number, row in enumerate(_parsed(name, reader, virtual_cluster, others), 1):
                 if not number % _LOOKS:
-                    progress.tell(f"line {reader.line_num:,}")
+                    progress.report(f"line {reader.line_num:,}")
                 yield row
     except csv.Error as error:
         raise InputError(f"{name}: line {reader.line_num}: is not CSV: {error}") from None

@@ -46,8 +46,8 @@ def with_shapes(job: Job, options: WorkloadOptions) -> Job:
         pairs += [(rollout(n), {}) for n in _factors(job.rollout)] + [({}, training(n)) for n in _factors(job.training)]
         pairs.append((rollout(2.0), training(2.0)))
     if options.third_pool:
-        there = rollout(1.0, True), training(1.0, True)
-        pairs += [({}, there[1]), (there[0], {}), there]
+        other = rollout(1.0, True), training(1.0, True)
+        pairs += [({}, other[1]), (other[0], {}), other]
     if options.shapes and options.third_pool:
         pairs.append(({}, training(2.0, True)))
     shapes = [{"rollout": one, "training": other} for one, other in pairs if one is not None and other is not None]

@@ -86,7 +86,7 @@ def run(
         stay_on_loopback()
     try:
         with listening():
-            outcome = _go_on(resume, options) if resume is not None else _begin(file, options)  # type: ignore[arg-type]
+            outcome = _resume_all(resume, options) if resume is not None else _begin(file, options)  # type: ignore[arg-type]
     except KeyboardInterrupt:
         outcome = "stopped at once"
     if outcome.startswith("stopped"):
@@ -135,7 +135,7 @@ def _begin(file: Path, options: RunOptions) -> str:
         make_folder(out, private=True)
         if is_begun(out / JOURNAL):
             check_run(out, "--out ")
-            raise InputError(f"--out {out}: holds a run already; choose another folder, or go on with it by --resume {out}")
+            raise InputError(f"--out {out}: holds a run already; choose another folder, or continue it by --resume {out}")
     with nullcontext(out.resolve()) if out is not None else spare_folder() as folder:
         if options.dry_run:
             running.run_dry(jobs, options, folder)
@@ -143,7 +143,7 @@ def _begin(file: Path, options: RunOptions) -> str:
         return running.run_all(jobs, options, folder, file)
 
 
-def _go_on(folder: Path, options: RunOptions) -> str:
+def _resume_all(folder: Path, options: RunOptions) -> str:
     """Continue a run, and return its outcome."""
     from runtime.commands.running import resume_all
 

@@ -242,6 +242,6 @@ class JobHandle:
 
     def refuse(self, error: Exception) -> None:
         """Wake the job with an error wherever it waits."""
-        for waits in (*self.permits.waits.values(), self.processes.order):
+        for waits in (*self.permits.futures.values(), self.processes.order):
             if waits is not None and not waits.done():
                 waits.set_exception(error)

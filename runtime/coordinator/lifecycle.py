@@ -372,7 +372,7 @@ def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
     """Return the times since which a job has had no reason to wait, each with its phase. An asynchronous job may have two."""
     if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.processes.had_contact:
         running = [(hold.ready_s, phase) for phase, hold in handle.permits.holds.items() if hold.ready_s]
-        if running or any(not waits.done() for waits in handle.permits.waits.values()):
+        if running or any(not waits.done() for waits in handle.permits.futures.values()):
             return [*running]
     return [] if handle.permits.busy_since_s is None else [(handle.permits.busy_since_s, handle.permits.phase)]
 

@@ -57,8 +57,8 @@ class Permits:
     Attributes:
         holds: Granted permits by phase: one, or one of each side if rollouts are ahead.
         requests: Requested permits by phase.
-        waits: Futures for which the owner waits, by phase. A result that names pools is no permit: the job first offloads its state
-            from their nodes.
+        futures: Futures for which the owner waits, by phase. A result that names pools is no permit: the job first offloads its
+            state from their nodes.
         are_rollouts_paused: Whether its rollouts wait until it has left its place.
         busy_since_s: Time since which it has had no reason to wait, or None while it waits.
         began_s: Times at which the rollouts of iterations in progress were ready, by number of the iteration.
@@ -69,7 +69,7 @@ class Permits:
 
     holds: dict[HoldName, GrantedPermit] = field(default_factory=dict)
     requests: dict[HoldName, RequestedPermit] = field(default_factory=dict)
-    waits: dict[HoldName, asyncio.Future[tuple[Pool, ...]]] = field(default_factory=dict)
+    futures: dict[HoldName, asyncio.Future[tuple[Pool, ...]]] = field(default_factory=dict)
     are_rollouts_paused: bool = False
     busy_since_s: float | None = None
     began_s: dict[int, float] = field(default_factory=dict)
@@ -184,7 +184,7 @@ class Permits:
     def pause_rollouts(self, error: Exception) -> None:
         """Let no further rollout begin; one that waits for its permit gets the error."""
         self.are_rollouts_paused = True
-        waits = self.waits.get("rollout")
+        waits = self.futures.get("rollout")
         if waits is not None and not waits.done():
             waits.set_exception(error)
 
@@ -194,16 +194,16 @@ class Permits:
 
     def wait_for(self, phase: HoldName) -> None:
         """Begin the owner's wait for a permit."""
-        self.waits[phase] = asyncio.get_running_loop().create_future()
+        self.futures[phase] = asyncio.get_running_loop().create_future()
 
     def wait_no_more(self, phase: HoldName) -> None:
         """End the owner's wait for a permit."""
-        self.waits.pop(phase, None)
+        self.futures.pop(phase, None)
 
     def ask_to_leave(self, pools: tuple[Pool, ...]) -> None:
         """Interrupt the job's wait for a permit, so that its state leaves some nodes; the wait then begins again."""
-        phase = next((phase for phase, waits in self.waits.items() if not waits.done()), None)
+        phase = next((phase for phase, waits in self.futures.items() if not waits.done()), None)
         if pools and phase is not None:
-            waits = self.waits[phase]
+            waits = self.futures[phase]
             self.wait_for(phase)
             waits.set_result(pools)

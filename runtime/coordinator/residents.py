@@ -108,7 +108,7 @@ class Residents:
     def admit(self, handle: JobHandle, phase: HoldName) -> bool:
         """Pass a granted permit on to its job, or hold it back until there is memory; return whether the job has it."""
         self._held_back.pop((handle, phase), None)
-        waits = handle.permits.waits.get(phase)
+        waits = handle.permits.futures.get(phase)
         if phase not in handle.permits.holds or waits is None or waits.done():
             return False
         in_the_way = self._in_the_way(handle, phase)
@@ -146,7 +146,7 @@ class Residents:
         guest = handle.is_guest or pool == "init"  # the memory that it needs is unknown
         places = self._sharing(handle)
         chosen = {} if guest else self._chosen(places)
-        now = [place.waits.levels[0] if key in self._staying else place.waits.least for key, place in places.items()]
+        now = [place.offload.levels[0] if key in self._staying else place.offload.least for key, place in places.items()]
         if not guest and fits([*places.values()], now, self._rooms(places)):
             return []
         return [key for key in here if key not in chosen or chosen[key].name != STAY]

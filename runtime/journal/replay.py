@@ -119,11 +119,11 @@ def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collect
     Returns:
         Ids of the jobs that have lost their placements, as returned by `Scheduler.restore`.
     """
-    scheduler.take(scheduler_facts.Alone(exceeded.job_id) for exceeded in record.memory_exceeded)
-    scheduler.take(confined for _, confined in record.reports_of(scheduler_facts.Confined))
+    scheduler.record(scheduler_facts.Alone(exceeded.job_id) for exceeded in record.memory_exceeded)
+    scheduler.record(confined for _, confined in record.reports_of(scheduler_facts.Confined))
     for fact in record.submitted:
         if phases := fact.spec.estimated_phases:
-            scheduler.take([scheduler_facts.Estimated(fact.spec.id, phases)])
+            scheduler.record([scheduler_facts.Estimated(fact.spec.id, phases)])
     return scheduler.restore(now_s, record.cluster, gone)
 
 

@@ -58,12 +58,12 @@ class PhaseOnNodes(NamedTuple):
     """A phase with its nodes.
 
     Attributes:
-        waits: Ways in which its state may wait.
+        offload: Measured ways in which its state may wait.
         nodes: Names of the nodes.
         has_gpus: Whether the nodes have GPUs.
     """
 
-    waits: OffloadLevels
+    offload: OffloadLevels
     nodes: tuple[str, ...]
     has_gpus: bool
 
@@ -109,8 +109,8 @@ def _fit(here: Sequence[tuple[PhaseOnNodes, OffloadLevel]], room: NodeMemory) ->
     """Return whether a node has enough memory for the phases on it."""
     if room.host_gb is not None and sum(level.host_gb for _, level in here) > room.host_gb:
         return False
-    kept_gb, gpu_gb = sum(level.device_gb for _, level in here), min(place.waits.gpu_gb or inf for place, _ in here)
-    peaks_gb = [(place.waits.peak_gb or inf, level.device_gb) for place, level in here]  # inf if the peak is unknown
+    kept_gb, gpu_gb = sum(level.device_gb for _, level in here), min(place.offload.gpu_gb or inf for place, _ in here)
+    peaks_gb = [(place.offload.peak_gb or inf, level.device_gb) for place, level in here]  # inf if the peak is unknown
     most_gb = max(kept_gb - own_gb + max(peak_gb, own_gb) for peak_gb, own_gb in peaks_gb)
     return most_gb <= gpu_gb * (1 - _SPARE) - room.strangers_gb or not any(place.has_gpus for place, _ in here)
 
@@ -122,10 +122,10 @@ def choose(places: Sequence[PhaseOnNodes], rooms: Mapping[str, NodeMemory]) -> l
         places: All phases, in an order that breaks ties.
         rooms: Memory of the nodes by name.
     """
-    levels = [place.waits.least for place in places]
-    able = [k for k, place in enumerate(places) if place.waits.can_stay]
-    for k in sorted(able, key=lambda k: levels[k].seconds - places[k].waits.levels[0].seconds, reverse=True):
-        stay = places[k].waits.levels[0]
+    levels = [place.offload.least for place in places]
+    able = [k for k, place in enumerate(places) if place.offload.can_stay]
+    for k in sorted(able, key=lambda k: levels[k].seconds - places[k].offload.levels[0].seconds, reverse=True):
+        stay = places[k].offload.levels[0]
         if stay.seconds < levels[k].seconds and fits(places, [*levels[:k], stay, *levels[k + 1 :]], rooms):
             levels[k] = stay
     return levels

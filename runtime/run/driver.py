@@ -111,7 +111,7 @@ class RunDriver:
             log.zero_s = monotonic() - last_s  # the clock continues from the last time in the journal
             log.write(RunRelaunched(last_s, time(), plan.nodes, versions()))
             recall_leases(self._ledger, self._recalled.last)
-            go_on(run, self.lifecycle.node_changes, self.record, self._recalled)
+            resume_run(run, self.lifecycle.node_changes, self.record, self._recalled)
             self.lifecycle.carry_out_now()  # leases refer to places, which jobs must have first
             continue_leases(self._ledger, {fact.job_id for fact in (*self.record.failed, *self.record.cancelled)})
             self._recalled = None
@@ -212,7 +212,7 @@ def _rehearse(policy: Policy) -> None:
     replay(Scenario(version=1, cluster=Cluster(rollout=pool, training=pool, migration_s=1.0), jobs=jobs), policy)
 
 
-def go_on(run: RunState, node_changes: NodeChanges, record: RunRecord, leases: RecalledLeases) -> None:
+def resume_run(run: RunState, node_changes: NodeChanges, record: RunRecord, leases: RecalledLeases) -> None:
     """Restore groups and placements; every placed job begins there with its last checkpoint.
 
     Args:

@@ -25,11 +25,11 @@ class NodeUsage:
     If a tail shares a node with the next rollout, each counts with its share.
 
     Attributes:
-        since_s: Time at which observation began, in seconds of the run's clock.
+        observed_from_s: Time at which observation began, in seconds of the run's clock.
     """
 
     def __init__(self) -> None:
-        self.since_s = 0.0
+        self.observed_from_s = 0.0
         self._pools: dict[Pool, _HeldSpans] = {}
 
     def add(self, pool: Pool, spans: Iterable[Span], now_s: float) -> None:
@@ -54,7 +54,7 @@ class NodeUsage:
             holding: Spans of phases that still run, until now.
             now_s: Present time, in seconds.
         """
-        from_s = max(self.since_s, now_s - _SPAN_S)
+        from_s = max(self.observed_from_s, now_s - _SPAN_S)
         past = self._pools.setdefault(pool, _HeldSpans())
         past.forget(now_s - _SPAN_S)
         busy_s = past.after(from_s) + sum(span.share * max(0.0, span.until_s - max(span.from_s, from_s)) for span in holding)

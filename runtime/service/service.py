@@ -94,7 +94,7 @@ class RunService:
         await asyncio.sleep(0)  # the task runs up to its first wait
         if self._outcome.done():
             await self._outcome
-        self._figures.usage.since_s = run.log.now()
+        self._figures.usage.observed_from_s = run.log.now()
         run.spawn(self.quotas.follow_calendar())
 
     async def _carry_out(self, driver: RunDriver) -> str:

@@ -43,7 +43,7 @@ def _best(state: State) -> tuple[float, str, Placement] | None:
     now, before = pace(state, URGENCY), _value(state)
     for row, urgency in sorted(zip(now.rows.tolist(), now.urgency.tolist(), strict=True)):
         job_id = state.tables.job_id(row)
-        stayed_s = state.now_s - state.stays.since_s[job_id]
+        stayed_s = state.now_s - state.stays.placed_at_s[job_id]
         alone = len(state.group_of(job_id).jobs) == 1
         if alone or stayed_s < state.cluster.min_run_s or state.is_paused(job_id) or not may_move(state, job_id):
             continue

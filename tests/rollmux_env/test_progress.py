@@ -16,7 +16,7 @@ def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], te
     with ProgressLines("counting") as counting:
         for second in range(until_s):
             now_s[0] = float(second)
-            counting.tell(f"{second} s")
+            counting.report(f"{second} s")
     return capsys.readouterr().err
 
 

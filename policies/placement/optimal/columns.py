@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rollmux_env.cluster.state import State
-from rollmux_env.kernel.groups import CHEAPEST, ON_NODES, PERIODS, Choices, Columns, Wanted, enumerate_groups, load_members
+from rollmux_env.kernel.groups import CHEAPEST, ON_NODES, PERIODS, Choices, Columns, Criterion, enumerate_groups, load_members
 from rollmux_env.kernel.packing import least_period, packing
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
 
@@ -173,7 +173,7 @@ class ColumnPool:
                 return None
             self._room *= 4
 
-    def _wanted(self, of_jobs: list[list[int]]) -> Wanted:
+    def _wanted(self, of_jobs: list[list[int]]) -> Criterion:
         """Return which variants to keep of groups of jobs, given the shapes that each may take."""
         jobs, limits = self.state.view.jobs, self.state.limits
         rows = [row for shapes in of_jobs for row in shapes]
@@ -181,11 +181,11 @@ class ColumnPool:
         limited = np.isfinite(limits.pools["nodes_max"][pools]).any()
         tries = MAX_TRIES if max(map(len, of_jobs)) > 1 else np.iinfo(np.int64).max
         if self.all_periods or limited or not self.reshapes or max(map(len, of_jobs)) == 1:
-            return Wanted(PERIODS if self.all_periods else ON_NODES, np.zeros(len(of_jobs)), tries)
+            return Criterion(PERIODS if self.all_periods else ON_NODES, np.zeros(len(of_jobs)), tries)
         prices = limits.pools["usd"]
         usd = jobs["rollout_nodes"] * prices[jobs["rollout_pool"]] + jobs["training_nodes"] * prices[jobs["training_pool"]]
         usd[jobs["alone_s"] > jobs["limit_s"] * (1 + TOLERANCE)] = np.inf
-        return Wanted(CHEAPEST, np.array([usd[shapes].min() for shapes in of_jobs]), tries)
+        return Criterion(CHEAPEST, np.array([usd[shapes].min() for shapes in of_jobs]), tries)
 
     def _jobs_of(self, shapes: Ints) -> Ints:
         """Map rows of shapes to rows of their jobs. The padding stays -1."""

@@ -17,7 +17,7 @@ from rollmux_env.kernel.dispatch.rows import NOTHING, ROLLOUT, TAIL, TRAINING, T
 from rollmux_env.kernel.tables import Records
 
 _overdue_before, _round_robin = twin(turns.overdue_before), twin(turns.round_robin)
-_movable, _wanted = twin(turns.movable), twin(turns.wanted)
+_movable, _awaited_nodes = twin(turns.movable), twin(turns.awaited_nodes)
 
 
 @compiled(arrays=False)
@@ -80,11 +80,11 @@ def write_mask(group: Records, members: Records, mask: NDArray[np.int8]) -> int:
     """
     mask[:] = 0
     overdue, must = _write_overdue(group, members, mask)
-    wanted, taken, runs = _wanted(group, members), group.busy | overdue, False
+    awaited_nodes, taken, runs = _awaited_nodes(group, members), group.busy | overdue, False
     for k in range(group.n):
         m = members[k]
         runs = runs or m.rolls != NOTHING or m.trains != 0
-        if _movable(group, m, wanted):
+        if _movable(group, m, awaited_nodes):
             mask[k + 1] = 1
         for trains in (False, True):
             _, waits, _, overtaken, _ = side_of(m, trains)

@@ -26,7 +26,7 @@ _ROLLOUT, _TRAINING, _SYNC = range(3)  # positions in the columns of `PROGRESS`
 
 _join, _mark_ready, _grant, _finish_phase = twin(rules.join), twin(rules.ready), twin(rules.grant), twin(rules.finish)
 _migrate, _mark_threshold = twin(rules.migrate), twin(rules.threshold)
-_set_out, _advance_rollout, _pass_threshold = twin(pace.set_out), twin(pace.advance), twin(pace.pass_threshold)
+_begin_rollout, _advance_rollout, _pass_threshold = twin(pace.begin_rollout), twin(pace.advance), twin(pace.pass_threshold)
 _ends_s, _tail_s = twin(pace.ends_s), twin(pace.tail_s)
 
 
@@ -38,7 +38,7 @@ def begin(groups: Groups, e: int) -> None:
     group.busy = group.tails = 0
     group.now_s = 0.0
     clock.over = clock.stamps = clock.spans = clock.invalid = clock.decisions = clock.migrations = 0
-    clock.since_s = clock.work_s = clock.behind_s = clock.all_work_s = 0.0
+    clock.decided_s = clock.work_s = clock.behind_s = clock.all_work_s = 0.0
     groups.last[e, :] = -1
     for k in range(len(groups.members[e])):
         _join(group, groups.members[e, k])
@@ -187,7 +187,7 @@ def _start_phase(groups: Groups, e: int, k: int, phase: int, tails: TailParamete
         _schedule(groups, e, k, _TRAINING, group.now_s + (switch_s + seconds))
         return
     r.began_s = group.now_s
-    _set_out(r, group.now_s + switch_s, seconds, groups.durations[e, k, 2, number])
+    _begin_rollout(r, group.now_s + switch_s, seconds, groups.durations[e, k, 2, number])
     _continue_rollout(groups, e, k, tails)
 
 
@@ -217,7 +217,7 @@ def _finish_training(groups: Groups, e: int, k: int, now_s: float) -> None:
     """End the training of a member. For a stale member, all work of the iteration counts at this point."""
     clock, m = groups.clocks[e], groups.members[e, k]
     _record_span(groups, e, k, TRAINING, 1.0, TRAINING_POOL, now_s)
-    _finish_phase(groups.groups[e], m, TRAINING, now_s - m.training_since_s, True)
+    _finish_phase(groups.groups[e], m, TRAINING, now_s - m.training_start_s, True)
     if m.staleness > 0:
         clock.work_s += own_period(m.planned_rollout_s, m.planned_training_s, m.sync_s, m.staleness)
     else:
@@ -326,7 +326,7 @@ def step_all(groups: Groups, actions: Ints, out: Observations, tails: TailParame
     """
     for e in range(len(groups.groups)):
         group, clock = groups.groups[e], groups.clocks[e]
-        clock.since_s = group.now_s
+        clock.decided_s = group.now_s
         clock.work_s = 0.0
         clock.behind_s = 0.0
         clock.invalid = 0

@@ -73,7 +73,7 @@ class DispatchVectorEnv(BaseVectorEnv):
         return {name: read_only(clock[name]) for name in ("horizon_s", "work_s", "behind_s", "invalid")}
 
     def _interval(self) -> Interval:
-        seconds = self._groups.groups["now_s"] - self._groups.clocks["since_s"]
+        seconds = self._groups.groups["now_s"] - self._groups.clocks["decided_s"]
         return Interval(seconds=seconds, reference_work_s=self._reference_rate * seconds, **self._passed)
 
     def _over(self) -> NDArray[np.bool_]:
@@ -207,15 +207,15 @@ def figures_of(groups: Groups) -> dict[str, NDArray[Any]]:
     work_h = clock["all_work_s"] / 3600
     usd = clock["usd_per_hour"] * now_s / 3600
     solo_s, ended_s = groups.progress["solo_s"], groups.progress["ended_s"]
-    there = np.arange(len(groups.members[0])) < groups.groups["n"][:, None]
+    is_member = np.arange(len(groups.members[0])) < groups.groups["n"][:, None]
     over_slo = np.where(solo_s > 0, ended_s / np.maximum(solo_s, 1e-9), np.inf) / np.maximum(groups.members["slo"], 1e-9)
     return {
         "cost_usd": usd,
         "work_h": work_h,
         "usd_per_work_hour": usd / np.maximum(work_h, 1e-9),
-        "slo_attainment": np.sum(there & (over_slo <= 1 + 1e-9), axis=1) / np.maximum(groups.groups["n"], 1),
-        "worst_over_slo": np.where(there, over_slo, 0.0).max(axis=1),
-        "iterations": np.where(there, groups.progress["iteration"], 0).sum(axis=1),
+        "slo_attainment": np.sum(is_member & (over_slo <= 1 + 1e-9), axis=1) / np.maximum(groups.groups["n"], 1),
+        "worst_over_slo": np.where(is_member, over_slo, 0.0).max(axis=1),
+        "iterations": np.where(is_member, groups.progress["iteration"], 0).sum(axis=1),
         "decisions": clock["decisions"].copy(),
         "tails_migrated": clock["migrations"].copy(),
     }

@@ -214,7 +214,7 @@ def _write_row(
     row[_OF_ROW.nodes] = _bits(nodes & ~TRAINING_POOL) / n_nodes
     row[_OF_ROW.training_free] = _squash((training_free_s - (0.0 if trains else seconds)) / unit_s)
     row[_OF_ROW.beside_a_tail] = 1.0 if nodes & group.tails != 0 else 0.0
-    row[_OF_ROW.run] = min(1.0, (now_s - m.rollout_since_s) / (2 * m.rollout_s)) if tail else 0.0
+    row[_OF_ROW.run] = min(1.0, (now_s - m.rollout_start_s) / (2 * m.rollout_s)) if tail else 0.0
     _write_rivals(group, members, k, phase, row, unit_s, training_free_s)
 
 
@@ -273,14 +273,14 @@ def _rollout_left_s(m: Records, now_s: float) -> Any:
     if m.rolls == NOTHING:
         return 0.0
     if m.rolls == TAIL:
-        return max(0.1 * m.rollout_s, 0.6 * m.rollout_s - (now_s - m.rollout_since_s))
-    return max(0.02 * m.rollout_s, m.rollout_s - (now_s - m.rollout_since_s))
+        return max(0.1 * m.rollout_s, 0.6 * m.rollout_s - (now_s - m.rollout_start_s))
+    return max(0.02 * m.rollout_s, m.rollout_s - (now_s - m.rollout_start_s))
 
 
 @compiled(arrays=False)
 def _training_left_s(m: Records, now_s: float) -> Any:
     """Return the expected seconds until the training of a member ends, or 0 if it runs none."""
-    return max(0.02 * m.training_s, m.training_s - (now_s - m.training_since_s)) if m.trains != 0 else 0.0
+    return max(0.02 * m.training_s, m.training_s - (now_s - m.training_start_s)) if m.trains != 0 else 0.0
 
 
 @compiled(arrays=False)

@@ -87,16 +87,16 @@ PROGRESS = np.dtype(
         ("is_cold", "i8", 2),
         ("ends_s", "f8", 3),
         *((name, "f8", 2) for name in ("base_s", "warm_s", "cold_s", "start_s", "switch_s")),
-        *fields("", "rate left_s tail_s went_s began_s sampled_s trained_s solo_s ended_s behind_s"),
+        *fields("", "rate left_s tail_s updated_s began_s sampled_s trained_s solo_s ended_s behind_s"),
     ]
 )
 
 # A group as the simulation runs it.
 #   over: 1 at the end of the episode, horizon_s   stamps, spans: counters   invalid: 1 if the last action was masked
-#   work_s, behind_s: T_solo seconds done, and lost against SLOs, since the last decision at since_s
+#   work_s, behind_s: T_solo seconds done, and lost against SLOs, since the last decision at decided_s
 #   all_work_s, decisions, migrations: totals of the episode
 CLOCK = np.dtype(
-    fields("over stamps spans invalid decisions migrations", "horizon_s usd_per_hour since_s work_s behind_s all_work_s")
+    fields("over stamps spans invalid decisions migrations", "horizon_s usd_per_hour decided_s work_s behind_s all_work_s")
 )
 
 # A span of time in which a phase held the same share of the same nodes.

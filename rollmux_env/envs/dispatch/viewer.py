@@ -52,7 +52,7 @@ def bars_of(groups: Groups, e: int, since_s: float, share: float) -> list[PhaseB
         elif member["rolls"] == TAIL:
             bars.append(PhaseBar(k, TAIL, nodes, start_s, now_s, share))
         if member["trains"]:
-            bars.append(PhaseBar(k, TRAINING, TRAINING_POOL, float(member["training_since_s"]), now_s, 1.0))
+            bars.append(PhaseBar(k, TRAINING, TRAINING_POOL, float(member["training_start_s"]), now_s, 1.0))
     return [bar for bar in bars if bar.nodes and bar.end_s > max(since_s, bar.start_s)]
 
 

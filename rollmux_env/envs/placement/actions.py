@@ -58,7 +58,7 @@ def _count(rows: Records, n: int, shield: bool) -> tuple[int, int]:
 
 
 @compiled(arrays=False)
-def _dearest(rows: Records, n: int, shield: bool, room: int) -> tuple[float, int]:
+def _highest_shown_usd(rows: Records, n: int, shield: bool, room: int) -> tuple[float, int]:
     """Return the highest price among the `room` cheapest usable rows in $/h, and how many of those rows have this price."""
     usd = -np.inf
     below = 0
@@ -102,20 +102,20 @@ def _write_places(view: View, c: Records, shield: bool, rows: Records, choices: 
     _write(choices[0], job, rows[own], rows[own].reason == FEASIBLE)
     rows[own].reason = TAKEN
     usable, rest = _count(rows, n, shield)
-    dearest = np.inf  # highest price of a usable row to show, and number of rows to show at this price
+    highest_usd = np.inf  # highest price of a usable row to show, and number of rows to show at this price
     ties = usable
     if usable > room:
-        dearest, ties = _dearest(rows, n, shield, room)
+        highest_usd, ties = _highest_shown_usd(rows, n, shield, room)
     rest = max(0, min(rest, room - usable))
     at = 1
     for k in range(n):
         row = rows[k]
         fits, shown = _fits(row, shield), False
-        if fits and row.usd == dearest:
+        if fits and row.usd == highest_usd:
             shown = ties > 0
             ties -= 1
         elif fits:
-            shown = row.usd < dearest
+            shown = row.usd < highest_usd
         elif row.reason != TAKEN and row.new_nodes != ANY_NODES:
             shown = rest > 0
             rest -= 1
@@ -138,6 +138,6 @@ def write_moves(streams: Streams, s: int, rules: Rules, valuation: Valuation, sc
     terms = valuation.terms[0]
     terms.work_usd, terms.migration_h = work_price(present_rates(view)), rules.migration_s / 3600.0
     terms.shield = 1 if rules.shield else 0
-    count, there = enumerate_moves(looked, valuation, scratch, choices)
+    count, total = enumerate_moves(looked, valuation, scratch, choices)
     c.choices = count + 1
-    c.overflow = 1 if there > count else 0
+    c.overflow = 1 if total > count else 0

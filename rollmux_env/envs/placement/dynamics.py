@@ -23,7 +23,7 @@ from rollmux_env.envs.placement.types import (
     Streams,
 )
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import departure_s, settle, wear
+from rollmux_env.kernel.membership import departure_s, set_shape, settle
 from rollmux_env.kernel.pools import provisioned_usd
 from rollmux_env.kernel.tables import Records
 from rollmux_env.kernel.transitions import begin_pause, begin_stay, end_stay, enter, leave, provide, start_group
@@ -37,7 +37,7 @@ def next_question(streams: Streams, s: int, rules: Rules, moves: bool, until_s: 
         streams: All streams.
         s: Number of the stream.
         rules: Rules of the environment.
-        moves: Whether jobs may be moved after departures. After an admission `look_for_moves` decides this.
+        moves: Whether jobs may be moved after departures. After an admission `request_moves` decides this.
         until_s: Time at which to stop, seconds.
 
     Returns:
@@ -59,13 +59,13 @@ def next_question(streams: Streams, s: int, rules: Rules, moves: bool, until_s: 
                 return OVER  # the waiting jobs can never run: the first one asks for more than the cluster has
             if now > until_s:
                 return LATER
-            pass_time(streams, s, rules, max(now, c.now_s))
+            advance_clock(streams, s, rules, max(now, c.now_s))
             resumed = _resume(streams, s)
             left = _depart(streams, s, jobs, groups)
             c.served = 1 if resumed or left else 0
             c.stage = QUEUE
             if left and moves:
-                look_for_moves(streams, s)
+                request_moves(streams, s)
         elif c.stage == MOVES:
             return CONSOLIDATE
         elif c.stage == QUEUE:
@@ -81,8 +81,8 @@ def next_question(streams: Streams, s: int, rules: Rules, moves: bool, until_s: 
 
 
 @compiled(arrays=False)
-def look_for_moves(streams: Streams, s: int) -> None:
-    """Make the next decision one about moves, because the grouping has changed."""
+def request_moves(streams: Streams, s: int) -> None:
+    """Make the next decision one about moves, since the grouping has changed."""
     c = streams.clock[s]
     c.after = c.stage
     c.stage = MOVES
@@ -99,7 +99,7 @@ def defer(streams: Streams, s: int) -> None:
 
 
 @compiled(arrays=False)
-def pass_time(streams: Streams, s: int, rules: Rules, now_s: float) -> None:
+def advance_clock(streams: Streams, s: int, rules: Rules, now_s: float) -> None:
     """Advance the clock, and charge for the provisioned nodes."""
     c = streams.clock[s]
     usd_per_hour = provisioned_usd(streams.nodes[s], rules.limits)
@@ -116,7 +116,7 @@ def pass_time(streams: Streams, s: int, rules: Rules, now_s: float) -> None:
 
 
 @compiled(arrays=False)
-def admit(streams: Streams, s: int, job: int, shape: int, group: int, there: int, new_nodes: int) -> None:
+def admit(streams: Streams, s: int, job: int, shape: int, group: int, kept_nodes: int, new_nodes: int) -> None:
     """Place the waiting job of the current decision.
 
     Args:
@@ -125,7 +125,7 @@ def admit(streams: Streams, s: int, job: int, shape: int, group: int, there: int
         job: Row of the job.
         shape: Number of the shape that the job gets.
         group: Row of the group that it joins, negative for a new one.
-        there: Number of the group's existing rollout nodes to which it is pinned. Their numbers are in its `pins`, ascending.
+        kept_nodes: Number of the group's existing rollout nodes to which it is pinned. Their numbers are in its `pins`, ascending.
         new_nodes: Number of rollout nodes to add.
     """
     c = streams.clock[s]
@@ -135,12 +135,12 @@ def admit(streams: Streams, s: int, job: int, shape: int, group: int, there: int
     elif group >= 0:
         c.scaled += 1
     begin_stay(streams.jobs[s], job, c.now_s)
-    wear(streams.jobs[s], job, shape)
-    _enter(streams, s, job, group, there, new_nodes)
+    set_shape(streams.jobs[s], job, shape)
+    _enter(streams, s, job, group, kept_nodes, new_nodes)
 
 
 @compiled(arrays=False)
-def move(streams: Streams, s: int, job: int, shape: int, group: int, there: int, new_nodes: int, migration_s: float) -> None:
+def move(streams: Streams, s: int, job: int, shape: int, group: int, kept_nodes: int, new_nodes: int, migration_s: float) -> None:
     """Move a running job to another group or shape, with the arguments of `admit`.
 
     The job pauses for `migration_s` seconds, during which the nodes that it leaves are paid for.
@@ -159,8 +159,8 @@ def move(streams: Streams, s: int, job: int, shape: int, group: int, there: int,
     reservation.until_s = c.now_s + migration_s
     reservation.job = job
     begin_pause(jobs, job, c.now_s, migration_s)
-    wear(jobs, job, shape)
-    _enter(streams, s, job, group, there, new_nodes)
+    set_shape(jobs, job, shape)
+    _enter(streams, s, job, group, kept_nodes, new_nodes)
 
 
 @compiled(arrays=False)
@@ -234,7 +234,7 @@ def _close(streams: Streams, s: int, group: int) -> None:
 
 
 @compiled(arrays=False)
-def _enter(streams: Streams, s: int, job: int, group: int, there: int, new_nodes: int) -> None:
+def _enter(streams: Streams, s: int, job: int, group: int, kept_nodes: int, new_nodes: int) -> None:
     jobs, groups = streams.jobs[s], streams.groups[s]
     c = streams.clock[s]
     if group < 0:
@@ -244,4 +244,4 @@ def _enter(streams: Streams, s: int, job: int, group: int, there: int, new_nodes
         c.n_groups += 1
         c.groups_made += 1
     settle(jobs, groups, group, c.now_s)
-    enter(jobs, groups, streams.nodes[s], job, group, there, new_nodes)
+    enter(jobs, groups, streams.nodes[s], job, group, kept_nodes, new_nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.envs.placement.actions import write_moves, write_places
-from rollmux_env.envs.placement.dynamics import admit, defer, look_for_moves, move, next_question, pass_time
+from rollmux_env.envs.placement.dynamics import admit, advance_clock, defer, move, next_question, request_moves
 from rollmux_env.envs.placement.observation import observe
 from rollmux_env.envs.placement.types import ADMIT, CONSOLIDATE, LATER, OVER, Rules, Streams, begin_interval, view_of
 from rollmux_env.kernel.candidates import enumerate_candidates
@@ -56,16 +56,16 @@ def _answer(streams: Streams, s: int, rules: Rules, choices: Records, action: in
     choice = choices[action]
     for k in range(choice.n_moves):
         job = choice.job[k]
-        there = 0
-        while there < len(choice.nodes[k]) and choice.nodes[k, there] >= 0:
-            streams.jobs[s, job].pins[there] = choice.nodes[k, there]
-            there += 1
+        kept_nodes = 0
+        while kept_nodes < len(choice.nodes[k]) and choice.nodes[k, kept_nodes] >= 0:
+            streams.jobs[s, job].pins[kept_nodes] = choice.nodes[k, kept_nodes]
+            kept_nodes += 1
         if c.asks == ADMIT:
-            admit(streams, s, job, choice.of_shape[k], choice.group[k], there, choice.new_nodes[k])
+            admit(streams, s, job, choice.of_shape[k], choice.group[k], kept_nodes, choice.new_nodes[k])
         else:
-            move(streams, s, job, choice.of_shape[k], choice.group[k], there, choice.new_nodes[k], rules.migration_s)
+            move(streams, s, job, choice.of_shape[k], choice.group[k], kept_nodes, choice.new_nodes[k], rules.migration_s)
     if c.asks == ADMIT and rules.moves:
-        look_for_moves(streams, s)
+        request_moves(streams, s)
 
 
 @compiled(arrays=False)
@@ -85,7 +85,7 @@ def follow(streams: Streams, s: int, rules: Rules, until_s: float, rows: Records
         if asks == OVER:
             return
         if asks == LATER:
-            pass_time(streams, s, rules, until_s)
+            advance_clock(streams, s, rules, until_s)
             return
         job = c.admitted
         n = enumerate_candidates(view_of(streams, s, rules.limits), job, True, rules.prune, rows)
@@ -93,11 +93,11 @@ def follow(streams: Streams, s: int, rules: Rules, until_s: float, rows: Records
             defer(streams, s)
             continue
         last = rows[min(n, len(rows)) - 1]
-        there = 0
-        while there < len(last.nodes) and last.nodes[there] >= 0:
-            streams.jobs[s, job].pins[there] = last.nodes[there]
-            there += 1
-        admit(streams, s, job, last.of_shape, last.group, there, last.new_nodes)
+        kept_nodes = 0
+        while kept_nodes < len(last.nodes) and last.nodes[kept_nodes] >= 0:
+            streams.jobs[s, job].pins[kept_nodes] = last.nodes[kept_nodes]
+            kept_nodes += 1
+        admit(streams, s, job, last.of_shape, last.group, kept_nodes, last.new_nodes)
 
 
 @compiled

@@ -12,9 +12,9 @@ from rollmux_env.envs.rollout.types import ATTEMPTS, CHECKPOINTS, KEEP, REBALANC
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Observations
 from rollmux_env.kernel.rollout_records import ABORTED, NEW, Rollout
-from rollmux_env.kernel.rollout_rounds import begin_round, end_round, go_on, over_s, rewarded_s, write_replica
+from rollmux_env.kernel.rollout_rounds import begin_round, end_round, over_s, rewarded_s, run_through_instant, write_replica
 from rollmux_env.kernel.rollout_trials import remember
-from rollmux_env.kernel.rollouts import launch, move, observe, take_off
+from rollmux_env.kernel.rollouts import launch, move, observe, stop_responses
 from rollmux_env.kernel.tables import Ints
 
 _SHARES = np.array(CHECKPOINTS)
@@ -108,7 +108,7 @@ def _shift(jobs: RolloutTables, e: int, rollout: Rollout, row: int) -> None:
     which, where = shifted(job, rollout, jobs.quantiles[e], row)
     job.migrated += which.size
     if row >= RESIZE:
-        take_off(rollout, which, job.now_s, NEW)
+        stop_responses(rollout, which, job.now_s, NEW)
         _resize(jobs, e, row, job.now_s + job.switch_s)
     if row == TAIL:
         job.moved = 1
@@ -149,11 +149,11 @@ def _finish_round(jobs: RolloutTables, e: int, rollout: Rollout) -> None:
 
 
 @compiled
-def _go_on(jobs: RolloutTables, e: int, rollout: Rollout) -> None:
+def _run_to_checkpoint(jobs: RolloutTables, e: int, rollout: Rollout) -> None:
     """Run a rollout to its next checkpoint, or to its end."""
     job, before_s = jobs.jobs[e], jobs.jobs[e].now_s
     until = next_checkpoint(job.prompts * job.responses, rollout.order[-1])
-    job.now_s, over = go_on(rollout, before_s, np.inf, until, job.prompts)
+    job.now_s, over = run_through_instant(rollout, before_s, np.inf, until, job.prompts)
     seconds, held_s = job.now_s - before_s, (job.now_s - before_s) * held_share(job)
     job.seconds += seconds
     job.held_s += held_s
@@ -180,8 +180,8 @@ def carry_out(jobs: RolloutTables, e: int, rollout: Rollout, row: int) -> None:
     elif row != KEEP:
         which = dropped(job, rollout, row)
         job.aborted += which.size
-        take_off(rollout, which, job.now_s, ABORTED)
-    _go_on(jobs, e, rollout)
+        stop_responses(rollout, which, job.now_s, ABORTED)
+    _run_to_checkpoint(jobs, e, rollout)
 
 
 @compiled

@@ -1,7 +1,7 @@
 """Seconds of an iteration without sharing, and the pace of a simulated rollout.
 
 A rollout runs to its threshold and then to its end. It runs slower beside another job's tail, and at last as a tail itself. From
-`went_s` on it runs at `rate`. At that time `left_s` seconds at full speed are left, of which the last `tail_s` are past the
+`updated_s` on it runs at `rate`. At that time `left_s` seconds at full speed are left, of which the last `tail_s` are past the
 threshold. These are plain functions over rows with these attributes.
 """
 
@@ -24,36 +24,36 @@ def alone_s(rollout_s: float, training_s: float, sync_s: float, staleness: float
 class PaceRow(Protocol):
     """State of a running rollout: times in seconds, and `passed` as 0 or 1."""
 
-    went_s: float
+    updated_s: float
     left_s: float
     tail_s: float
     rate: float
 
 
-def set_out(r: PaceRow, at_s: float, seconds: float, threshold: float) -> None:
+def begin_rollout(r: PaceRow, at_s: float, seconds: float, threshold: float) -> None:
     """Begin a rollout after its switch; `threshold` is the share of its seconds after which its tail may move."""
-    r.went_s = at_s
+    r.updated_s = at_s
     r.left_s = seconds
     r.tail_s = r.left_s * (1 - threshold)
 
 
 def advance(r: PaceRow, now_s: float) -> None:
     """Account for a rollout's progress since the last change of its rate."""
-    r.left_s -= max(0.0, now_s - r.went_s) * r.rate
-    r.went_s = max(r.went_s, now_s)
+    r.left_s -= max(0.0, now_s - r.updated_s) * r.rate
+    r.updated_s = max(r.updated_s, now_s)
 
 
 def pass_threshold(r: PaceRow, now_s: float) -> None:
     """Record that only the tail is left."""
     r.left_s = r.tail_s
-    r.went_s = now_s
+    r.updated_s = now_s
 
 
 def ends_s(r: PaceRow, passed: bool, rate: float) -> float:
     """Set the rate of a rollout, and return when it reaches its threshold, or its end if it is past the threshold."""
     r.rate = rate
     part_s = max(0.0, r.left_s - (0.0 if passed else r.tail_s))
-    return r.went_s + part_s / r.rate
+    return r.updated_s + part_s / r.rate
 
 
 def tail_s(r: PaceRow, now_s: float, move_s: float, stretch: float) -> float:

@@ -77,9 +77,9 @@ class MemberRow:
         served_training: Number of the group's permit for its last training; 0 for none.
         rollouts: Number of rollouts finished in the group.
         trainings: Number of trainings finished in the group.
-        rollout_since_s: Start of its last rollout, seconds.
-        training_since_s: Start of its last training, seconds.
-        sync_since_s: Start of its last sync, seconds.
+        rollout_start_s: Start of its last rollout, seconds.
+        training_start_s: Start of its last training, seconds.
+        sync_start_s: Start of its last sync, seconds.
         joined_s: Time at which it joined, seconds.
         planned_rollout_s: Worst case of a rollout, seconds.
         planned_training_s: Worst case of a training, seconds.
@@ -115,9 +115,9 @@ class MemberRow:
     served_training: int
     rollouts: int
     trainings: int
-    rollout_since_s: float
-    training_since_s: float
-    sync_since_s: float
+    rollout_start_s: float
+    training_start_s: float
+    sync_start_s: float
     joined_s: float
     planned_rollout_s: float
     planned_training_s: float

@@ -44,7 +44,7 @@ def join(group: GroupRow, m: MemberRow) -> None:
     m.served_rollout = m.served_training = 0
     m.rollouts = m.trainings = 0
     m.sum_rollout_s = m.sum_training_s = 0.0
-    m.rollout_since_s = m.training_since_s = m.sync_since_s = 0.0
+    m.rollout_start_s = m.training_start_s = m.sync_start_s = 0.0
     m.rollout_s = m.planned_rollout_s
     m.training_s = m.planned_training_s
 
@@ -124,13 +124,13 @@ def begin(group: GroupRow, m: MemberRow, phase: int) -> None:
     """Begin a phase or a sync of a member, and occupy its nodes."""
     if phase == ROLLOUT:
         group.busy |= m.nodes
-        m.rolls, m.rollout_since_s = ROLLOUT, group.now_s
+        m.rolls, m.rollout_start_s = ROLLOUT, group.now_s
     elif phase == TRAINING:
         group.busy |= TRAINING_POOL
-        m.trains, m.training_since_s = 1, group.now_s
+        m.trains, m.training_start_s = 1, group.now_s
     else:
         group.busy |= m.nodes | TRAINING_POOL
-        m.syncs, m.sync_since_s = 1, group.now_s
+        m.syncs, m.sync_start_s = 1, group.now_s
 
 
 def threshold(m: MemberRow) -> None:
@@ -142,7 +142,7 @@ def migrate(group: GroupRow, m: MemberRow) -> None:
     """Migrate the tail of a rollout to a share of its nodes; the next rollout on them may begin."""
     group.busy &= ~m.nodes
     group.tails |= m.nodes
-    m.rolls, m.rollout_since_s = TAIL, group.now_s
+    m.rolls, m.rollout_start_s = TAIL, group.now_s
     m.turn_rollout += 1
 
 
@@ -197,16 +197,16 @@ def is_between(m: MemberRow) -> bool:
     return m.trains == 0 and m.syncs == 0 and (m.staleness > 0 or (m.begun == 0 and m.rolls == NOTHING))
 
 
-def leave_for_now(group: GroupRow, m: MemberRow) -> None:
-    """Let a member block no other until it is ready for a rollout; then it comes after the others."""
+def suspend(group: GroupRow, m: MemberRow) -> None:
+    """Suspend a member: it blocks no other until it is ready for a rollout, and comes after the others then."""
     end_rollout(group, m)
     withdraw(group, m)
     m.begun = 0
     m.turn_rollout = m.turn_training = ABSENT
 
 
-def go(group: GroupRow, m: MemberRow) -> None:
-    """Let a member leave: end what it runs, free its nodes, and withdraw its requests."""
+def end_all(group: GroupRow, m: MemberRow) -> None:
+    """End everything that a member runs, free its nodes, and withdraw its requests."""
     if m.trains != 0:
         group.busy &= ~TRAINING_POOL
     end_sync(group, m)

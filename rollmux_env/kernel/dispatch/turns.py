@@ -11,7 +11,7 @@ Members = Sequence[MemberRow]
 _MARGIN = 1.2
 
 
-def wanted(group: GroupRow, members: Members) -> int:
+def awaited_nodes(group: GroupRow, members: Members) -> int:
     """Return the nodes that rollouts wait for."""
     nodes = 0
     for k in range(group.n):
@@ -20,9 +20,9 @@ def wanted(group: GroupRow, members: Members) -> int:
     return nodes
 
 
-def movable(group: GroupRow, m: MemberRow, wanted: int) -> bool:
+def movable(group: GroupRow, m: MemberRow, awaited_nodes: int) -> bool:
     """Return whether a member's tail may migrate: past the threshold, on nodes that a rollout waits for and no other tail uses."""
-    return m.passed != 0 and m.rolls == ROLLOUT and m.nodes & wanted != 0 and m.nodes & group.tails == 0
+    return m.passed != 0 and m.rolls == ROLLOUT and m.nodes & awaited_nodes != 0 and m.nodes & group.tails == 0
 
 
 def hand_over(group: GroupRow, members: Members, careful: bool) -> int:
@@ -30,7 +30,7 @@ def hand_over(group: GroupRow, members: Members, careful: bool) -> int:
 
     If `careful` is True, the member that the group waits for is not marked.
     """
-    nodes, freed = wanted(group, members), 0
+    nodes, freed = awaited_nodes(group, members), 0
     for k in range(group.n):
         m = members[k]
         m.handing = 0

@@ -1,1 +1,1 @@
-"""Moves of running jobs that are looked at after an event, and what they save."""
+"""Moves of running jobs that are considered after an event, and what they save."""

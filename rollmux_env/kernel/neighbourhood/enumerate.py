@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from rollmux_env.kernel.compiled import compiled
-from rollmux_env.kernel.membership import may_pause, shape_row, take_out, visit
+from rollmux_env.kernel.membership import may_pause, place_tentatively, remove_member, shape_row
 from rollmux_env.kernel.neighbourhood.table import (
     EXCHANGE,
     GROUPS_MOST,
@@ -33,9 +33,9 @@ from rollmux_env.kernel.neighbourhood.table import (
     offer,
     place_alone,
 )
-from rollmux_env.kernel.pools import dearness, has_room, nodes_usd
+from rollmux_env.kernel.pools import has_room, nodes_usd, price_ratio
 from rollmux_env.kernel.tables import NOWHERE, ROLLOUT, TRAINING, Ints, Records, View
-from rollmux_env.kernel.trials import keep_group, keep_job, take_back
+from rollmux_env.kernel.trials import save_group, save_job, undo_trial
 from rollmux_env.kernel.valuation import Valuation, delay, iterations_done, net_usd, value_now
 
 
@@ -67,12 +67,12 @@ def offer_exchanges(chance: Chance, m: int) -> None:
     """
     view, scratch = chance.cluster, chance.scratch
     joins, movers = scratch.joins, scratch.movers
-    there = View(view.jobs, scratch.copies, view.order, view.limits, view.clock)
+    cut = View(view.jobs, scratch.copies, view.order, view.limits, view.clock)
     for k in range(m):
         for other in range(m):
             if movers[k].home != movers[other].home:
                 place, group = joins[k, GROUPS_MOST + other], len(view.groups) + other
-                best_place(there, chance.valuation, group, movers[k].job, NOWHERE, scratch.cut[other], place)
+                best_place(cut, chance.valuation, group, movers[k].job, NOWHERE, scratch.cut[other], place)
     _find_nearest(chance, m)
     for k in range(m):
         for other in range(m):
@@ -146,7 +146,7 @@ def _find_place(chance: Chance, i: int) -> int:
     """Find the best place of the `i`-th mover of a merger in the other groups, as they are by now; which group, -1 for none."""
     view, scratch = chance.cluster, chance.scratch
     k = scratch.leaving[i]
-    mover, best, look = scratch.movers[k], scratch.merging[i], scratch.merging[len(scratch.merging) - 1]
+    mover, best, candidate = scratch.movers[k], scratch.merging[i], scratch.merging[len(scratch.merging) - 1]
     to = -1
     for b in range(len(view.order)):
         if b == mover.home:
@@ -155,24 +155,24 @@ def _find_place(chance: Chance, i: int) -> int:
             if scratch.joins[k, b].ok == 1 and (to < 0 or scratch.joins[k, b].usd < best.usd):
                 to, scratch.merging[i] = b, scratch.joins[k, b]
             continue
-        best_place(view, chance.valuation, view.order[b], mover.job, NOWHERE, scratch.sums[b], look)
-        if look.ok == 1 and (to < 0 or look.usd < best.usd):
-            to, scratch.merging[i] = b, look
+        best_place(view, chance.valuation, view.order[b], mover.job, NOWHERE, scratch.sums[b], candidate)
+        if candidate.ok == 1 and (to < 0 or candidate.usd < best.usd):
+            to, scratch.merging[i] = b, candidate
     return to
 
 
 @compiled(arrays=False)
-def _try(chance: Chance, i: int, b: int) -> None:
-    """Let the `i`-th mover of a merger take the place that was found for it in the `b`-th group, until the trial is taken back."""
+def _place_on_trial(chance: Chance, i: int, b: int) -> None:
+    """Place the `i`-th mover of a merger where a place was found for it, in the `b`-th group, until the trial is undone."""
     view, scratch, stays = chance.cluster, chance.scratch, chance.valuation.stays
     job, place, group = scratch.movers[scratch.leaving[i]].job, scratch.merging[i], view.order[b]
-    keep_job(scratch.trial, view.jobs, job)
-    keep_group(scratch.trial, view.groups, group)
+    save_job(scratch.trial, view.jobs, job)
+    save_group(scratch.trial, view.groups, group)
     scratch.stays[i] = stays[job]
     for v in range(len(place.more)):
         scratch.sums[b, v] = (scratch.base[b, v] if scratch.gains[b] == 0 else scratch.sums[b, v]) + place.more[v]
     scratch.gains[b] = 1
-    visit(view.jobs, view.groups, job, group, place.of_shape, place.nodes, place.new_nodes)
+    place_tentatively(view.jobs, view.groups, job, group, place.of_shape, place.nodes, place.new_nodes)
     delay(stays[job], chance.valuation.terms[0].migration_h)
 
 
@@ -189,19 +189,19 @@ def offer_merger(chance: Chance, from_k: int, n: int) -> None:
         to, place, job = _find_place(chance, placed), scratch.merging[placed], scratch.movers[scratch.leaving[placed]].job
         if to < 0:
             break
-        there = view.jobs[shape_row(view.jobs[job], job, place.of_shape)]
-        if not has_room(there, new + place.new_nodes, 0, view.limits, view.clock):  # `new` may be of several pools: then too few
+        shaped = view.jobs[shape_row(view.jobs[job], job, place.of_shape)]
+        if not has_room(shaped, new + place.new_nodes, 0, view.limits, view.clock):  # `new` may be of several pools: then too few
             break
         scratch.goes[placed] = to
         usd += place.usd
         new += place.new_nodes
         if placed + 1 < n:
-            _try(chance, placed, to)
+            _place_on_trial(chance, placed, to)
         placed += 1
     for i in range(min(placed, n - 1)):
         valuation.stays[scratch.movers[scratch.leaving[i]].job] = scratch.stays[i]
         scratch.gains[scratch.goes[i]] = 0
-    take_back(scratch.trial, view.jobs, view.groups)
+    undo_trial(scratch.trial, view.jobs, view.groups)
     if placed == n:
         _merge(chance, a, n, usd)
 
@@ -249,15 +249,15 @@ def choose_groups(view: View, out: Ints) -> int:
         for k in range(n):
             out[k] = order[k]
         return int(n)
-    dear = np.empty(n)
+    ratio = np.empty(n)
     for k in range(n):
         group = view.groups[order[k]]
-        dear[k] = np.inf if group.since_s == view.clock.now_s else dearness(jobs, group, limits)
+        ratio[k] = np.inf if group.settled_s == view.clock.now_s else price_ratio(jobs, group, limits)
     chosen = np.zeros(n, np.int64)
     for _ in range(most):
         best = -1
         for k in range(n):
-            if chosen[k] == 0 and (best < 0 or dear[k] > dear[best]):
+            if chosen[k] == 0 and (best < 0 or ratio[k] > ratio[best]):
                 best = k
         chosen[best] = 1
     at = 0
@@ -299,7 +299,7 @@ def _prepare(chance: Chance) -> int:
             mover, row, cut = scratch.movers[m], len(groups) + m, scratch.cut[m]
             mover.job, mover.home = job, f
             copies[row] = group
-            mover.left[0] = take_out(jobs, copies, row, job, 0)
+            mover.left[0] = remove_member(jobs, copies, row, job, 0)
             mover.left[1] = 0
             if copies[row].n_members == 0:
                 mover.left[1] = group.training_nodes

@@ -71,12 +71,12 @@ def best_place(view: View, valuation: Valuation, group: int, job: int, barred: i
     for shape in range(1 + asks.more_shapes):
         row = shape_row(asks, job, shape)
         if shape != barred and _may_join(view.jobs, view.groups[group], view.jobs[row], view.limits, shield):
-            _look(view, valuation, group, row, before, best)
+            _search_group(view, valuation, group, row, before, best)
 
 
 @compiled(arrays=False)
-def _look(view: View, valuation: Valuation, group: int, job: int, before: Floats, best: Records) -> None:
-    """Look at the places in a group of the job, or the shape of one, in a row, and keep what costs less than `best`."""
+def _search_group(view: View, valuation: Valuation, group: int, job: int, before: Floats, best: Records) -> None:
+    """Search a group for places of the job, or of one of its shapes, in a row, and store what costs less than `best`."""
     g, j = view.groups[group], view.jobs[job]
     place, values, subsets = valuation.place[0], valuation.values, valuation.subsets
     training_s = training_seconds(view.jobs, job, g.training_nodes)
@@ -103,7 +103,7 @@ def _look(view: View, valuation: Valuation, group: int, job: int, before: Floats
             if usd < best.usd - _TIE_USD:
                 for k in range(len(values)):
                     values[k] -= before[k]
-                _keep(best, j.of_shape, place, usd, values)
+                _store_place(best, j.of_shape, place, usd, values)
                 best.breaks = 1 if period > limit else 0
             period = next_period(view, job, group, subsets, size, False, (training_s, longest))
 
@@ -127,11 +127,11 @@ def place_alone(view: View, valuation: Valuation, job: int, barred: int, best: R
         value_group(view, valuation, NOWHERE, row, place, values)
         usd = net_usd(values)
         if usd < best.usd - _TIE_USD:
-            _keep(best, shape, place, usd, values)
+            _store_place(best, shape, place, usd, values)
 
 
 @compiled(arrays=False)
-def _keep(best: Records, shape: int, place: Records, usd: float, more: Floats) -> None:
+def _store_place(best: Records, shape: int, place: Records, usd: float, more: Floats) -> None:
     """Write a place that keeps every SLO; `more` are the changes of the group's values with the job."""
     best.ok = 1
     best.breaks = 0
@@ -145,7 +145,7 @@ def _keep(best: Records, shape: int, place: Records, usd: float, more: Floats) -
 
 PLACE, STOP, MOVE, EXCHANGE, MERGER = range(5)  # kinds of choices
 MOVES_MOST = 4  # of one row, so the largest group that a merger dissolves
-GROUPS_MOST = 24  # that are looked at
+GROUPS_MOST = 24  # that are examined
 JOBS_MOST = 96  # that may move
 
 NEW_GROUP = -1

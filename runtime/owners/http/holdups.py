@@ -43,7 +43,7 @@ def holdup(ledger: Ledger, handle: JobHandle) -> str | None:
 
 def _blockers(ledger: Ledger, handle: JobHandle) -> Iterator[str]:
     """Yield the problems of the jobs that hold the nodes for which a job waits."""
-    awaited = [phase for phase, waits in handle.permits.waits.items() if not waits.done() and phase not in handle.permits.holds]
+    awaited = [phase for phase, waits in handle.permits.futures.items() if not waits.done() and phase not in handle.permits.holds]
     names = {node.name for phase in awaited for node in handle.place.nodes_of(phase)}
     if not names:
         return

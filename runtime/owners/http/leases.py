@@ -165,7 +165,7 @@ class Leases:
             if lease.turns.open.get(phase) != turn and (refusal := await self._ask(lease, turn, wait_s)) is not None:
                 await self._run.durable()
                 return refusal
-            permit = lease.handle.permits.waits.get(phase)
+            permit = lease.handle.permits.futures.get(phase)
             if permit is not None and not permit.done():
                 await asyncio.wait((permit,), timeout=wait_s)
             await self._run.written()

@@ -523,7 +523,7 @@ def wake(handle: JobHandle, why: str) -> None:
     """
     handle.refuse(Stopped(why))
     handle.changed.notify_all()
-    for waits in (*handle.permits.waits.values(), handle.processes.order):
+    for waits in (*handle.permits.futures.values(), handle.processes.order):
         if waits is not None and waits.done() and not waits.cancelled():
             waits.exception()  # else asyncio logs an error if no request is open to retrieve it
 

@@ -140,7 +140,7 @@ class JobCalls:
 
     async def permit(self, handle: JobHandle, pool: Pool) -> tuple[Pool, ...]:
         """Wait for a permit that was asked for; returns as `acquire`."""
-        leaving = self._run.decisions.residents.leaving(handle) or await handle.permits.waits[pool]
+        leaving = self._run.decisions.residents.leaving(handle) or await handle.permits.futures[pool]
         await self._run.written()
         return leaving
 

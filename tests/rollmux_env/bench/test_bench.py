@@ -145,10 +145,10 @@ def test_who_runs_tasks_is_told_how_far_they_are(monkeypatch: pytest.MonkeyPatch
     if workers == 2:  # what a worker has told is looked at when any task ends too
         monkeypatch.setattr(harness, "_LOOKS_S", 0.01)
 
-    def tell(index: int, phases: int, departed: int) -> None:
+    def report(index: int, phases: int, departed: int) -> None:
         told.setdefault(index, []).append((phases, departed))
 
-    list(run_tasks(make_policy, tasks, workers, tell))
+    list(run_tasks(make_policy, tasks, workers, report))
     assert told.keys() == {0, 1}
     assert all(phases >= 1 << 16 and departed <= len(jobs) for counts in told.values() for phases, departed in counts)
 
@@ -159,8 +159,8 @@ def test_how_far_a_replay_is_is_a_line_where_there_is_no_terminal(
     monkeypatch.setattr("rollmux_env.progress._FILE_S", (0.0, 0.0))
     result = run_task(make_policy, Task("solo", 0, STREAM))
 
-    def run(tell: Callable[[int, int, int], None]) -> Iterator[tuple[int, Result]]:
-        tell(1, 1_000_000, 3)
+    def run(report: Callable[[int, int, int], None]) -> Iterator[tuple[int, Result]]:
+        report(1, 1_000_000, 3)
         yield 0, result
         yield 1, result
 

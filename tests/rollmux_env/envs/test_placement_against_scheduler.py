@@ -43,7 +43,7 @@ def snapshot(jobs: Records, groups: Records, order: Ints, clock: tuple[float, in
         members = group["members"][: group["n_members"]].tolist()
         whole += [int(group["id"]), int(group["training_nodes"]), -1, *number[members].tolist(), -1]
         whole += group["node_number"][: group["n_nodes"]].tolist()
-        real += [float(group["period_s"]), float(group["since_s"]), float(group["departs_s"])]
+        real += [float(group["period_s"]), float(group["settled_s"]), float(group["departs_s"])]
         for member in members:
             job = jobs[member]
             whole += [-2, int(job["of_shape"]), *job["pins"][: job["n_pins"]].tolist()]

@@ -499,7 +499,7 @@ def test_a_replay_has_only_so_many_phases_and_says_how_far_it_is(monkeypatch: py
     told: list[tuple[int, int]] = []
 
     def begun(problem: Scenario, most: int | None, keep_phases: bool = False) -> Run:
-        watch = Watch(most_phases=most, tell=lambda phases, departed: told.append((phases, departed)), keep_phases=keep_phases)
+        watch = Watch(most_phases=most, report=lambda phases, departed: told.append((phases, departed)), keep_phases=keep_phases)
         return replay_events(problem, Solo(), make_dispatch("fifo"), 0, watch)
 
     by_work, by_time = scenario(job("a", iterations=50), job("b")), scenario(job("a", rollout=1e-3, training=1e-3, duration_s=10))

@@ -59,9 +59,9 @@ def run_iteration(driver: Driver, name: str) -> None:
 
 
 def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -> None:
-    takes = driven(Scripted()).scheduler.takes
-    assert set(takes) == set(get_args(facts.Fact))
-    for kind, take in takes.items():
+    receivers = driven(Scripted()).scheduler.receivers
+    assert set(receivers) == set(get_args(facts.Fact))
+    for kind, take in receivers.items():
         assert tuple(inspect.signature(take).parameters) == kind._fields, kind
     assert set(ANSWERS) == set(get_args(Command))
     answers = {kind for kinds in ANSWERS.values() for kind in kinds}

@@ -167,7 +167,7 @@ class Swaps:
     def decide(self, state: State, event: Event) -> Plan:
         if not isinstance(event, Arrived):
             return ()
-        parks = tuple(Park(job_id, event.job.id) for job_id in [*state.stays.since_s] if may_park(state, job_id))
+        parks = tuple(Park(job_id, event.job.id) for job_id in [*state.stays.placed_at_s] if may_park(state, job_id))
         if parks:
             return (*parks, Place(event.job.id, isolated(event.job)))
         return self._own.decide(state, event)

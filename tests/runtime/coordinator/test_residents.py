@@ -113,12 +113,12 @@ def test_a_permit_is_held_back_until_whoever_has_no_right_to_stay_has_left() -> 
         residents.add_state(a, "rollout", 7.5, 0.0)
         b.permits.wait_for("training")
         b.permits.add_grant(GrantedPermit("training", 0.0, 0.0, False, False))
-        assert residents.admit(b, "training") and b.permits.waits["training"].result() == ()  # nobody is there
+        assert residents.admit(b, "training") and b.permits.futures["training"].result() == ()  # nobody is there
         b.permits.add_grant(GrantedPermit("rollout", 0.0, 0.0, False, False))
-        waiting = a.permits.waits["rollout"]
+        waiting = a.permits.futures["rollout"]
         assert not residents.admit(b, "rollout") and residents.held_back() == [(b, "rollout")]
         assert waiting.result() == residents.leaving(a) == ("rollout",)
-        assert not a.permits.waits["rollout"].done()  # it waits on when it has left
+        assert not a.permits.futures["rollout"].done()  # it waits on when it has left
         residents.remove_state(a, ("rollout",))
         assert residents.admit(b, "rollout") and not residents.held_back() and not residents.leaving(a)
         residents.add_state(b, "training", 9.0, 0.0)  # more than was known

@@ -60,5 +60,5 @@ def test_on_a_gpu_each_of_them_has_to_run_while_the_others_wait() -> None:
     two = [place("a", 30, 1, 2.0, 40), place("a", 30, 1, 3.0, 40)]
     assert names(two, strangers_gb=9) == "stay stay" and names(two, strangers_gb=10) == "keep keep"  # 30 + 40 of 80 GB
     unknown = PhaseOnNodes(OffloadLevels((OffloadLevel("keep", 0.0, 0.0),)), ("a",), True)
-    assert not fits([place("a", 30, 1, 2.0, 40), unknown], [unknown.waits.least] * 2, rooms())  # so nobody stays beside it
+    assert not fits([place("a", 30, 1, 2.0, 40), unknown], [unknown.offload.least] * 2, rooms())  # so nobody stays beside it
     assert [level.name for level in choose([place("a", 30, 1, 2.0, 40), unknown], rooms())] == ["keep", "keep"]

@@ -122,7 +122,7 @@ def test_utilization_counts_what_held_nodes_in_the_last_minutes() -> None:
     assert usage.share("training", 2, [], 100.0) == pytest.approx(0.1)
     usage.add("rollout", held(1000.0, 1030.0, "rollout-0"), 1030.0)
     assert usage.share("rollout", 2, [], 1100.0) == pytest.approx(0.05)  # 30 of 600 node-seconds
-    usage.since_s = 1000.0
+    usage.observed_from_s = 1000.0
     assert usage.share("rollout", 2, [], 1100.0) == pytest.approx(0.15)  # nothing is known of before
 
 
