@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import typer
 
-    from policies.experiments import bench, replay, sweep
+    from policies.experiments import bench, replay
+    from policies.sweeps import sweep
     from rollmux_env.bench.results import BenchResult, RunResult, SweepResult
     from rollmux_env.errors import InputError, PlanError
     from rollmux_env.keys.job import Job
@@ -49,7 +50,7 @@ _HOME = {
     "bench": "policies.experiments",
     "export_policy": "trainers.export",
     "replay": "policies.experiments",
-    "sweep": "policies.experiments",
+    "sweep": "policies.sweeps",
     "InputError": "rollmux_env.errors",
     "PlanError": "rollmux_env.errors",
     "Job": "rollmux_env.keys.job",

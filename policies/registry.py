@@ -8,13 +8,14 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from policies.named import LEARNED, LEND, OWN, SWITCHES, make_with, own_factory, parameters, plans_switches, said_of
+from policies.named import LEARNED, LEND, OWN, SWITCHES, plans_switches, said_of
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import HALF_LIFE_H, State
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
+from rollmux_env.factories import make_with, own_object, parameters
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.order import OPTIONS, queue_rules
 from rollmux_env.user_code import apart, is_users
@@ -58,7 +59,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     target, *presets = known.split(",")
     if ":" not in target:
         raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE{OWN}')}")
-    factory = own_factory(f"--policy {name}", target)
+    factory = own_object(f"--policy {name}", target)
     others = () if isinstance(factory, OwnReplay) else (SWITCHES.rstrip("="), LEND.rstrip("="), *OPTIONS)
     own = [pair for pair in pairs if not _is_of_queue(pair, factory)]
     policy: Any = make_with(f"--policy {spec}", name, factory, [*presets, *own], seed, others)
@@ -114,7 +115,7 @@ def _set_queue_rules(spec: str, policy: Any, pairs: Sequence[str]) -> None:
     if options and isinstance(policy, OwnReplay):
         raise InputError(f"{label}: the yardstick has no option '{next(iter(options))}'")
     try:
-        rules = queue_rules(options, lambda target: make_with(label, target, own_factory(label, target), ()))
+        rules = queue_rules(options, lambda target: make_with(label, target, own_object(label, target), ()))
     except InputError as error:
         raise InputError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from None
     if rules is not None:

@@ -74,7 +74,9 @@ def check(text: str, known: dict[str, Any]) -> None:
         given = {word.partition("=")[0] for word in own if re.match("--?[a-z]", word)}
         assert given <= options | {"--help", "-h"}, f"rollmux {' '.join(words)}"
         settings = [words[k + 1].partition("=")[0] for k, word in enumerate(words) if word == "--set" and words[0] != "train"]
-        assert {*settings} <= ({*SETTINGS} if words[0] == "allocate" else {*WORKLOAD_KEYS, "key"}), words
+        allowed = {*SETTINGS} if words[0] == "allocate" else {*WORKLOAD_KEYS, "key", "workload"}
+        is_own = ":" in "".join(words[1:2])  # a workload of the reader's own has options of its own
+        assert is_own or {*settings} <= allowed, words
         policies = [words[k + 1].split(",")[0] for k, word in enumerate(words) if word in ("-p", "--policy")]
         assert all(name in PLACEMENT or ":" in name or name == "NAME" for name in policies), words
     for words in commands(text, "python"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -25,12 +26,13 @@ from rollmux_env.envs.dispatch.reward import Work
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Toy, Workload
 from rollmux_env.envs.placement.reward import Dollars, Reference
-from rollmux_env.envs.placement.stream import Generator
+from rollmux_env.envs.placement.stream import Generator, whole
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import RandomJobs
 from rollmux_env.envs.rollout.reward import Cost
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, not_one_of, problems
+from rollmux_env.workloads.own import is_own, own_source
 from trainers.config import Settings
 from trainers.export import dispatch_config, placement_config, rollout_config
 from trainers.vec_env import play
@@ -92,7 +94,7 @@ class PlacementProblem(Problem):
     name: Literal["placement"] = "placement"
     """The environment `RollMux/Placement-v0`."""
     workload: str = "production"
-    """Name of a workload, or `toy`."""
+    """Name of a workload, `module:name` of your own, or `toy`."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the workload: `jobs`, `stays`, `slo`, `max_group_size`, `shapes`, `asynchronous`, `third_pool`, `semantics`;
     `rounds` for `toy`."""
@@ -120,6 +122,8 @@ class PlacementProblem(Problem):
     @cached_property
     def generator(self) -> Generator:
         """Generator of streams."""
+        if is_own(self.workload):
+            return whole(own_source(self.workload, [f"{key}={json.dumps(value)}" for key, value in self.options.items()]))
         options = {key: tuple(value) if isinstance(value, list) else value for key, value in self.options.items()}
         if self.workload != "toy":
             return Workload(self.workload, **options)

@@ -4,20 +4,62 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import typer
+from rich.text import Text
+
+from policies.commands.printed import Printed
 from policies.makers import makers
-from policies.named import LEARNED, is_own, own_factory
+from policies.named import LEARNED, is_own
 from policies.registry import make_runnable
 from policies.rollout.places import make_at
 from rollmux_env.bench.harness import spread
-from rollmux_env.bench.leaderboard.entries import LeaderboardEntry, StreamResult, entry_of, measure, planned_streams
+from rollmux_env.bench.leaderboard.entries import (
+    LeaderboardEntry,
+    StreamResult,
+    entry_json,
+    entry_of,
+    file_name,
+    measure,
+    planned_streams,
+)
 from rollmux_env.bench.leaderboard.tracks import Entrant
 from rollmux_env.bench.suite import Makers
 from rollmux_env.errors import InputError
-from rollmux_env.files import read_file
+from rollmux_env.factories import own_object
+from rollmux_env.files import read_file, write_whole
 from rollmux_env.progress import ProgressLines
+from rollmux_env.report.folder import results_folder
+from rollmux_env.report.leaderboard import entry_csv, entry_tables
+from rollmux_env.user_code import keep_stdout
+
+if TYPE_CHECKING:
+    from policies.commands.bench import BenchOptions
+
+
+def enter_leaderboard(options: BenchOptions) -> Printed:
+    """Measure an entrant of the leaderboard, and write its entry.
+
+    Raises:
+        InputError: There is no policy, or more than one of a kind, or one is not valid.
+        PlanError: A policy broke an invariant.
+    """
+    keep_stdout()
+    if len(options.policy or ()) > 1:
+        raise typer.BadParameter("the leaderboard takes one policy at a time", param_hint="--policy")
+    entrant = Entrant(options.policy[0] if options.policy else None, options.dispatch, options.rollout_policy)
+    folder = options.out or Path()
+    file = folder / file_name(entrant)
+    with results_folder(folder, file.name, options.overwrite):
+        entry = enter(entrant, options.workers, options.limit_s)
+        text = entry_json(entry)
+        write_whole(file, text)
+    return Printed(json.loads(text), entry_csv(entry), [*entry_tables(entry), Text(f"written: {file}")])
 
 
 def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> LeaderboardEntry:
@@ -65,7 +107,7 @@ def sources_of(entrant: Entrant) -> dict[str, str]:
     for spec in filter(None, (entrant.placement, entrant.dispatch, entrant.rollout)):
         name = spec.partition(",")[0]
         if is_own(spec):
-            files[name] = inspect.getsourcefile(own_factory("leaderboard", name))
+            files[name] = inspect.getsourcefile(own_object("leaderboard", name))
         elif name.startswith(LEARNED) and name.removeprefix(LEARNED) not in ("default", "random"):
             files[name] = name.removeprefix(LEARNED)
     return {name: hashlib.sha256(read_file(file)).hexdigest() for name, file in files.items() if file is not None}

@@ -9,8 +9,8 @@ import typer
 
 from policies.commands.options import FailureRates, MostPhases, PolicyName
 from policies.dispatch import make_dispatch
-from policies.experiments import make_failures
 from policies.registry import make_runnable
+from policies.replaying import make_failures
 from policies.rollout import migrating
 from policies.rollout.places import check_sizes, make_at
 from policies.targets import find_scenario

@@ -13,6 +13,7 @@ from rollmux_env.commands.options import Seed, WorkloadSettings
 from rollmux_env.errors import InputError
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions, parse_options
+from rollmux_env.workloads.own import draw, is_own, own_source
 from rollmux_env.workloads.text import write_scenario
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def workload(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="production, mixed, ...; see docs/reference/workloads.md.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="production, mixed, ... (docs/reference/workloads.md), or `module:name`.")
+    ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Output file, .json or .yaml.", show_default=False)],
     settings: WorkloadSettings = None,
     seed: Seed = 0,
@@ -45,6 +48,8 @@ def workload(
     window_start_h, window_h: use only this window of the trace
     min_stay_h, max_stay_h: use only stays in this range
 
+    A workload of your own, as `module:name`, has the keys that its function or class takes (docs/guides/workloads.md).
+
     Examples: `rollmux workload production --set stays=fixed --out stream.yaml`
 
     `rollmux workload philly --set csv=trace.csv --set virtual_cluster=6c71a0 --out philly.json`
@@ -58,13 +63,15 @@ def make_scenario(name: str, seed: int, settings: Iterable[str]) -> Scenario:
     """Generate a workload from values of `--set`.
 
     Args:
-        name: Name of the workload.
+        name: Name of the workload, or `module:name` of a user's own.
         seed: Seed of its draws.
         settings: Texts `key=value`.
 
     Raises:
         InputError: If the workload is unknown, or does not support an option.
     """
+    if is_own(name):
+        return draw(own_source(name, settings), seed, name)
     try:
         return make_workload(name, parse_options(settings, seed))
     except InputError as error:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
 
 
-def queue_key(cluster: Cluster, jobs: Iterable[Any]) -> str | None:
-    """Return the path of the first of the keys `quotas`, `priority`, `user` and `budget` that is used, or None.
+def queue_key(cluster: Cluster, jobs: Iterable[Any], keys: Sequence[str] = ("priority", "user", "budget")) -> str | None:
+    """Return the path of the first of the keys of the queue that is used, `cluster.quotas` included, or None.
 
     Args:
         cluster: Cluster of the file.
         jobs: Jobs of a scenario or of a job file.
+        keys: Keys of a job to look for.
     """
     if cluster.quotas:
         return "cluster.quotas"
-    used = ((k, key) for k, job in enumerate(jobs) for key in ("priority", "user", "budget") if getattr(job, key))
+    used = ((k, key) for k, job in enumerate(jobs) for key in keys if getattr(job, key))
     return next((f"jobs[{k}].{key}" for k, key in used), None)
 
 
 def refuse_queue_keys(cluster: Cluster, jobs: Iterable[Any], who: str) -> None:
-    """Refuse a file with priorities, users, budgets or quotas for something that serves jobs first come, first served.
+    """Refuse a file with priorities, budgets or quotas for something that serves jobs first come, first served.
+
+    A job's user is a label, which changes nothing there.
 
     Args:
         cluster: Cluster of the file.
@@ -33,7 +36,7 @@ def refuse_queue_keys(cluster: Cluster, jobs: Iterable[Any], who: str) -> None:
     Raises:
         InputError: If one of these keys is used.
     """
-    if (key := queue_key(cluster, jobs)) is not None:
+    if (key := queue_key(cluster, jobs, ("priority", "budget"))) is not None:
         raise InputError(f"{who}: serves jobs first come, first served, and knows no {key.rpartition('.')[2]} ({key})")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -42,9 +43,9 @@ class Figures(Completion):
         admissions: Number of admissions by strategy.
         migrations: Number of moves of running jobs.
         utilization: Node-seconds of running phases over provisioned node-seconds by pool; None if no node was provisioned.
-        usd_by_user: Charge of each user's jobs in $, which add up to cost_usd; None if the scenario has no keys of the queue.
-        usd_by_priority: Charge of each priority's jobs in $, which add up to cost_usd; None if the scenario has no keys of the
-            queue.
+        usd_by_user: Charge of each user's jobs in $, which add up to cost_usd; None if the scenario has no keys of the queue, or
+            the policy no groups.
+        usd_by_priority: Charge of each priority's jobs in $, which add up to cost_usd; None as for usd_by_user.
         over_budget: Identifiers of the jobs that departed because their budget was exhausted; None if the scenario has no keys of
             the queue.
     """
@@ -109,6 +110,17 @@ class JobResult(JobCompletion):
         usd_alone: Cost in $ of the job's nodes if it ran its iterations alone, at T_solo or, in event replays, at sampled
             durations.
         saving: usd_alone / usd, or None if nothing was charged.
+        t_solo_s: T_solo, seconds of an iteration alone at worst case.
+        rollout_s: Seconds of the rollout at worst case.
+        training_s: Seconds of the training at worst case, on the nodes that the job asks for.
+        sync_s: Seconds of the sync.
+        rollout_nodes: Number of rollout nodes that the job asks for.
+        training_nodes: Number of training nodes that the job asks for.
+        user: Name of the job's user, or an empty text.
+        priority: Priority in the queue.
+        job_class: Label of jobs of similar length, the key `class`, or an empty text.
+        group: Number of the group that the job was last in; None for a yardstick without groups.
+        moves: Number of times that the job moved while it ran.
     """
 
     job: str
@@ -126,6 +138,17 @@ class JobResult(JobCompletion):
     usd: float | None
     usd_alone: float
     saving: float | None
+    t_solo_s: float
+    rollout_s: float
+    training_s: float
+    sync_s: float
+    rollout_nodes: int
+    training_nodes: int
+    user: str
+    priority: int
+    job_class: str
+    group: int | None
+    moves: int
 
     @property
     def shown_slowdown(self) -> float:
@@ -147,7 +170,8 @@ class StayTimes:
         admitted_s: Time of each job's first admission, in seconds.
         departed_s: Time of each job's last departure, in seconds.
         admissions: Number of admissions by strategy.
-        migrations: Number of moves of running jobs.
+        moves: Number of moves of each job that moved while it ran.
+        groups: Number of the group that each job was last in.
         over_budget: Identifiers of the jobs that departed because their budget was exhausted.
         parked_s: Time for which each parked job waited for another place, in seconds.
         parks: Number of times that each parked job was parked.
@@ -157,7 +181,8 @@ class StayTimes:
     admitted_s: dict[str, float] = field(default_factory=dict)
     departed_s: dict[str, float] = field(default_factory=dict)
     admissions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STRATEGIES, 0))
-    migrations: int = 0
+    moves: dict[str, int] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
     over_budget: list[str] = field(default_factory=list)
     parked_s: dict[str, float] = field(default_factory=dict)
     parks: dict[str, int] = field(default_factory=dict)
@@ -250,7 +275,11 @@ def metrics(run: Run) -> Metrics:
 def stays_of(log: Iterable[Event]) -> StayTimes:
     """Return the times of arrivals, admissions and departures of an event log."""
     stays, since_s = StayTimes(), dict[str, float]()  # since when each parked job has had no place
+    new_group = count()  # groups are numbered in the order in which they begin
     for event in log:
+        if isinstance(event, Admitted | Moved):
+            joined = event.placement.group
+            stays.groups[event.job_id] = next(new_group) if joined is None else joined
         match event:
             case Arrived():
                 late = event.at_s > event.job.arrival_s + INSTANT_S  # the scheduler was away
@@ -268,7 +297,7 @@ def stays_of(log: Iterable[Event]) -> StayTimes:
                 if isinstance(event, OverBudget):
                     stays.over_budget.append(event.job_id)
             case Moved():
-                stays.migrations += 1
+                stays.moves[event.job_id] = stays.moves.get(event.job_id, 0) + 1
     return stays
 
 
@@ -310,6 +339,17 @@ def job_results(
                 usd=usd,
                 usd_alone=usd_alone,
                 saving=usd_alone / usd if usd else None,
+                t_solo_s=job.solo_s,
+                rollout_s=job.rollout.worst_case_s,
+                training_s=job.training.worst_case_s,
+                sync_s=job.sync_s,
+                rollout_nodes=job.rollout.nodes,
+                training_nodes=job.training.nodes,
+                user=job.user,
+                priority=job.priority,
+                job_class=job.class_name,
+                group=stays.groups.get(job.id),
+                moves=stays.moves.get(job.id, 0),
                 **vars(completions.get(job.id, _NOT_SHOWN)),
             )
         )
@@ -387,13 +427,13 @@ def measure(
         wait_s={job_id: admitted_s[job_id] - at for job_id, at in arrived_s.items() if admitted_s[job_id] > at},
         peak_gpus=nothing | {name: max(nodes[name]) * pool.gpus_per_node for name, pool in pools.items()},
         admissions=stays.admissions,
-        migrations=stays.migrations,
+        migrations=sum(stays.moves.values()),
         utilization=dict.fromkeys(nothing) | {name: busy_s[name] / node_s[name] if node_s[name] else None for name in pools},
     )
     if solo_s is not None:
         within = _share(scenario, lambda job: is_within(stay_s[job.id], job.slo * solo_s[job.id]))
         measured = replace(measured, slo_attainment_observed=within)
-    if scenario.queue_key is None:
+    if scenario.queue_key is None or not stays.groups:
         return measured
     by_user, by_priority = _usd_by(scenario, state, lambda job: job.user), _usd_by(scenario, state, lambda job: str(job.priority))
     return replace(measured, usd_by_user=by_user, usd_by_priority=by_priority, over_budget=tuple(stays.over_budget))

@@ -11,16 +11,15 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollmux_env.bench.comparison import ComparisonRow
+from rollmux_env.bench.comparison import ComparisonRow, by_policy
 from rollmux_env.bench.harness import Result
-from rollmux_env.bench.intervals import Mean, interval_note, mean_interval
+from rollmux_env.bench.intervals import Mean, interval_note
 from rollmux_env.bench.results import BenchResult, Difference, SweepResult, draws_nothing
 from rollmux_env.replay.admission import Admission, Decision
 from rollmux_env.replay.metrics import JobResult
 from rollmux_env.report.fitting import fitted
 from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, jobs_wait
 from rollmux_env.report.yardsticks import yardstick_notes
-from rollmux_env.scenario import Scenario
 
 T = TypeVar("T")
 Columns = Mapping[str, Callable[[T], str]]
@@ -149,7 +148,7 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
     if len(notes) > most:
         parts.append(Text(f"{len(notes) - most} more such lines: jobs.csv of --out has every job", style="dim"))
     if benched.stream.queue_key is not None:
-        parts.append(accounts_table(benched.results, benched.stream))
+        parts.append(accounts_table(benched.results))
     return parts
 
 
@@ -277,19 +276,20 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-def accounts_table(results: Sequence[Result], scenario: Scenario) -> RenderableType:
-    """Return the table of users and priorities: their cost under each policy, as the mean over the seeds."""
+def accounts_table(results: Sequence[Result]) -> RenderableType:
+    """Return the table of users and priorities: their jobs and cost under each policy, as means over the seeds."""
     table = make_table("policy", "jobs of", "jobs", "cost $", "mean wait h", "over budget", left=2)
-    for policy in dict.fromkeys(result.spec for result in results):
-        runs = [result.outcome.metrics for result in results if result.spec == policy]
+    for policy, runs in by_policy(results).items():
+        every = [(job, run.outcome.metrics) for run in runs for job in run.outcome.jobs]
         for kind in ("user", "priority"):
-            for name in dict.fromkeys(str(getattr(job, kind)) for job in scenario.jobs):
-                mine = [job.id for job in scenario.jobs if str(getattr(job, kind)) == name]
-                usd = mean_interval([(getattr(run, f"usd_by_{kind}") or {})[name] for run in runs])
-                waits_s = [run.wait_s.get(job_id, 0.0) for run in runs for job_id in mine]
-                spent = np.mean([len({*mine} & {*(run.over_budget or ())}) for run in runs])
-                who = f"{kind} {name}" if name else "no user"
-                table.add_row(policy, who, str(len(mine)), usd.text(0), f"{np.mean(waits_s) / 3600:.2f}", f"{spent:.3g}")
+            for name in sorted({getattr(job, kind) for job, _ in every}):
+                own = [(job, figures) for job, figures in every if getattr(job, kind) == name]
+                usd = sum(job.usd or 0.0 for job, _ in own) / len(runs)
+                wait_h = np.mean([figures.wait_s.get(job.job, 0.0) for job, figures in own]) / 3600
+                spent = sum(job.job in (figures.over_budget or ()) for job, figures in own) / len(runs)
+                who = f"{kind} {name}" if name != "" else "no user"
+                cost = "" if own[0][0].usd is None else f"{usd:,.0f}"
+                table.add_row(policy, who, f"{len(own) / len(runs):.3g}", cost, f"{wait_h:.2f}", f"{spent:.3g}")
     note = "a group's dollars are charged to its members evenly; mean wait: of all these jobs, those included that did not wait"
     return Group(heading("Users and priorities"), table, Text(note, style="dim"))
 

@@ -58,7 +58,10 @@ def test_a_file_gets_a_fleet_as_a_workload_does(command: Command, tmp_path: Path
         (("mixed", "--set", "jobs=3", "--fleet", "load=1e-308"), "--fleet load=1e-308: is too small"),
         (("mixed", "--fleet", "\u0663+\u0663"), "is neither numbers of nodes"),
         (("--suite", "fleet", "--fleet", "8+8"), "a suite has its own"),
-        (("--suite", "fleet", "--set", "jobs=3"), "--set jobs: the suite fleet has its own options, and takes csv=FILE alone"),
+        (
+            ("--suite", "fleet", "--set", "jobs=3"),
+            "--set jobs: the suite fleet has its own options, and takes csv=FILE, workload=",
+        ),
     ],
 )
 def test_a_fleet_that_cannot_be_is_one_line(command: Command, words: tuple[str, ...], problem: str) -> None:

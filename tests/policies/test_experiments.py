@@ -241,7 +241,6 @@ def test_what_cannot_be_swept_is_one_line(command: Command, words: tuple[str, ..
     [
         ({"policies": []}, "policies: must be at least one"),
         ({"seeds": []}, "seeds: must be at least one"),
-        ({"dispath": "fifo"}, "bench: there is no option dispath; .*; did you mean dispatch?"),
         ({"fidelity": "exact"}, "fidelity: must be one of fluid, event, not 'exact'"),
         ({"fidelity": "fluid", "dispatch": "fifo"}, "--dispatch: a fluid replay runs no single phases"),
         ({"settings": {"jobs": 3}}, "settings: only a workload by name has options"),

@@ -371,9 +371,9 @@ def test_a_function_of_streams_is_a_program_too() -> None:
             raise SystemExit(seed)
         return "a stream"
 
-    with pytest.raises(InputError, match=r"^the function streams returned 'a stream', which is no Scenario$"):
+    with pytest.raises(InputError, match=r"^the workload streams returned 'a stream', which is no Scenario$"):
         rollmux.bench(streams, seeds=[0])
-    with pytest.raises(PlanError, match=r"^the function streams raised SystemExit: 1 in streams \(test_user_code\.py, line \d+\)$"):
+    with pytest.raises(PlanError, match=r"^the workload streams raised SystemExit: 1 in streams \(test_user_code\.py, line \d+\)$"):
         rollmux.bench(streams, seeds=[1])
 
 

@@ -12,12 +12,14 @@ from rollmux_env.bench.suites.fabric import fabric_cases, fabric_rows
 from rollmux_env.command_options import parse_pairs
 from rollmux_env.errors import InputError
 from rollmux_env.keys.assumptions import Assumptions, find_assumptions
+from rollmux_env.workloads.own import is_own, own_stream
 
 
 def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
-    """Return the suite with the settings of `--set`: `assumptions=` and a name or a file, or `csv=` and the file of a trace.
+    """Return the suite with the settings of `--set`: `assumptions=` and a file, `csv=` and a trace, `workload=` and a user's own.
 
-    If the file of assumptions gives actual durations, every phase is replayed. A trace adds cases.
+    If the file of assumptions gives actual durations, every phase is replayed. A trace adds cases, and so does a workload, under
+    the policies of the suite's first case.
 
     Args:
         suite: Suite to change.
@@ -27,17 +29,27 @@ def assuming(suite: Suite, pairs: Iterable[str]) -> Suite:
         InputError: If the suite does not support the option, or the file has an invalid value.
     """
     names = dict(parse_pairs("--set", pairs))
-    takes = [*(["assumptions"] if suite.assumes else []), *(["csv"] if suite.of_trace else [])]
+    takes = {"assumptions=FILE": bool(suite.assumes), "csv=FILE": bool(suite.of_trace), "workload=module:name": bool(suite.cases)}
+    allowed = [form for form, is_taken in takes.items() if is_taken]
     for key in names:
-        if key not in takes:
-            allowed = f"{takes[0]}=FILE alone" if takes else "nothing"
-            raise InputError(f"--set {key}: the suite {suite.name} has its own options, and takes {allowed}")
+        if key not in [form.partition("=")[0] for form in allowed]:
+            known = f"{', '.join(allowed)} alone" if allowed else "nothing"
+            raise InputError(f"--set {key}: the suite {suite.name} has its own options, and takes {known}")
     if (csv := names.pop("csv", None)) is not None:
         added = [_of_trace(case, csv) for case in suite.of_trace]
         suite = replace(suite, cases=(*suite.cases, *added))
-    if not names:
+    own = names.pop("workload", None)
+    if names:
+        suite = _assuming(suite, names["assumptions"])
+    if own is None:
         return suite
-    name = names["assumptions"]
+    if not is_own(own):
+        raise InputError(f"--set workload={own}: must be module:name of a workload of your own")
+    return replace(suite, cases=(*suite.cases, replace(suite.cases[0], label=own, stream=partial(own_stream, own))))
+
+
+def _assuming(suite: Suite, name: str) -> Suite:
+    """Return the suite with the assumptions of a name or a file."""
     assumptions, folder = find_assumptions(name)
     said = replace(suite, differences=(f"With the assumptions {name}; the notes on ours are left out.",))
     if "fabric" in suite.assumes:

@@ -15,11 +15,11 @@ from rollmux_env.cluster.regroupings import placements
 from rollmux_env.envs import checks
 from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
 from rollmux_env.envs.placement.actions import choice_table
-from rollmux_env.envs.placement.generator import Workload
+from rollmux_env.envs.placement.generator import find_generator
 from rollmux_env.envs.placement.observation import feature_names
 from rollmux_env.envs.placement.reward import Dollars, Interval, Reference, Reward, gamma_of
 from rollmux_env.envs.placement.step import SKIP, step_all
-from rollmux_env.envs.placement.stream import Generator, Scenarios, checked_stream, load, solo_usd, streams_for, whole
+from rollmux_env.envs.placement.stream import Generator, checked_stream, load, solo_usd, streams_for
 from rollmux_env.envs.placement.types import ADMIT, OVER, Rules, Streams, begin
 from rollmux_env.envs.placement.viewer import frame_of, picture, text
 from rollmux_env.errors import InputError
@@ -28,6 +28,7 @@ from rollmux_env.kernel.neighbourhood.table import make_scratch
 from rollmux_env.kernel.tables import Floats, Records
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.user_code import GENERATOR, guarded, read_only
+from rollmux_env.workloads.own import Source
 
 
 class PlacementVectorEnv(BaseVectorEnv):
@@ -49,7 +50,7 @@ class PlacementVectorEnv(BaseVectorEnv):
     def __init__(
         self,
         num_envs: int = 1,
-        generator: Generator | Scenarios | str = "production",
+        generator: Generator | Source | str = "production",
         reward: Reward | Callable[[Interval], Floats] | None = None,
         moves: bool = False,
         known_stays: bool = True,
@@ -62,7 +63,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         candidates = checks.whole_number("candidates", candidates, 2)
         moves, known_stays = checks.flag("moves", moves), checks.flag("known_stays", known_stays)
         shield, skip_forced = checks.flag("shield", shield), checks.flag("skip_forced", skip_forced)
-        made = Workload(generator) if isinstance(generator, str) else whole(generator)
+        made = find_generator(generator)
         names = feature_names(moves, made.shapes > 0)
         super().__init__(num_envs, candidates, names, Dollars() if reward is None else reward, render_mode, autoreset)
         self.generator: Generator = made

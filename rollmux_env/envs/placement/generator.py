@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.envs.placement.stream import stream_of
+from rollmux_env.envs.placement.stream import Generator, stream_of, whole
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import LIMITS, UNUSED, Floats, Records, job_table
 from rollmux_env.keys.cluster import Cluster, Pool
@@ -21,6 +21,7 @@ from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads import WorkloadOptions, make_workload
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, memory_gb, paper_cluster
+from rollmux_env.workloads.own import Source, is_own, own_source
 from rollmux_env.workloads.production import OPTIONS as PRODUCTION_OPTIONS
 from rollmux_env.workloads.production import TYPE_COUNTS, draw_production, production_cluster
 from rollmux_env.workloads.profiles import JOBS, NAMES, draw_profile, draw_times
@@ -28,6 +29,20 @@ from rollmux_env.workloads.profiles import OPTIONS as PROFILE_OPTIONS
 from rollmux_env.workloads.shapes import most_shapes
 
 _ASKED = ("rollout_s", "training_s", "rollout_gb", "training_gb", "rollout_nodes", "training_nodes")
+
+
+def find_generator(named: Generator | Source | str) -> Generator:
+    """Return the generator of a workload.
+
+    Args:
+        named: Generator, workload of a user as an object, or name of a workload of RollMux or, as `module:name`, of a user.
+
+    Raises:
+        InputError: There is no such workload, or it lacks an attribute.
+    """
+    if not isinstance(named, str):
+        return whole(named)
+    return whole(own_source(named)) if is_own(named) else Workload(named)
 
 
 class Fixed:

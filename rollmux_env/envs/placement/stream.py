@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.scenario import Scenario
 from rollmux_env.user_code import GENERATOR, guarded
 from rollmux_env.validation_errors import describe
+from rollmux_env.workloads.own import OwnWorkload, SeededFunction, Source
 
 
 class Generator(Protocol):
@@ -46,33 +47,17 @@ class Generator(Protocol):
         ...
 
 
-class Scenarios(Protocol):
-    """The least that a user's own generator must have. `whole` adds the rest.
-
-    If jobs have more than four rollout nodes, more than two rescaling steps, or shapes, it also needs `nodes`, `steps` and `shapes`
-    of `Generator`.
-
-    Attributes:
-        cluster: Cluster of all scenarios.
-        jobs: Largest number of jobs of a scenario.
-    """
-
-    cluster: Cluster
-    jobs: int
-
-    def scenario(self, seed: int) -> Scenario:
-        """Return the scenario of a seed, the same every time."""
-        ...
-
-
 class Whole:
-    """Generator made from a user's own source of scenarios.
+    """Generator made from a user's own workload.
+
+    If jobs have more than four rollout nodes, more than two rescaling steps, or shapes, the workload also has `nodes`, `steps` and
+    `shapes` of `Generator`.
 
     Raises:
-        InputError: The source lacks an attribute of `Scenarios`.
+        InputError: The source lacks an attribute of `OwnWorkload`.
     """
 
-    def __init__(self, own: Scenarios) -> None:
+    def __init__(self, own: OwnWorkload) -> None:
         checks.has_attributes(own, ("cluster", "jobs", "scenario"), "cluster, jobs and scenario(seed)")
         self._own = own
         self.cluster, self.jobs = own.cluster, own.jobs
@@ -104,14 +89,15 @@ class Whole:
 _MOST = {"nodes": 4, "steps": 2, "shapes": 0}  # sizes of jobs for which tables have room if a user's generator states none
 
 
-def whole(generator: Generator | Scenarios) -> Generator:
-    """Return a generator with all attributes, completing a user's own if necessary.
+def whole(generator: Generator | Source) -> Generator:
+    """Return a generator with all attributes, completing a user's own workload if necessary.
 
     Raises:
         InputError: An attribute is missing or out of range.
     """
     names = ("cluster", "jobs", "nodes", "steps", "shapes", "stream", "scenario")
-    made = cast("Generator", generator) if all(hasattr(generator, name) for name in names) else Whole(generator)
+    own: Any = SeededFunction(generator) if callable(generator) and not hasattr(generator, "scenario") else generator
+    made = cast("Generator", own) if all(hasattr(own, name) for name in names) else Whole(own)
     if not isinstance(made.cluster, Cluster):
         raise InputError(f"generator.cluster: must be a Cluster, not {describe(made.cluster)}")
     for name, least in (("jobs", 1), ("nodes", 0), ("steps", 0), ("shapes", 0)):

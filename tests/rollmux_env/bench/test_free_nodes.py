@@ -8,18 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Group
 
-from policies.experiments import bench, sweep
+from policies.experiments import bench
 from policies.registry import PLACEMENT
+from policies.replaying import Fidelity
+from policies.sweeps import sweep
 from rollmux_env.bench.columns import LOST_SHARE, OVER_OPTIMAL, PENALISED, SAVING, SAVING_PER_WORK, SLO_KEPT
 from rollmux_env.bench.leaderboard.entries import StreamResult
 from rollmux_env.bench.suite import Suite, SuiteCase, suite_rows
-from rollmux_env.report.folder import write_bench
+from rollmux_env.report.benches import tables_of, write_bench
 from rollmux_env.report.latex import to_latex
-from rollmux_env.report.plots import bench_plots, key_plots
+from rollmux_env.report.plots import key_plots
 from rollmux_env.report.suites import suite_csv, suite_plots, suite_report, suite_table
-from rollmux_env.report.tables import bench_tables, sweep_tables
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
@@ -34,7 +34,7 @@ def free() -> Scenario:
 
 
 @pytest.mark.parametrize("fidelity", ["fluid", "event"])
-def test_a_saving_over_no_dollars_is_none(free: Scenario, fidelity: str) -> None:
+def test_a_saving_over_no_dollars_is_none(free: Scenario, fidelity: Fidelity) -> None:
     policies = [name for name in PLACEMENT if name not in ("optimal", "optimal-work", "naive")]
     found = bench(free, policies, fidelity=fidelity)
     assert {(row.cost_usd.mean, row.saving, row.saving_per_work) for row in found.summary} == {(0.0, None, None)}
@@ -51,13 +51,13 @@ def test_a_yardstick_of_free_nodes(free: Scenario, policy: str) -> None:
 
 def test_tables_plots_and_page(free: Scenario, tmp_path: Path) -> None:
     benched = bench(free)
-    tables = bench_tables(benched, "free")
-    write_bench(tmp_path, benched, bench_plots(benched), Group(*tables))
+    tables = tables_of(benched)
+    write_bench(tmp_path, benched)
     assert [row["saving"] for row in json.loads((tmp_path / "results.json").read_text())["summary"]] == [None, None]
     assert "0 & - & 0.00 & - &" in "".join(map(to_latex, tables))
     assert 'data-label="saving $"><span class="name">-<' in (tmp_path / "results.html").read_text()
     swept = sweep(free, {"max_group_size": [1, 2]})
-    assert "0 & - & 0.00 & - &" in "".join(map(to_latex, sweep_tables(swept, "free")))
+    assert "0 & - & 0.00 & - &" in "".join(map(to_latex, tables_of(swept)))
     assert key_plots(swept) and swept.as_dict()
 
 

@@ -227,7 +227,16 @@ def test_figures_of_the_queue_are_shown_only_of_files_that_use_it() -> None:
     assert not {"usd_by_user", "usd_by_priority", "over_budget"} & plain.keys()
 
 
-@pytest.mark.parametrize("keys", [{"priority": 1}, {"user": "ann"}, {"budget": {"usd": 1}}])
+def test_a_user_is_a_label_for_what_knows_no_queue() -> None:
+    labelled = scenario_of(make_job("a"), make_job("b", user="ann"))
+    plain = scenario_of(make_job("a"), make_job("b"))
+    for policy in (Optimal(), Gavel()):
+        found = policy.replay(labelled)
+        assert found.metrics == policy.replay(plain).metrics and [job.user for job in found.jobs] == ["", "ann"]
+    assert Fixed(labelled).jobs == 2
+
+
+@pytest.mark.parametrize("keys", [{"priority": 1}, {"budget": {"usd": 1}}])
 def test_what_knows_no_queue_refuses_its_keys(keys: dict[str, Any]) -> None:
     scenario = scenario_of(make_job("a"), make_job("b", **keys))
     said = rf"knows no {next(iter(keys))} \(jobs\[1\]\.{next(iter(keys))}\)$"

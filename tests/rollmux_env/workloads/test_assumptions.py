@@ -118,9 +118,12 @@ def test_the_suite_of_fabrics_takes_jobs_prices_and_traffic(command: Command, mo
     [
         (
             ("production", "--set", "assumptions=ours"),
-            "--set assumptions: the suite production has its own options, and takes nothing",
+            "--set assumptions: the suite production has its own options, and takes workload=module:name alone",
         ),
-        (("shapes", "--set", "jobs=9"), "--set jobs: the suite shapes has its own options, and takes assumptions=FILE alone"),
+        (
+            ("shapes", "--set", "jobs=9"),
+            "--set jobs: the suite shapes has its own options, and takes assumptions=FILE, workload=",
+        ),
         (("fabric", "--set", "assumptions=none.yaml"), "none.yaml: No such file or directory"),
     ],
 )

@@ -1,0 +1,114 @@
+"""Creation of objects from text: functions and classes of users as `module:name`, with options as in `name,key=value`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from rollmux_env.command_options import parse_pairs, parse_value
+from rollmux_env.errors import InputError, lacks
+from rollmux_env.suggestions import did_you_mean
+from rollmux_env.user_code import described, is_interrupt, is_users, printing_to_stderr, seeded
+
+Made = TypeVar("Made")
+
+
+def own_object(label: str, target: str, kind: str = "class") -> Any:
+    """Import what `module:name` names.
+
+    Args:
+        label: Start of error messages.
+        target: The text `module:name`. The module is looked up on Python's path and last in the working directory.
+        kind: Word for what is expected, in error messages.
+
+    Raises:
+        InputError: There is no such module or name, or the module cannot be imported.
+    """
+    module_name, _, attribute = target.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that a user's folder never hides an installed module
+    try:
+        with printing_to_stderr(), seeded(0):
+            module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and module_name.startswith(error.name):
+            raise InputError(f"{label}: there is no module '{module_name}' on the path or in this folder") from None
+        raise InputError(f"{label}: {module_name} {lacks(error.name or module_name)}") from None
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise InputError(f"{label}: cannot import {module_name}: {described(error)}") from error
+    own = getattr(module, attribute, None)
+    if not callable(own) and not hasattr(own, "scenario"):
+        raise InputError(f"{label}: {module.__file__ or module_name} has no {kind} '{attribute}'")
+    return own
+
+
+def make_with(
+    label: str, name: str, factory: Callable[..., Made], pairs: Iterable[str], seed: int | None = None, others: Iterable[str] = ()
+) -> Made:
+    """Call a factory with options given as text.
+
+    Args:
+        label: Start of error messages.
+        name: Name of the object in error messages.
+        factory: Class or function that takes the options as keyword arguments.
+        pairs: Options as `key=value`.
+        seed: Value of the option `seed` if the factory has one and no pair sets it, or None.
+        others: Names of options that the caller has read itself, to list in error messages.
+
+    Raises:
+        InputError: A pair is malformed, repeated, or not accepted by the factory.
+    """
+    known = parameters(factory)
+    options = read_options(label, name, known, pairs, others)
+    if seed is not None and "seed" in known:
+        options.setdefault("seed", seed)
+    try:
+        with printing_to_stderr():
+            return factory(**options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{label}: {described(error) if is_users(factory) else error}") from error
+    except BaseException as error:
+        if is_interrupt(error):
+            raise
+        raise InputError(f"{label}: {described(error)}") from error
+
+
+def read_options(label: str, name: str, known: Iterable[str], pairs: Iterable[str], others: Iterable[str] = ()) -> dict[str, Any]:
+    """Return options by name. A value is parsed as JSON if possible, else taken as text.
+
+    Args:
+        label: Start of error messages.
+        name: Name of what has the options, in error messages.
+        known: Names of the options that there are.
+        pairs: Options as `key=value`.
+        others: Names of options that the caller has read itself, to list in error messages.
+
+    Raises:
+        InputError: A pair is malformed or repeated, or there is no such option.
+    """
+    options: dict[str, Any] = {}
+    for key, text in parse_pairs(label, pairs):
+        if key in options:
+            raise InputError(f"{label}: '{key}' is set twice")
+        options[key] = parse_value(text)
+    for key in options:
+        if key not in known:
+            offered = sorted({*known, *others})
+            raise InputError(
+                f"{label}: {name} has no option '{key}'; it has {', '.join(offered) or 'none'}{did_you_mean(key, offered)}"
+            )
+    return options
+
+
+def parameters(factory: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the names of the options that a factory takes."""
+    try:
+        return tuple(inspect.signature(factory).parameters)
+    except (TypeError, ValueError):
+        return ()
