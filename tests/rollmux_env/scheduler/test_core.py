@@ -76,6 +76,8 @@ def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -
         facts.Drained,
         facts.Undrained,
         facts.Joined,
+        facts.QuotaChanged,
+        facts.MonthStarted,
         facts.Stop,
     }
 
