@@ -14,6 +14,7 @@ from runtime.journal.facts import Fact, IterationSlice, JobCancelled, JobFailed,
 from runtime.journal.record import RunRecord
 from runtime.machine import Pool
 from runtime.metrics import MetricsRegistry
+from runtime.report.usage import Waits
 
 _SPAN_S = 300.0  # window of the utilization
 _ORDER_S = 60.0  # how much later than a span that ended after it a span may be reported
@@ -97,7 +98,10 @@ class RunFigures:
         reported: Metrics of the last iteration, by job.
         usage: Use of nodes.
         metrics: Metrics that are exported to Prometheus.
+        waits: Waits and parks of the jobs, after `begin`.
     """
+
+    waits: Waits
 
     def __init__(self) -> None:
         self.ends: dict[str, tuple[str, str]] = {}
@@ -109,14 +113,15 @@ class RunFigures:
         self._late: set[str] = set()
         self._overdue: set[str] = set()  # jobs with a phase that was over its worst case at the last look
 
-    def begin(self, run: RunState, record: RunRecord | None) -> None:
+    def begin(self, run: RunState, record: RunRecord | None, waits: Waits) -> None:
         """Begin to observe a run.
 
         Args:
             run: State of the run.
             record: Journal of the run that continues, or None for a new one.
+            waits: Waits and parks of the jobs so far.
         """
-        self._run = run
+        self._run, self.waits = run, waits
         if record is None:
             return
         self.ends = ends_of(record)
@@ -126,6 +131,7 @@ class RunFigures:
         """Take facts that were written to the journal."""
         assert self._run is not None
         for entry in entries:
+            self.waits.follow(entry)
             match entry:
                 case JobCancelled(job_id=job_id):
                     self.ends[job_id] = ("cancelled", "")

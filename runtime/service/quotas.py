@@ -1,4 +1,4 @@
-"""Quotas of a service's users: they are set while it runs, checked at submissions, and reported.
+"""Quotas and usage of a service's users: quotas are set while it runs, checked at submissions, and reported.
 
 What users may hold at once and in a month is checked by the scheduler at every decision (`rollmux_env.scheduler.quotas`).
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from time import time
 from typing import Any
 
@@ -22,13 +21,9 @@ from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.journal.record import RunRecord
 from runtime.journal.write import Unwritable
+from runtime.report.usage import Row, Waits, month_of, usage_rows
 
 _LOOKS_S = 60.0  # interval at which the calendar is read
-
-
-def month_of(wall_s: float) -> str:
-    """Return the calendar month (UTC) of a time in seconds since 1970, such as `2026-12`."""
-    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m")
 
 
 class UserQuotas:
@@ -37,17 +32,25 @@ class UserQuotas:
     Args:
         run: State of the run.
         record: Record of the run that continues, or None for a new one.
+
+    Attributes:
+        waits: Waits and parks of the jobs, for which another object follows the events of the run.
     """
 
     def __init__(self, run: RunState, record: RunRecord | None) -> None:
         self._run = run
         self._first_month = month_of(time() if record is None else record.started.wall_s)
+        self.waits = Waits(self._first_month, () if record is None else record.log)
 
     @property
     def month(self) -> str:
         """The calendar month for which node-hours are counted now."""
         months = self._run.scheduler.state.months
         return months[-1].name if months else self._first_month
+
+    def usage(self) -> Iterator[Row]:
+        """Yield what each job has used in each month; see `runtime.report.usage.usage_rows`."""
+        return usage_rows(self._run.scheduler.state, self.waits, self._first_month)
 
     def set(self, user: str, quota: Quota | None) -> None:
         """Give a user another quota from now on. Jobs that run keep their places.

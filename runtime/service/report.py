@@ -188,10 +188,10 @@ class Reports:
             "pools": self.pools(),
             "usd_per_hour": state.usd_per_hour,
         }
-        groups = [group async for group in _in_steps(groups_of(run))]
+        groups = [group async for group in in_steps(groups_of(run))]
         positions = {job_id: position for position, job_id in enumerate(waiting, 1)}
         views = (self._job(handle, positions.get(handle.id), queue.get(handle.id)) for handle in (*run.handles.values(),))
-        jobs = [job async for job in _in_steps(views)]
+        jobs = [job async for job in in_steps(views)]
         present = (group for group in groups if all(map(state.is_running, group["jobs"])))  # jobs may have ended in between
         return head | {
             "usd_per_hour_solo": sum(group["usd_per_hour_solo"] for group in groups),
@@ -376,7 +376,7 @@ def _pace(run: RunState, job_id: str) -> Pace | None:
     return review.paces.get(job_id) if review is not None else None
 
 
-async def _in_steps(views: Iterable[T]) -> AsyncIterator[T]:
+async def in_steps(views: Iterable[T]) -> AsyncIterator[T]:
     """Yield items, and let other tasks run after every few of them: a permit must not wait for a whole report."""
     for count, look in enumerate(views, 1):
         yield look

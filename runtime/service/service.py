@@ -20,6 +20,7 @@ from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import JobSubmitted
 from runtime.journal.write import Unwritable
 from runtime.machines.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
+from runtime.report.usage import Key, Row, grouped
 from runtime.run.driver import RunDriver
 from runtime.service.address import Listen
 from runtime.service.events import Events
@@ -28,7 +29,7 @@ from runtime.service.forecast import QueueForecast
 from runtime.service.operations_log import OperationsLog
 from runtime.service.plan import MOST_JOBS, check_limits
 from runtime.service.quotas import UserQuotas
-from runtime.service.report import STATES, Reports
+from runtime.service.report import STATES, Reports, in_steps
 from runtime.service.tokens import CommandTokens, Tokens
 from runtime.short_slices import ask_for_short_slices
 
@@ -87,9 +88,9 @@ class RunService:
         self._reports = Reports(driver.leases.ledger, self._figures)
         self._forecast = QueueForecast(driver.leases.ledger)
         self.events = Events(run.log, self.folder)
-        self._figures.begin(run, driver.record)
         self.driver, self.run = driver, run
         self.quotas = UserQuotas(run, driver.record)
+        self._figures.begin(run, driver.record, self.quotas.waits)
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
         await asyncio.sleep(0)  # the task runs up to its first wait
         if self._outcome.done():
@@ -265,6 +266,12 @@ class RunService:
         waiting = await self._forecast.waiting()
         await self.known()
         return await self._reports.all(waiting)
+
+    async def usage(self, by: Sequence[Key]) -> list[Row]:
+        """Return what users and jobs have used, grouped by some keys; see `runtime.report.usage`."""
+        rows = [row async for row in in_steps(self.quotas.usage())]
+        await self.known()
+        return grouped(rows, by)
 
     async def job(self, job_id: str) -> dict[str, Any]:
         """Return the report of one job, as in `report`.

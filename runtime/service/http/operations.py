@@ -71,6 +71,13 @@ class EventsQuery(Query):
     """Longest wait for an entry, in seconds."""
 
 
+class UsageQuery(Query):
+    """How usage is added up."""
+
+    by: Annotated[str, Field(pattern="^(user|month|job)(,(user|month|job)){0,2}$")] = "user,month"
+    """Keys by which it is grouped, separated by commas: some of user, month and job."""
+
+
 class JobEntry(RootModel[JobSpec]):
     """An entry of a job file."""
 
@@ -218,6 +225,11 @@ async def _job(call: ApiCall) -> Any:
     return job | {"entry": entry_of(call.service.handle_of(job["id"]).spec)}
 
 
+async def _usage(call: ApiCall) -> Any:
+    by = call.query.by.split(",")
+    return await answer_in_steps({"by": by, "rows": await call.service.usage(by)}, "rows")
+
+
 async def _set_quota(call: ApiCall) -> Any:
     service = call.service
     service.quotas.set(call.body.user, call.body.quota)
@@ -349,6 +361,7 @@ def _clear(driver: RunDriver, node: str) -> dict[str, Any]:
 
 _SUBMIT = "Submit a job (an entry of a job file) or several, all or none; with dry_run, only preview their placement."
 _LOGS = "Get the output of a process of a job from an offset; X-Next-Offset has the next offset, X-Processes all processes."
+_USAGE = "Get node-hours, dollars, savings, waits and parks, by user, month or job."
 _EVENTS = "Get entries of the journal after a number, oldest first, 1,000 at most."
 
 OPERATIONS = (  # in the order of frequency
@@ -379,6 +392,7 @@ OPERATIONS = (  # in the order of frequency
     Operation("log", "GET", f"{_JOB}/logs", Right.LOOK, _log, _LOGS, LogQuery, media="text/plain", refuses=(404,)),
     Operation("status", "GET", "/v1/status", Right.LOOK, _status, "Get all jobs, groups and pools."),
     Operation("events", "GET", "/v1/events", Right.LOOK, _events, _EVENTS, EventsQuery),
+    Operation("usage", "GET", "/v1/usage", Right.LOOK, _usage, _USAGE, UsageQuery),
     Operation("metrics", "GET", "/metrics", Right.LOOK, _metrics, "Get metrics in Prometheus's text format.", media="text/plain"),
     _nodes(
         "drain",

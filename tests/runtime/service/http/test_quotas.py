@@ -13,6 +13,7 @@ from rollmux_env.keys.queue import Quota
 from runtime.journal.audit import audit
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts
+from runtime.report.usage import FIGURES, past_usage
 from runtime.service.quotas import UserQuotas, cluster_differences
 from runtime.service.report import past_report
 from runtime.service.service import RunService
@@ -99,6 +100,30 @@ def test_quotas_hold_from_the_moment_they_are_set_and_over_a_restart(shared: Ser
         return report
 
     assert asyncio.run(again())["quotas"] == quotas
+
+
+def test_usage_is_that_of_the_journal_live_and_afterwards(command: Command, shared: Served) -> None:
+    ask = {"phase": "rollout", "iteration": 0}
+    lease = place(shared, "a", user="ann")["lease"]
+    for phase in ("rollout", "training"):
+        assert shared.ask("POST", f"/v1/leases/{lease}/acquire", ask | {"phase": phase}).value["granted"]
+        assert shared.ask("POST", f"/v1/leases/{lease}/release", ask | {"phase": phase}).status == 200
+    shared.ask("DELETE", f"/v1/leases/{lease}?done=true")
+    looks = shared.tokens.make("eve", Right.LOOK)
+    answer = shared.ask("GET", "/v1/usage?by=user,month", token=looks)
+    assert answer.status == 200 and [row["user"] for row in answer.value["rows"]] == ["ann"], answer
+    assert shared.ask("GET", "/v1/usage?by=gpu", token=looks).status == 400
+    (row,) = shared.ask("GET", "/v1/usage?by=job").value["rows"]
+    assert row["jobs"] == row["iterations"] == 1 and row["node_hours"] == row["usd"] / 1 > 0 and row["alone_usd"] > 0
+    shared.close()
+    assert past_usage(shared.folder, ("job",)) == [row]
+    (charged,) = past_report(shared.folder)["jobs"]
+    assert charged["usd"] == row["usd"]
+    status, out, err = command("usage", "--by", "job", "--csv", "--at", str(shared.folder))
+    assert (status, err) == (0, "") and out == f"job,{','.join(FIGURES)}\na,{','.join(str(row[key]) for key in FIGURES)}\n"
+    status, out, err = command("usage", "--at", str(shared.folder))
+    assert status == 0 and "ann" in out and "node-hours" in out
+    assert command("usage", "--by", "user,user")[0] == 2
 
 
 def test_only_operators_set_quotas_and_bad_ones_are_refused(served: Served) -> None:

@@ -14,6 +14,7 @@ import pytest
 from runtime.service.page import page_html
 
 TOKEN = "a-token"
+PREFIX = "/team/"  # as behind a proxy
 Entries = Callable[[int], list[dict[str, Any]]]
 
 
@@ -28,6 +29,7 @@ class Answering:
     def __init__(self, status: dict[str, Any], entries: Entries) -> None:
         self.status, self.entries, self.gone = status, entries, False
         self.asked: list[int] = []
+        self.usage: list[dict[str, Any]] = []
         self._ending = threading.Event()
         owner = self
 
@@ -43,21 +45,24 @@ class Answering:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign] # a browser goes as it likes
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{PREFIX}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
 
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         """Answer one request."""
         url = urlsplit(request.path)
+        path = f"/{url.path.removeprefix(PREFIX)}"
         if self.gone:
             request.close_connection = True
-        elif url.path == "/":
+        elif path == "/":
             self._send(request, page_html(), "text/html; charset=utf-8")
         elif request.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._send(request, '{"error": "no"}', "application/json", 401)
-        elif url.path == "/v1/status":
+        elif path == "/v1/status":
             self._send(request, json.dumps(self.status), "application/json")
+        elif path == "/v1/usage":
+            self._send(request, json.dumps({"by": ["user", "month"], "rows": self.usage}), "application/json")
         else:
             self._events(request, parse_qs(url.query))
 

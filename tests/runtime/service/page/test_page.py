@@ -85,7 +85,7 @@ def test_it_asks_for_a_token_once_and_keeps_it_in_the_tab(browser: Browser, serv
     another.open(served.server.url)
     another.until("!document.querySelector('#ask').hidden")
     asked = {url.partition("?")[0] for url in tab.requests()}
-    assert asked <= {f"{served.server.url}{path}" for path in ("", "/", "/v1/status", "/v1/events")} | {"data:,"}
+    assert asked <= {f"{served.server.url}{path}" for path in ("", "/", "/v1/status", "/v1/usage", "/v1/events")} | {"data:,"}
 
 
 def test_it_shows_what_every_node_and_job_does(page: Tab) -> None:
@@ -183,6 +183,7 @@ def test_nothing_that_users_write_becomes_a_part_of_the_page(browser: Browser, a
     states = ("running", "waiting", "failed")
     status = STATUS | {
         "jobs": [hostile_job(f"{name}{state}", state) for name in HOSTILE for state in states],
+        "users": [{"user": name, "jobs": 1, "nodes": 1.5, "usd_per_hour": 2.0, "node_hours": 7.0, "quota": {"nodes": 4}} for name in HOSTILE],
         "groups": [{"id": 0, "jobs": HOSTILE, "nodes": HOSTILE, "period_s": 1.0, "usd_per_hour": 2.0, "usd_per_hour_solo": 4.0}],
     }
     kinds = ("Failed", "Restarted", "PhaseSlice", "Submitted", HOSTILE[0])
@@ -203,6 +204,8 @@ def test_nothing_that_users_write_becomes_a_part_of_the_page(browser: Browser, a
     ]
     entries = [entry | {"number": number} for number, entry in enumerate(entries, 1)]
     server = answering(status, lambda number: entries[number : number + 1000])
+    spent = {"month": "2026-12", "usd": 3.0, "saved_usd": 4.5, "wait_h": 0.5, "parks": 2}
+    server.usage = [spent | {"user": HOSTILE[0]}, spent | {"user": HOSTILE[0], "month": "2026-11", "parks": 9}]
     page = enter(Tab(browser, 400), server.url, TOKEN)
     page.until(f"store.lines.length === {len(entries)} && document.querySelectorAll('#jobs tr').length === {len(HOSTILE)}")
     page.value("draw(); for (const canvas of document.querySelectorAll('canvas')) { canvas.focus(); } 0")
@@ -212,6 +215,8 @@ def test_nothing_that_users_write_becomes_a_part_of_the_page(browser: Browser, a
     assert page.value("document.querySelectorAll('script').length") == 1
     assert HOSTILE[0] in page.value("document.querySelector('#jobs').innerText")
     assert HOSTILE[1] in page.value("document.querySelector('#log').innerText")
+    first = page.value("[...document.querySelectorAll('#users tr')].map((row) => [...row.cells].map((cell) => cell.textContent))")[0]
+    assert first == [HOSTILE[0], "1", "1.5 of 4", "2.00", "7.0", "3.00", "4.50", "0.5", "2"]
     assert page.value("document.documentElement.scrollWidth") == 400
     assert page.problems() == [] and all(url.startswith((server.url, "data:,")) for url in page.requests())
 

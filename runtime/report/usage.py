@@ -1,0 +1,127 @@
+"""Accounts of users and jobs by calendar month: node-hours, dollars, what was saved against running alone, waits and parks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Literal
+
+from rollmux_env.cluster.events import Admitted, Arrived, Event, MonthBegun, Parked, Withdrawn
+from rollmux_env.cluster.months import NO_TOTALS, JobTotals, totals_of
+from rollmux_env.cluster.state import State
+from runtime.journal.write import read_run, state_of
+
+Key = Literal["user", "month", "job"]
+KEYS: tuple[Key, ...] = ("user", "month", "job")
+FIGURES = ("jobs", "iterations", "node_hours", "usd", "alone_usd", "saved_usd", "wait_h", "parks")
+_SUMS = ("iterations", "node_hours", "usd", "alone_usd", "wait_h", "parks")
+
+Row = dict[str, Any]
+
+
+def month_of(wall_s: float) -> str:
+    """Return the calendar month (UTC) of a time in seconds since 1970, such as `2026-12`."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m")
+
+
+class Waits:
+    """Waits and parks of jobs by calendar month, from the events of a run.
+
+    Args:
+        first_month: Month in which the run began.
+        events: Events so far.
+
+    Attributes:
+        month: Present month.
+    """
+
+    def __init__(self, first_month: str, events: Iterable[Event] = ()) -> None:
+        self.month = first_month
+        self._since_s: dict[str, float] = {}  # waiting jobs, and since when in this month
+        self._wait_s: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+        self._parks: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for event in events:
+            self.follow(event)
+
+    def follow(self, event: object) -> None:
+        """Take an event; other facts change nothing."""
+        match event:
+            case Arrived(at_s=at_s, job=job):
+                self._since_s[job.id] = at_s
+            case Admitted(at_s=at_s, job_id=job_id) | Withdrawn(at_s=at_s, job_id=job_id):
+                self._wait_s[self.month][job_id] += at_s - self._since_s.pop(job_id, at_s)
+            case Parked(at_s=at_s, job_id=job_id):
+                self._parks[self.month][job_id] += 1
+                self._since_s[job_id] = at_s
+            case MonthBegun(at_s=at_s, month=month):
+                for job_id, since_s in self._since_s.items():
+                    self._wait_s[self.month][job_id] += at_s - since_s
+                    self._since_s[job_id] = at_s
+                self.month = month
+
+    def wait_h(self, job_id: str, month: str, now_s: float) -> float:
+        """Return the hours for which a job has waited for a place in a month."""
+        waits_s = now_s - self._since_s[job_id] if month == self.month and job_id in self._since_s else 0.0
+        return (self._wait_s[month][job_id] + waits_s) / 3600
+
+    def parks(self, job_id: str, month: str) -> int:
+        """Return the number of times that a job was parked in a month."""
+        return self._parks[month][job_id]
+
+
+def usage_rows(state: State, waits: Waits, first_month: str) -> Iterator[Row]:
+    """Yield a row for each job and month in which it waited or ran: `user`, `month`, `job` and the figures that are summed.
+
+    Args:
+        state: State of the run at its last event.
+        waits: Waits and parks of the run.
+        first_month: Month in which the run began.
+    """
+    names = (first_month, *(month.name for month in state.months))
+    before: tuple[Mapping[str, JobTotals], ...] = ({}, *(month.before for month in state.months))
+    for job_id in tuple(state.tables.job_rows):
+        now, user = totals_of(state, job_id), state.job(job_id).user
+        totals = [*(known.get(job_id, NO_TOTALS) for known in before), now]
+        for number, month in enumerate(names):
+            spent = totals[number + 1].since(totals[number])
+            wait_h, parks = waits.wait_h(job_id, month, state.now_s), waits.parks(job_id, month)
+            if any(spent) or wait_h or parks:
+                yield {"user": user, "month": month, "job": job_id, **spent._asdict(), "wait_h": wait_h, "parks": parks}
+
+
+def grouped(rows: Iterable[Row], by: Sequence[Key]) -> list[Row]:
+    """Return the sums of rows that agree in some keys, in the order of these keys.
+
+    Args:
+        rows: Rows of `usage_rows`.
+        by: Keys by which rows are grouped.
+    """
+    sums: dict[tuple[str, ...], Row] = {}
+    jobs: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    for row in rows:
+        key = tuple(row[name] for name in by)
+        total = sums.setdefault(key, dict(zip(by, key, strict=True)) | dict.fromkeys(FIGURES, 0))
+        jobs[key].add(row["job"])
+        for name in _SUMS:
+            total[name] += row[name]
+    for key, total in sums.items():
+        total |= {"jobs": len(jobs[key]), "saved_usd": total["alone_usd"] - total["usd"]}
+    return sorted(sums.values(), key=itemgetter(*by))
+
+
+def past_usage(folder: Path, by: Sequence[Key]) -> list[Row]:
+    """Return the usage of a service or run that does not run, from its journal.
+
+    Args:
+        folder: Folder of the service or run.
+        by: Keys by which rows are grouped.
+
+    Raises:
+        InputError: If there is no journal, or it cannot be read; one line.
+    """
+    record = read_run(folder)
+    month = month_of(record.started.wall_s)
+    return grouped(usage_rows(state_of(record), Waits(month, record.log), month), by)
