@@ -25,7 +25,10 @@ def test_rows_are_summed_by_any_keys() -> None:
         for user, month, job in (("bob", "2026-11", "x"), ("ann", "2026-12", "y"), ("ann", "2026-11", "y"), ("ann", "2026-12", "z"))
     ]
     by_user = grouped(rows, ("user",))
-    assert [(row["user"], row["jobs"], row["usd"], row["saved_usd"]) for row in by_user] == [("ann", 2, 9.0, 6.0), ("bob", 1, 3.0, 2.0)]
+    assert [(row["user"], row["jobs"], row["usd"], row["saved_usd"]) for row in by_user] == [
+        ("ann", 2, 9.0, 6.0),
+        ("bob", 1, 3.0, 2.0),
+    ]
     assert [(row["month"], row["user"], row["parks"]) for row in grouped(rows, ("month", "user"))] == [
         ("2026-11", "ann", 1),
         ("2026-11", "bob", 1),

@@ -99,7 +99,7 @@ def test_it_shows_what_every_node_and_job_does(page: Tab) -> None:
     queue = page.value("[...document.querySelectorAll('#queue tr')].map((row) => [row.cells[0].innerText, row.cells[4].innerText])")
     assert queue == [["later", "it has not arrived yet"]]
     assert page.value("document.querySelector('#ended summary').innerText") == "1 job that has ended"
-    assert "one: iteration " in page.value("document.querySelector('#log').innerText")
+    page.until("/one: iteration /.test(document.querySelector('#log').innerText)")
     figures = page.value("document.querySelector('#figures').innerText")
     assert "alone $ 4.00: 50% saved" in figures and "2 nodes: " in figures
     assert page.problems() == []
@@ -183,7 +183,10 @@ def test_nothing_that_users_write_becomes_a_part_of_the_page(browser: Browser, a
     states = ("running", "waiting", "failed")
     status = STATUS | {
         "jobs": [hostile_job(f"{name}{state}", state) for name in HOSTILE for state in states],
-        "users": [{"user": name, "jobs": 1, "nodes": 1.5, "usd_per_hour": 2.0, "node_hours": 7.0, "quota": {"nodes": 4}} for name in HOSTILE],
+        "users": [
+            {"user": name, "jobs": 1, "nodes": 1.5, "usd_per_hour": 2.0, "node_hours": 7.0, "quota": {"nodes": 4}}
+            for name in HOSTILE
+        ],
         "groups": [{"id": 0, "jobs": HOSTILE, "nodes": HOSTILE, "period_s": 1.0, "usd_per_hour": 2.0, "usd_per_hour_solo": 4.0}],
     }
     kinds = ("Failed", "Restarted", "PhaseSlice", "Submitted", HOSTILE[0])
@@ -215,7 +218,8 @@ def test_nothing_that_users_write_becomes_a_part_of_the_page(browser: Browser, a
     assert page.value("document.querySelectorAll('script').length") == 1
     assert HOSTILE[0] in page.value("document.querySelector('#jobs').innerText")
     assert HOSTILE[1] in page.value("document.querySelector('#log').innerText")
-    first = page.value("[...document.querySelectorAll('#users tr')].map((row) => [...row.cells].map((cell) => cell.textContent))")[0]
+    page.until("usage.size === 1")
+    first = page.value("[...document.querySelector('#users tr').cells].map((cell) => cell.textContent)")
     assert first == [HOSTILE[0], "1", "1.5 of 4", "2.00", "7.0", "3.00", "4.50", "0.5", "2"]
     assert page.value("document.documentElement.scrollWidth") == 400
     assert page.problems() == [] and all(url.startswith((server.url, "data:,")) for url in page.requests())
