@@ -113,11 +113,11 @@ def may_move(state: State, job_id: str) -> bool:
 
 def may_park(state: State, job_id: str) -> bool:
     """Check P9: whether a running job can be parked now."""
-    row, jobs = state.row(job_id), state.view.jobs
-    if state.is_paused(job_id) or not state.job(job_id).may_be_parked:
-        return False
     if state.now_s - state.stays.placed_at_s[job_id] < state.cluster.min_run_s - _EARLY_S:
         return False
+    if state.is_paused(job_id) or not state.job(job_id).may_be_parked:
+        return False
+    row, jobs = state.row(job_id), state.tables.job_records
     stayed_s = state.now_s - float(jobs["admitted_s"][row])
     return bool(may_pause(stayed_s, state.cluster.resume_pause_s, float(jobs["limit_s"][row]), state.iterations_done(job_id)))
 

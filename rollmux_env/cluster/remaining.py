@@ -19,7 +19,7 @@ def iterations_done(state: State, rows: Ints) -> Floats:
     if state.observed:
         return np.asarray(done)
     group = jobs["group"][rows]
-    runs = np.flatnonzero(group != NOWHERE)
+    runs = (group != NOWHERE).nonzero()[0]
     if runs.size:
         place = group[runs]
         ran_s = np.maximum(0.0, state.now_s - np.maximum(groups["settled_s"][place], jobs["paused_until_s"][rows[runs]]))
@@ -34,15 +34,14 @@ def done_s(state: State, rows: Ints) -> Floats:
 
 def weights(state: State, rows: Ints) -> Floats:
     """Return the weight of each job, shape (n,)."""
-    models = state.tables.models
-    return np.fromiter((models[row].weight for row in rows.tolist()), float, rows.size)
+    return np.asarray(state.tables.weights[rows])
 
 
 def left_s(state: State, rows: Ints) -> Floats:
     """Return the work that jobs have left, at least `LEAST_S`; of a job with a fixed stay the rest of it, shape (n,)."""
     jobs = state.tables.job_records
     left = (jobs["iterations"][rows] - iterations_done(state, rows)) * jobs["solo_s"][rows]
-    fixed = np.flatnonzero(np.isinf(left))
+    fixed = np.isinf(left).nonzero()[0]
     if fixed.size:
         own = rows[fixed]
         waits = jobs["group"][own] == NOWHERE

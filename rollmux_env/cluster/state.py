@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import copy
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from rollmux_env.cluster.group import Group, group_at
 from rollmux_env.cluster.months import Month
 from rollmux_env.cluster.pauses import Pauses
 from rollmux_env.cluster.stays import Stays
-from rollmux_env.cluster.tables import Tables
+from rollmux_env.cluster.tables import Tables, shallow_copy
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import NOWHERE, ROLLOUT, TRAINING, Clock, Floats, Ints, View
 from rollmux_env.keys.cluster import Cluster
@@ -167,13 +166,14 @@ class State:
 
     def has_room(self, places: Mapping[str, Placement]) -> bool:
         """Return whether the additional nodes of several placements, by job id, can all be provisioned."""
-        more = np.zeros_like(self.nodes)
+        wanted = [0] * len(self.prices)
         for job_id, place in places.items():
             job = self.tables.job_records[self.tables.shape_rows(self.row(job_id))[place.shape]]
-            more[job["rollout_pool"], ROLLOUT] += place.new_rollout_nodes
-            more[job["training_pool"], TRAINING] += place.training_nodes
-        wanted = more.sum(axis=1)
-        return bool(np.all((wanted == 0) | (self.nodes.sum(axis=1) + wanted <= self.limits.pools["nodes_max"])))
+            wanted[job["rollout_pool"]] += place.new_rollout_nodes
+            wanted[job["training_pool"]] += place.training_nodes
+        most = self.limits.pools["nodes_max"].tolist()
+        pools = zip(self.nodes.tolist(), wanted, most, strict=True)
+        return all(not more or sum(used) + more <= limit for used, more, limit in pools)
 
     def next_change_s(self) -> float:
         """Return the time of the next departure or end of a pause if nothing changes before, or infinity."""
@@ -181,7 +181,15 @@ class State:
 
     def copy(self) -> State:
         """Return an independent copy. Events applied to one of the two do not change the other."""
-        twin = copy(self)
-        for name in ("tables", "waiting", "charges", "pauses", "stays", "nodes", "busy_before_s"):
+        return self._with(self.tables.copy())
+
+    def sharing(self) -> State:
+        """Return a copy that shares the records of jobs and groups, which must be restored after events (`without_job`)."""
+        return self._with(self.tables.sharing())
+
+    def _with(self, tables: Tables) -> State:
+        twin = shallow_copy(self)
+        twin.tables = tables
+        for name in ("waiting", "charges", "pauses", "stays", "nodes", "busy_before_s"):
             setattr(twin, name, getattr(self, name).copy())
         return twin

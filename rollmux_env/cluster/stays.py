@@ -45,8 +45,8 @@ class Stays:
     def copy(self) -> Stays:
         """Return independent records."""
         twin = Stays()
-        twin.placed_at_s, twin.parked, twin.lengths_h = self.placed_at_s.copy(), self.parked.copy(), self.lengths_h.copy()
-        twin.lengths_of_class_h = {name: lengths.copy() for name, lengths in self.lengths_of_class_h.items()}
+        twin.placed_at_s, twin.parked = self.placed_at_s.copy(), self.parked.copy()
+        twin.lengths_h, twin.lengths_of_class_h = self.lengths_h, self.lengths_of_class_h  # replaced at a departure, never changed
         return twin
 
     # The following methods are for `apply` only.
@@ -60,12 +60,25 @@ class Stays:
             length_h: Work that it has done, in hours of T_solo.
         """
         del self.placed_at_s[job_id]
-        for lengths in (self.lengths_h, self.lengths_of_class_h.setdefault(class_name, {})):
-            lengths[job_id] = length_h
-            if len(lengths) > KEPT:
-                del lengths[next(iter(lengths))]
+        self.lengths_h = _last({**self.lengths_h, job_id: length_h})
+        of_class = _last({**self.lengths_of_class_h.get(class_name, {}), job_id: length_h})
+        self.lengths_of_class_h = {**self.lengths_of_class_h, class_name: of_class}
 
     def begin_again(self, job_id: str, class_name: str) -> None:
         """Forget the length of a job that arrives again: its departure was none."""
-        self.lengths_h.pop(job_id, None)
-        self.lengths_of_class_h.get(class_name, {}).pop(job_id, None)
+        if job_id in self.lengths_h:
+            self.lengths_h = _without(job_id, self.lengths_h)
+        of_class = self.lengths_of_class_h.get(class_name, {})
+        if job_id in of_class:
+            self.lengths_of_class_h = {**self.lengths_of_class_h, class_name: _without(job_id, of_class)}
+
+
+def _last(lengths_h: dict[str, float]) -> dict[str, float]:
+    """Return the lengths without the oldest if they are too many."""
+    if len(lengths_h) > KEPT:
+        del lengths_h[next(iter(lengths_h))]
+    return lengths_h
+
+
+def _without(job_id: str, lengths_h: dict[str, float]) -> dict[str, float]:
+    return {other: length_h for other, length_h in lengths_h.items() if other != job_id}

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from copy import copy
+from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
 from rollmux_env.kernel import membership
-from rollmux_env.kernel.tables import Records, copied, copy_into, group_table, job_table
+from rollmux_env.kernel.tables import Floats, Records, copied, copy_into, group_table, job_table
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.shapes import Phases
+
+T = TypeVar("T")
+
+
+def shallow_copy(original: T) -> T:
+    """Return a copy that shares every attribute. It takes a tenth of the time of `copy.copy`."""
+    twin = object.__new__(type(original))
+    vars(twin).update(vars(original))
+    return twin
 
 
 class Tables:
@@ -20,6 +30,7 @@ class Tables:
         groups: Group table as a record array.
         job_records: Memory of `jobs` in the form that compiled code takes.
         group_records: Memory of `groups` in the form that compiled code takes.
+        weights: Weight of each row of `jobs`, including rows of shapes, shape (J,).
         models: Job of each row of `jobs`, including rows of shapes. The first row is that of the first job that arrived.
         job_rows: Row of each job that has arrived, by id; the latest one for a job that has arrived again.
         order: Rows of the current groups in order of creation.
@@ -35,6 +46,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.keep(job_table(16, 1, 1), group_table(16, 1, 1))
+        self.weights: Floats = np.zeros(16)
         self.models: list[Job] = []
         self.job_rows: dict[str, int] = {}
         self.order = np.zeros(0, dtype=np.int64)
@@ -54,11 +66,34 @@ class Tables:
 
     def copy(self) -> Tables:
         """Return an independent copy."""
-        twin = copy(self)
+        twin = shallow_copy(self)
         twin.keep(copied(self.job_records), copied(self.group_records))
-        for name in ("models", "job_rows", "group_rows", "warm", "estimated", "_free"):
+        for name in ("weights", "models", "job_rows", "group_rows", "warm", "estimated", "_free"):
             setattr(twin, name, getattr(self, name).copy())
         return twin
+
+    def sharing(self) -> Tables:
+        """Return tables that share the records of jobs and groups, and have a list of groups of their own."""
+        twin = shallow_copy(self)
+        for name in ("departs_s", "group_rows", "_free"):
+            setattr(twin, name, getattr(self, name).copy())
+        return twin
+
+    def save(self, rows: list[int], group: int) -> Callable[[], None]:
+        """Return a function that restores the records of some jobs and of a group as they are now.
+
+        Args:
+            rows: Rows of the jobs.
+            group: Row of the group.
+        """
+        # Rows of bytes: NumPy copies records column by column.
+        jobs, groups = (table.view(np.uint8).reshape(len(table), -1) for table in (self.job_records, self.group_records))
+        jobs_before, group_before = jobs[rows], groups[group].copy()
+
+        def restore() -> None:
+            jobs[rows], groups[group] = jobs_before, group_before
+
+        return restore
 
     def job_id(self, row: int) -> str:
         """Return the id of the job in a row of the job table."""
@@ -108,11 +143,13 @@ class Tables:
             larger = job_table(max(2 * size, end) if end > size else size, max(width, pins), max(depth, steps))
             copy_into(larger, jobs)
             self.keep(jobs := larger, self.group_records)
+            self.weights = np.append(self.weights, np.zeros(len(jobs) - size))
         self.models += [job] * (end - row)
         self.job_rows[job.id] = row
         jobs["more_shapes"][row], jobs["first_shape"][row:end] = len(job.shapes), row + bool(job.shapes)
         if job.shapes:
             jobs["more_shapes"][row + 1 : end], jobs["of_shape"][row + 1 : end] = -1, np.arange(shapes)
+        self.weights[row:end] = job.weight
         jobs["arrival_s"][row:end] = job.arrival_s
         jobs["duration_s"][row:end] = np.inf if job.duration_s is None else job.duration_s
         jobs["iterations"][row:end] = np.inf if job.iterations is None else job.iterations

@@ -130,8 +130,8 @@ def rows_of(state: State, job_ids: Sequence[str]) -> Ints:
 
 def _nodes(state: State, rows: Ints) -> Floats:
     """Return the nodes that each job asks for on both sides in shape 0, shape (n,)."""
-    jobs = state.view.jobs
-    own = np.where(jobs["more_shapes"][rows] > 0, jobs["first_shape"][rows], rows)
+    jobs = state.tables.job_records
+    own = jobs["first_shape"][rows]
     return np.asarray((jobs["rollout_nodes"][own] + jobs["training_nodes"][own]).astype(float))
 
 
@@ -257,9 +257,17 @@ def ranked(state: State, rules: QueueRules | None) -> Ranking:
         return Ranking([*waiting], {})
     job_ids = [*waiting, *state.stays.placed_at_s] if rules.park else waiting
     keys = rules.keys(state, job_ids)
-    priorities = [-state.job(job_id).priority for job_id in waiting]
-    order = np.lexsort((keys[: len(waiting)], priorities)).tolist()  # stable: jobs of one key stay in the order of the queue
-    return Ranking([waiting[k] for k in order], dict(zip(job_ids, keys, strict=True)))
+    return Ranking(_by_key(state, keys[: len(waiting)]), dict(zip(job_ids, keys, strict=True)))
+
+
+def _by_key(state: State, keys: list[float]) -> list[str]:
+    """Return the waiting jobs by falling priority, then by key; jobs of one key stay in the order of the queue."""
+    waiting = state.waiting
+    if state.job(waiting[0]).priority == state.job(waiting[-1]).priority:  # the queue is by priority
+        order = np.array(keys).argsort(kind="stable")
+    else:
+        order = np.lexsort((keys, [-state.job(job_id).priority for job_id in waiting]))
+    return [waiting[k] for k in order.tolist()]
 
 
 def sequence(state: State, rules: QueueRules | None) -> list[str]:

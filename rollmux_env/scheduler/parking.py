@@ -6,16 +6,14 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from math import inf
 
-from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Parked
 from rollmux_env.cluster.plan import may_park
 from rollmux_env.cluster.state import State
 
 _MOST_TRIED = 10  # jobs that are tried for a waiting job
 
 
-def parkable_for(state: State, factor: float, keys: Mapping[str, float], job_id: str) -> list[str]:
-    """Return the first running jobs that may be parked for a waiting job, in the order in which they are tried.
+def parkable_for(state: State, factor: float, keys: Mapping[str, float], job_id: str) -> Iterator[str]:
+    """Yield the first running jobs that may be parked for a waiting job, in the order in which they are tried.
 
     They are of a lower priority, or of the same one with a key above `factor` times that of the waiting job. The lowest priority
     comes first, then the highest key, then the latest arrival.
@@ -35,15 +33,7 @@ def parkable_for(state: State, factor: float, keys: Mapping[str, float], job_id:
         if priority < own_priority or (priority == own_priority and keys[other] > most):
             choices.append((priority, -keys[other], -float(arrival_s[row]), -row, other))
     legal = (other for *_, other in sorted(choices) if may_park(state, other))
-    return [*islice(legal, _MOST_TRIED)]
-
-
-def without_each(state: State, job_ids: list[str]) -> Iterator[tuple[str, State]]:
-    """Yield each job, and a copy of the state in which it is parked."""
-    for job_id in job_ids:
-        twin = state.copy()
-        apply(twin, Parked(state.now_s, job_id))
-        yield job_id, twin
+    yield from islice(legal, _MOST_TRIED)
 
 
 def next_park_s(state: State, after_s: float) -> float:

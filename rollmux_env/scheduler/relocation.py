@@ -26,8 +26,7 @@ def without(state: State, groups: Collection[int]) -> State:
             for job_id in group.jobs:
                 apply(twin, Departed(now_s, job_id))
     # Hidden jobs have not ended, so their work so far says nothing about the length of a job.
-    stays = state.stays.copy()
-    twin.stays.lengths_h, twin.stays.lengths_of_class_h = stays.lengths_h, stays.lengths_of_class_h
+    twin.stays.lengths_h, twin.stays.lengths_of_class_h = state.stays.lengths_h, state.stays.lengths_of_class_h
     rollout_nodes, training_nodes = state.rollout_nodes - twin.rollout_nodes, state.training_nodes - twin.training_nodes
     limits = {name: pool.max_nodes for name, pool in state.cluster.pools.items() if pool.max_nodes is not None}
     most = dict.fromkeys(SIDES, 2**31) | limits

@@ -11,12 +11,13 @@ from rollmux_env.cluster.events import Arrived, Requeued, Warm
 from rollmux_env.cluster.link import waits_for_link
 from rollmux_env.cluster.plan import Park, Place, Plan, Policy
 from rollmux_env.cluster.state import State
+from rollmux_env.cluster.trial import without_job
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask, ask_for_moves
 from rollmux_env.scheduler.confined import confined_plan, freed_nodes
 from rollmux_env.scheduler.nodes import POOLS
 from rollmux_env.scheduler.order import may_be_passed, ranked, rows_of
-from rollmux_env.scheduler.parking import parkable_for, without_each
+from rollmux_env.scheduler.parking import parkable_for
 from rollmux_env.scheduler.planner import Planner
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.scheduler.reasons import alone_because
@@ -229,15 +230,27 @@ class QueueServer:
         if is_confined and planner.reserved is not None:
             return False
         drained = set() if nodes is None else nodes.drained_groups()
-        running = parkable_for(state, factor, one_pass.keys, job_id)
-        for other, twin in without_each(state, [one for one in running if state.group_of(one).id not in drained]):
-            freed = freed_nodes(nodes, state.group_of(other).id, twin) if nodes is not None and is_confined else ()
-            plan = () if self._waits_for_link(twin, job_id) else self._plan(twin, event, freed)
-            places = any(isinstance(action, Place) and action.job_id == job_id for action in plan)
-            if places and not (state.cluster.quotas and Quotas(twin).broken(plan, planner.policy, one_pass.queue)):
+        for other in parkable_for(state, factor, one_pass.keys, job_id):
+            if drained and state.group_of(other).id in drained:
+                continue
+            if (plan := self._plan_without(other, one_pass, event)) is not None:
                 planner.carry_out((Park(other, job_id), *plan), position, one_pass.queue)
                 return True
         return False
+
+    def _plan_without(self, other: str, one_pass: _Pass, event: Arrived) -> Plan | None:
+        """Return the plan that places a waiting job if another one is parked, or None if there is none."""
+        planner, job_id = self._planner, event.job.id
+        group = one_pass.state.group_of(other).id if job_id in planner.restrictions.confined else None
+        with without_job(one_pass.state, other) as twin:
+            if self._waits_for_link(twin, job_id):
+                return None
+            freed = () if planner.nodes is None or group is None else freed_nodes(planner.nodes, group, twin)
+            plan = self._plan(twin, event, freed)
+            places = any(isinstance(action, Place) and action.job_id == job_id for action in plan)
+            if not places or (twin.cluster.quotas and Quotas(twin).broken(plan, planner.policy, one_pass.queue)):
+                return None
+            return plan
 
     def _note_warm_start(self, event: Arrived) -> None:
         """Record the group, or the free nodes, where an arriving job could start without a cold start, if there are any."""
