@@ -16,9 +16,11 @@ from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario
 
 Floats = NDArray[np.float64]
-# A bucket is an hour, and longer where the program would take minutes: for many jobs, or many that wait for long.
+# A bucket is an hour, and longer where the program would take minutes: for many jobs, and for jobs that wait or work for long.
 _MOST_JOBS = 500
 _MOST_JOB_HOURS = 40_000  # jobs times the hours that the scarcest pool is busy after the last arrival
+_MOST_BUCKETS = 10_000  # with up to `_MOST_JOBS` jobs, and in proportion fewer with more
+_MOST_COLUMNS = 200_000  # buckets in which a job works if it is done within 1.5 times its work, over all jobs
 _PARTS = 1e6  # parts of an hour to which a bound is rounded down
 _ROUNDING = 1 + 1e-6  # relative tolerance, as for SLOs
 _ZERO = 1e-9  # smallest saving of a column that the program does not have yet
@@ -88,8 +90,8 @@ def bound_completion_h(needs: tuple[Need, ...], max_nodes: tuple[float, ...]) ->
     A job is never done before half of its work after its mean busy time, which is the mean of the times at which its work is done.
     The linear program minimises the sum of the mean busy times: in every bucket of an hour each job works after its arrival at its
     rate at most, and each pool has at most its node-hours, so jobs share nodes without loss. Work counts at the beginning of its
-    bucket. Where there are many jobs, or many that wait for long, buckets are longer, and the bound is lower. Where the jobs' work
-    alone takes longer on average, that is the bound.
+    bucket. Where there are many jobs, or jobs that wait or work for long, buckets are longer, and the bound is lower. Where the
+    jobs' work alone takes longer on average, that is the bound.
 
     Args:
         needs: Needs of the jobs.
@@ -128,8 +130,15 @@ class _MeanBusyTimes:
         self._nodes = np.array([max_nodes[k] for k in limited])
         busy_h = (self._use * self._work_h[:, None]).sum(axis=0) / self._nodes
         late_h = max(0.0, float(busy_h.max() - np.ptp(self._arrivals_h)))
-        self._bucket_h = max(ceil(len(needs) / _MOST_JOBS), ceil(len(needs) * late_h / _MOST_JOB_HOURS))
-        last_h = float(self._arrivals_h.max() + (self._work_h / self._rates).max() + busy_h.sum())
+        shortest_h = self._work_h / self._rates
+        last_h = float(self._arrivals_h.max() + shortest_h.max() + busy_h.sum())
+        groups = ceil(len(needs) / _MOST_JOBS)
+        self._bucket_h = max(
+            groups,
+            ceil(len(needs) * late_h / _MOST_JOB_HOURS),
+            ceil((last_h - float(self._arrivals_h.min())) * groups / _MOST_BUCKETS),
+            ceil(1.5 * float(shortest_h.sum()) / _MOST_COLUMNS),
+        )
         self._begins_h = self._bucket_h * np.arange(
             floor(self._arrivals_h.min() / self._bucket_h), ceil(last_h / self._bucket_h) + 1
         )

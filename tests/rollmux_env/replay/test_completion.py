@@ -144,3 +144,9 @@ def test_the_bound_has_no_more_columns_than_it_needs_and_the_same_optimum() -> N
     heavy, light = Need(9.0, 0.0, 40.0, 1.0, (1.0,)), Need(1.0, 0.0, 40.0, 1.0, (1.0,))
     mean_busy_h = 9 * 19.5 + 59.5 + 99.5  # in turn; each hour counts at its beginning
     assert bound_completion_h((heavy, light, light), (1.0,)) == pytest.approx((mean_busy_h + 11 * 20) / 11, abs=1e-6)
+
+
+def test_the_buckets_of_the_bound_follow_the_horizon() -> None:
+    """A job of 32 years beside two short ones: hours as buckets would take minutes."""
+    short, long = Need(1.0, 0.0, 5.0, 1.0, (1.0,)), Need(1.0, 1.0, 1e7 * 100 / 3600, 1.0, (1.0,))
+    assert bound_completion_h((short, long, short), (1.0,)) == pytest.approx((2 * 5 + long.work_h) / 3, abs=1e-3)
