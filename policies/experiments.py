@@ -31,6 +31,7 @@ def bench(
     rollout_policy: str | None = None,
     failures: str | None = None,
     most_phases: int | None = None,
+    keep_phases: bool = False,
     check: bool = False,
     workers: int = 1,
     limit_s: float | None = None,
@@ -54,6 +55,7 @@ def bench(
         rollout_policy: Name of the rollout policy for jobs with a model, or None for `plain`.
         failures: Rates of failures in an event replay, as in `job_h=24,every=10`, or None for no failures.
         most_phases: Largest number of phases in an event replay, or None for 20 million.
+        keep_phases: Whether the result has every phase of an event replay, for `phases`.
         check: Whether to assert the invariants after every instant.
         workers: Number of processes.
         limit_s: Longest that one replay may take, in seconds, or None for no limit. With a limit, replays run in processes of
@@ -64,7 +66,7 @@ def bench(
         InputError: An argument is not valid, as for the command `rollmux bench`.
         PlanError: A policy returned a plan that breaks an invariant, or a workload of yours raised an exception.
     """
-    replaying = Replaying(fidelity, dispatch, rollout_policy, failures, check, most_phases)
+    replaying = Replaying(fidelity, dispatch, rollout_policy, failures, check, most_phases, keep_phases)
     if not policies:
         raise InputError("policies: must be at least one")
     make = partial(make_contender, {policy.__name__: policy for policy in policies if not isinstance(policy, str)})

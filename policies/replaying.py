@@ -34,6 +34,7 @@ class Replaying:
         failures: Rates of failures in an event replay, as in `job_h=24,every=10`, or None for no failures.
         check: Whether to assert the invariants after every instant.
         most_phases: Largest number of phases in an event replay, or None for 20 million.
+        keep_phases: Whether results have every phase of an event replay.
 
     Raises:
         InputError: The fidelity is unknown, or an option about phases is given for a fluid replay.
@@ -45,14 +46,15 @@ class Replaying:
     failures: str | None = None
     check: bool = False
     most_phases: int | None = None
+    keep_phases: bool = False
 
     def __post_init__(self) -> None:
         if self.fidelity not in (None, "fluid", "event"):
             raise InputError(f"fidelity: {not_one_of(self.fidelity, ('fluid', 'event'))}")
         options = {"dispatch": self.dispatch, "rollout-policy": self.rollout_policy, "failures": self.failures}
-        for option, value in {**options, "max-phases": self.most_phases}.items():
+        for option, value in {**options, "max-phases": self.most_phases, "keep_phases": self.keep_phases or None}.items():
             if value is not None and not self.is_event:
-                raise InputError(f"--{option}: a fluid replay runs no single phases")
+                raise InputError(f"{'' if option == 'keep_phases' else '--'}{option}: a fluid replay runs no single phases")
 
     @property
     def is_event(self) -> bool:
@@ -81,7 +83,7 @@ def replay_tasks(
     dying = make_failures(how.failures)
     check_sizes(rollouts, scenarios.values())
     tasks = [
-        Task(name, number, scenario, rule, how.check, inside, how.most_phases, dying)
+        Task(name, number, scenario, rule, how.check, inside, how.most_phases, dying, how.keep_phases)
         for number, scenario in scenarios.items()
         for name in names
     ]

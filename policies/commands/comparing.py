@@ -9,7 +9,7 @@ from policies.experiments import bench
 from policies.sweeps import parse_sweep, sweep
 from rollmux_env.bench.results import BenchResult, SweepResult
 from rollmux_env.command_options import parse_pairs
-from rollmux_env.report.benches import tables_of, write_bench
+from rollmux_env.report.benches import RESULTS, tables_of, write_bench
 from rollmux_env.report.folder import results_folder
 from rollmux_env.report.progress import tracked
 from rollmux_env.report.results import rows_csv
@@ -40,7 +40,7 @@ def compare_policies(options: BenchOptions) -> Printed:
         **{name: getattr(options, name) for name in _PASSED_ON},
     }
     benched: BenchResult | SweepResult
-    with results_folder(options.out, "results.json", options.overwrite):
+    with results_folder(options.out, RESULTS, options.overwrite):
         benched = sweep(target, parse_sweep(options.sweep), **asked) if options.sweep else bench(target, **asked)
         if options.out:
             write_bench(options.out, benched, options.plots.value)

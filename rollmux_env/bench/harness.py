@@ -70,6 +70,7 @@ class Task:
         rollout: Rollout policy of jobs with a model in an event replay, or None if their phases take the worst case.
         most_phases: Largest number of phases of an event replay, as in `rollmux_env.replay.event.Watch`.
         failures: Failures of an event replay, or None.
+        keep_phases: Whether the outcome of an event replay has all phases.
     """
 
     spec: str
@@ -80,6 +81,7 @@ class Task:
     rollout: RolloutPolicy | None = None
     most_phases: int | None = None
     failures: Failures | None = None
+    keep_phases: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,7 @@ def _measured(contender: Contender, task: Task, report: Callable[[int, int], Non
         return measured
     if task.dispatch is None:
         return outcome(replay(task.scenario, contender, check=task.check))
-    watch = Watch(task.check, task.most_phases, report)
+    watch = Watch(task.check, task.most_phases, report, task.keep_phases)
     run = replay_events(task.scenario, contender, task.dispatch, task.seed, watch, rollout=task.rollout, failures=task.failures)
     return outcome(run, task.failures)
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import combinations
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, TypeAdapter
 
-from rollmux_env.bench.comparison import ComparisonRow, by_policy, compare
+from rollmux_env.bench.comparison import ComparisonRow, compare
+from rollmux_env.bench.differences import Difference, differences
 from rollmux_env.bench.fleets import fleet_words
 from rollmux_env.bench.harness import Result
-from rollmux_env.bench.intervals import Mean, mean_if_known, mean_interval, ratio
 from rollmux_env.errors import InputError
 from rollmux_env.replay.completion import Shown
 from rollmux_env.replay.metrics import Figures, JobResult
@@ -28,10 +28,51 @@ SCHEMA: Literal[2] = 2
 SWEEP_SCHEMA: Literal[3] = 3
 """Version of the JSON format of sweeps. Version 2 supported only one key."""
 
-Table = Literal["runs", "jobs", "summary", "differences"]
+Table = Literal["runs", "jobs", "summary", "differences", "timeline", "phases"]
 
 
-@dataclass(frozen=True)
+class Shareable:
+    """Output of a result: tables, figures and a folder of files, as those of `rollmux bench`."""
+
+    def save(self, folder: str | Path, plots: Literal["png", "svg", "pdf"] = "png", overwrite: bool = False) -> None:
+        """Write the folder that `rollmux bench --out` writes: JSON, CSV, plots, and one HTML page.
+
+        Args:
+            folder: Path of the folder.
+            plots: Kind of the plots.
+            overwrite: Whether results that are there may be replaced.
+
+        Raises:
+            InputError: If the folder holds results already, or cannot be written.
+        """
+        _shown().save(Path(folder), self, plots, overwrite)
+
+    def to_latex(self) -> str:
+        """Return the tables as LaTeX with the rules of the package booktabs, as `rollmux bench --format latex` prints them."""
+        return str(_shown().latex_of(self))
+
+    def plot(self, name: str = "saving") -> Any:
+        """Return a plot of `rollmux bench --out` as a `matplotlib.figure.Figure`, which a notebook shows.
+
+        Args:
+            name: Name of the plot, which is that of its file without the suffix.
+
+        Raises:
+            InputError: If there is no such plot.
+        """
+        return _shown().figure_of(self, name)
+
+    def _repr_html_(self) -> str:
+        """Return the tables as HTML, for notebooks."""
+        return str(_shown().html_of(self))
+
+
+def _shown() -> Any:
+    """Return the module that shows results. It knows their classes, so they cannot import it first."""
+    return importlib.import_module("rollmux_env.report.benches")
+
+
+@dataclass(frozen=True, repr=False)
 class RunResult:
     """One policy on one seed.
 
@@ -51,30 +92,9 @@ class RunResult:
     extra: dict[str, float | None]
     jobs: tuple[JobResult, ...]
 
-
-@dataclass(frozen=True)
-class Difference:
-    """The difference of two policies, paired by seed: the figure of `policy` minus that of `other`.
-
-    Attributes:
-        policy: Name and options of the first policy.
-        other: Name and options of the second policy.
-        cost_usd: Mean difference of the costs, in $.
-        usd_per_work_hour: Mean difference of the dollars per work-hour.
-        slowdown: Mean difference of the mean slowdowns of jobs, as observed if they were observed.
-        cost_ratio: Cost of `other` over that of `policy`, or None if the latter is 0.
-        mean_completion_h: Mean difference of the mean completions in hours; None where jobs do not wait.
-        completion_ratio: Mean completion of `other` over that of `policy`; None where jobs do not wait.
-    """
-
-    policy: str
-    other: str
-    cost_usd: Mean
-    usd_per_work_hour: Mean
-    slowdown: Mean
-    cost_ratio: Mean | None
-    mean_completion_h: Shown[Mean] = None
-    completion_ratio: Shown[Mean] = None
+    def __repr__(self) -> str:
+        """Return a line; the figures and the jobs are attributes."""
+        return f"<RunResult: {self.policy}, seed {self.seed}, {len(self.jobs)} jobs, ${self.figures.cost_usd:,.0f}>"
 
 
 @dataclass(frozen=True)
@@ -96,8 +116,8 @@ class Timing:
     total_s: float
 
 
-@dataclass(frozen=True)
-class BenchResult:
+@dataclass(frozen=True, repr=False)
+class BenchResult(Shareable):
     """The result of a bench.
 
     Attributes:
@@ -140,6 +160,12 @@ class BenchResult:
     fleet: Shown[str] = None
     fleet_nodes: Shown[str] = None
 
+    def __repr__(self) -> str:
+        """Return a line: what was replayed, and the cost of each policy."""
+        costs = ", ".join(f"{row.policy} ${row.cost_usd.mean:,.0f}" for row in self.summary)
+        seeds = f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
+        return f"<BenchResult: {self.scenario}, {seeds}, {self.fidelity}: {costs}>"
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in JSON."""
         plain: dict[str, Any] = _adapter().dump_python(self, mode="json")
@@ -149,13 +175,17 @@ class BenchResult:
         """Return a tidy table: a flat mapping per row, with nested figures named like `peak_gpus.rollout` and `saving.mean`.
 
         Args:
-            table: Name of the table.
+            table: Name of the table: `runs`, `jobs`, `summary`, `differences`, `timeline` or `phases`.
 
         Raises:
-            InputError: If there is no such table.
+            InputError: If there is no such table, or phases were not kept.
         """
         if table not in get_args(Table):
             raise InputError(f"table: {not_one_of(table, get_args(Table))}")
+        if table == "timeline":
+            return [row for result in self.results for row in _timeline(result)]
+        if table == "phases":
+            return [row for result in self.results for row in _phases(result)]
         plain = self.as_dict()
         if table == "jobs":
             return [{"policy": run["policy"], "seed": run["seed"], **job} for run in plain["runs"] for job in run["jobs"]]
@@ -172,9 +202,17 @@ class BenchResult:
         """Return a tidy table as a `pandas.DataFrame`.
 
         Raises:
-            InputError: If there is no such table, or pandas is not installed.
+            InputError: If there is no such table, phases were not kept, or pandas is not installed.
         """
         return _frame(self.rows(table))
+
+    def timeline(self) -> Any:
+        """Return the frame `timeline`: nodes of each pool and waiting jobs of every run, from each of their changes on."""
+        return self.to_pandas("timeline")
+
+    def phases(self) -> Any:
+        """Return the frame `phases`: every phase of every run, of `bench(..., keep_phases=True)` in an event replay."""
+        return self.to_pandas("phases")
 
 
 def _frame(rows: list[dict[str, Any]]) -> Any:
@@ -211,31 +249,6 @@ def bench_result(
     )
 
 
-def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
-    """Return the difference of every two policies, in order of first appearance."""
-    rows = []
-    for (policy, own), (other, others) in combinations(by_policy(results).items(), 2):
-
-        def between(of: Callable[[Result, Result], float], own: list[Result] = own, others: list[Result] = others) -> Mean:
-            return mean_interval([of(one, two) for one, two in zip(own, others, strict=True)])
-
-        pairs = [*zip(own, others, strict=True)]
-        hours = [tuple(result.outcome.metrics.mean_completion_h for result in pair) for pair in pairs]
-        rows.append(
-            Difference(
-                policy,
-                other,
-                between(lambda one, two: one.outcome.metrics.cost_usd - two.outcome.metrics.cost_usd),
-                between(lambda one, two: one.outcome.metrics.usd_per_work_hour - two.outcome.metrics.usd_per_work_hour),
-                between(lambda one, two: one.outcome.mean_slowdown - two.outcome.mean_slowdown),
-                mean_if_known([ratio(two.outcome.metrics.cost_usd, one.outcome.metrics.cost_usd) for one, two in pairs]),
-                mean_if_known([None if one is None or two is None else one - two for one, two in hours]),
-                mean_if_known([None if one is None or two is None else two / one for one, two in hours]),
-            )
-        )
-    return tuple(rows)
-
-
 def draws_nothing(results: Sequence[Result]) -> bool:
     """Return whether several seeds gave the same results, as in a fluid replay of a file."""
     outcomes: dict[str, set[str]] = {}
@@ -266,6 +279,28 @@ def _timing(result: Result) -> Timing:
     return Timing(result.spec, result.seed, p50, p99, result.total_s)
 
 
+def _timeline(result: Result) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of each pool and the waiting jobs of a run, from each time on at which they changed."""
+    outcome, before = result.outcome, None
+    for k, time_s in enumerate(outcome.time_s):
+        now = {f"nodes.{pool}": counts[k] for pool, counts in outcome.nodes.items()} | {"waiting": outcome.waiting[k]}
+        if now != before:
+            yield {"policy": result.spec, "seed": result.seed, "time_s": time_s, **now}
+        before = now
+
+
+def _phases(result: Result) -> Iterator[dict[str, Any]]:
+    """Yield every phase of a run.
+
+    Raises:
+        InputError: If phases were not kept.
+    """
+    if not result.outcome.phases:
+        raise InputError("phases: were not kept: bench(..., fidelity='event', keep_phases=True) keeps them")
+    for phase in result.outcome.phases:
+        yield {"policy": result.spec, "seed": result.seed, **phase._asdict()}
+
+
 def _means_of_jobs(runs: Sequence[RunResult]) -> list[dict[str, float]]:
     """Return the means over each run's jobs that are columns of its row."""
     names = {"mean_slowdown": "shown_slowdown", "mean_queueing_s": "queueing_s", "mean_completion_s": "completion_s"}
@@ -292,8 +327,8 @@ class SweepPoint:
     bench: BenchResult
 
 
-@dataclass(frozen=True)
-class SweepResult:
+@dataclass(frozen=True, repr=False)
+class SweepResult(Shareable):
     """Benches that differ only in some keys.
 
     Attributes:
@@ -305,6 +340,10 @@ class SweepResult:
     schema: Literal[3]
     keys: tuple[str, ...]
     points: tuple[SweepPoint, ...]
+
+    def __repr__(self) -> str:
+        """Return a line: what was replayed, and at how many points."""
+        return f"<SweepResult: {self.points[0].bench.scenario}, {len(self.points)} points of {', '.join(self.keys)}>"
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as in JSON."""

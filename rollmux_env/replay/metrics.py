@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from math import inf
@@ -20,7 +20,7 @@ from rollmux_env.replay.bounds import are_met, bound_completion_h, needs_of
 from rollmux_env.replay.completion import Completion, JobCompletion, Times, completion_of, job_completions
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.packing import packed_beside_idle
-from rollmux_env.replay.run import Run
+from rollmux_env.replay.run import PhaseRun, Run
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.ticks import INSTANT_S
 
@@ -207,6 +207,7 @@ class Outcome:
         waiting: Number of jobs in the queue from each time on, shape (T,).
         packed_beside_idle: Number of jobs that were packed into a group and slowed down, although enough nodes were idle for a
             new group.
+        phases: All phases, in event replays that keep them.
     """
 
     metrics: Metrics
@@ -218,6 +219,7 @@ class Outcome:
     jobs: tuple[JobResult, ...] = ()
     waiting: list[int] = field(default_factory=list)
     packed_beside_idle: int = 0
+    phases: Sequence[PhaseRun] = ()
 
     @property
     def mean_slowdown(self) -> float:
@@ -238,7 +240,7 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
     rates = charged_usd_per_hour(run.log, run.state)
     jobs = job_results(run.scenario, run.state, stays_of(run.log), run.solo_s)
     packed = packed_beside_idle(run, {job.job for job in jobs if not is_within(job.slowdown, 1.0)})
-    return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates, jobs, run.waiting, packed)
+    return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates, jobs, run.waiting, packed, run.phases)
 
 
 def charged_usd_per_hour(log: Iterable[Event], state: State) -> dict[str, float]:

@@ -11,16 +11,23 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
-from rollmux_env.bench.results import BenchResult, RunResult, SweepResult
+from rollmux_env.bench.results import BenchResult, RunResult, SweepResult, Table
+from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
-from rollmux_env.report.folder import results_page
+from rollmux_env.report.folder import results_folder, results_page
 from rollmux_env.report.html import to_html
+from rollmux_env.report.latex import to_latex
 from rollmux_env.report.results import rows_csv, to_json
 from rollmux_env.report.tables import bench_tables, broken_words, differences_table, jobs_table, sweep_tables
+from rollmux_env.validation_errors import not_one_of
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from rollmux_env.report.styles import Kind
 
+RESULTS = "results.json"
+_TABLES: tuple[Table, ...] = ("runs", "jobs", "summary", "differences", "timeline")
 _MOST_JOBS = 2000  # largest number of jobs of a policy on the page; jobs.csv has all
 _VERSIONS = ("rollmux", "numpy", "numba", "scipy", "pydantic")
 
@@ -33,11 +40,55 @@ def tables_of(benched: BenchResult | SweepResult) -> list[RenderableType]:
     return sweep_tables(benched, f"{title}, by {' and '.join(benched.keys)}")
 
 
+def latex_of(benched: BenchResult | SweepResult) -> str:
+    """Return the tables of a bench or a sweep as LaTeX."""
+    return "".join(map(to_latex, tables_of(benched)))
+
+
+def html_of(benched: BenchResult | SweepResult) -> str:
+    """Return the tables of a bench or a sweep as HTML."""
+    return "".join(map(to_html, tables_of(benched)))
+
+
+def figure_of(benched: BenchResult | SweepResult, name: str) -> Figure:
+    """Return a plot of a bench or a sweep.
+
+    Args:
+        benched: Results.
+        name: Name of the plot.
+
+    Raises:
+        InputError: If there is no such plot.
+    """
+    from rollmux_env.report.plots import figures_of
+
+    figures = figures_of(benched)
+    if name not in figures:
+        raise InputError(f"plot: {not_one_of(name, figures)}")
+    return figures[name]()
+
+
 def plots_of(benched: BenchResult | SweepResult, kind: Kind = "png") -> dict[str, bytes]:
     """Return the plots of a bench or a sweep by file name."""
-    from rollmux_env.report.plots import bench_plots, key_plots  # matplotlib takes half a second, and tables do without
+    from rollmux_env.report.plots import figures_of, picture  # matplotlib takes half a second, and tables do without
 
-    return bench_plots(benched, kind) if isinstance(benched, BenchResult) else key_plots(benched, kind)
+    return {f"{name}.{kind}": picture(make(), kind) for name, make in figures_of(benched).items()}
+
+
+def save(folder: Path, benched: BenchResult | SweepResult, kind: Kind, overwrite: bool) -> None:
+    """Write the folder of a bench or a sweep.
+
+    Args:
+        folder: Path of the folder, which is made.
+        benched: Results.
+        kind: Kind of the plots.
+        overwrite: Whether results that are there may be replaced.
+
+    Raises:
+        InputError: If the folder holds results already, or cannot be written.
+    """
+    with results_folder(folder, RESULTS, overwrite):
+        write_bench(folder, benched, kind)
 
 
 def bench_title(benched: BenchResult, without: Sequence[str] = ()) -> str:
@@ -56,7 +107,7 @@ def bench_title(benched: BenchResult, without: Sequence[str] = ()) -> str:
 
 
 def write_bench(folder: Path, benched: BenchResult | SweepResult, kind: Kind = "png") -> None:
-    """Write `results.json` (with versions), `runs.csv`, `jobs.csv`, the plots, and `results.html` with all of it.
+    """Write `results.json` (with versions), the tables as CSV, the plots, and `results.html` with all of it.
 
     Args:
         folder: Existing folder.
@@ -68,8 +119,8 @@ def write_bench(folder: Path, benched: BenchResult | SweepResult, kind: Kind = "
     """
     plots, table = plots_of(benched, kind), Group(*tables_of(benched))
     made_by = {name: version(name) for name in _VERSIONS} | {"python": python_version()}
-    write_whole(folder / "results.json", to_json({"versions": made_by, **benched.as_dict()}))
-    for name in ("runs", "jobs"):
+    write_whole(folder / RESULTS, to_json({"versions": made_by, **benched.as_dict()}))
+    for name in _TABLES:
         write_whole(folder / f"{name}.csv", rows_csv(benched.rows(name)))
     for name, data in plots.items():
         write_whole(folder / name, data)

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean
+from rollmux_env.bench.results import BenchResult
 from rollmux_env.bench.suite import Column, Suite, SuiteRow
 from rollmux_env.report.styles import Floats, Kind, draw, picture, style_of
 from rollmux_env.report.waiting import jobs_wait
 from rollmux_env.scenario import Scenario
 
 if TYPE_CHECKING:
-    from rollmux_env.bench.results import BenchResult, SweepPoint, SweepResult
+    from rollmux_env.bench.results import SweepPoint, SweepResult
     from rollmux_env.bench.suites.rollout import GainPoint as Gain
 
 _STYLE: Any = {
@@ -40,58 +37,85 @@ _LONGEST_SHOWN = 4.0  # largest slowdown shown, since a long tail would hide the
 _POINTS = 1200  # number of points of a line
 
 
-def bench_plots(benched: BenchResult, kind: Kind = "png") -> dict[str, bytes]:
-    """Return the plots of a bench by file name."""
+Figures = dict[str, Callable[[], Figure]]
+"""Functions that draw figures, by name."""
+
+
+def figures_of(benched: BenchResult | SweepResult) -> Figures:
+    """Return functions that draw the plots of a bench or a sweep, by name."""
+    figures = _bench_figures(benched) if isinstance(benched, BenchResult) else _sweep_figures(benched)
+    return {name: styled(make) for name, make in figures.items()}
+
+
+def styled(make: Callable[[], Figure]) -> Callable[[], Figure]:
+    """Return a function that draws a figure in the project's style."""
+
+    def draw_styled() -> Figure:
+        with matplotlib.rc_context(_STYLE):
+            return make()
+
+    return draw_styled
+
+
+def _bench_figures(benched: BenchResult) -> Figures:
     scenario = benched.stream
     runs: dict[str, list[Result]] = {}
     for result in benched.results:
         runs.setdefault(result.spec, []).append(result)
     seeds = len(benched.seeds)
     over = f" (mean of {seeds} seeds, ± 1 standard deviation)" if seeds > 1 else ""
-    with plt.rc_context(_STYLE):
-        plots = {}
-        if jobs_wait(benched.summary):
-            plots[f"completion_cdf.{kind}"] = _closed(_completion_cdf(runs, over), kind)
-            plots[f"queue_over_time.{kind}"] = _closed(_queue_over_time(runs, over), kind)
-        return plots | {
-            f"cost_over_time.{kind}": _closed(_cost_over_time(scenario, runs, over), kind),
-            f"gpus_over_time.{kind}": _closed(_gpus_over_time(scenario, runs, over), kind),
-            f"slowdown_cdf.{kind}": _closed(_slowdown_cdf(runs, over), kind),
-            f"saving.{kind}": _closed(saving_figure(benched.summary, benched.baseline), kind),
-        }
+    waiting: Figures = {
+        "completion_cdf": lambda: _completion_cdf(runs, over),
+        "queue_over_time": lambda: _queue_over_time(runs, over),
+    }
+    return (waiting if jobs_wait(benched.summary) else {}) | {
+        "cost_over_time": lambda: _cost_over_time(scenario, runs, over),
+        "gpus_over_time": lambda: _gpus_over_time(scenario, runs, over),
+        "slowdown_cdf": lambda: _slowdown_cdf(runs, over),
+        "saving": lambda: saving_figure(benched.summary, benched.baseline),
+    }
 
 
-def key_plots(benched: SweepResult, kind: Kind = "png") -> dict[str, bytes]:
-    """Return a plot of the savings by the value of the first swept key, by file name.
+def _sweep_figures(benched: SweepResult) -> Figures:
+    """Return functions that draw the savings by the value of the first swept key, and the completion where jobs wait.
 
-    Each combination of the other keys' values has its own row of axes. Where jobs wait, there is a plot of the completion, too.
+    Each combination of the other keys' values has its own row of axes.
     """
-    titles = {"saving": "dollars", "saving_per_work": "dollars per work-hour"}
     key, *others = benched.keys
     rows: dict[str, list[SweepPoint]] = {}  # points by the values of the other keys
     for point in benched.points:
         rows.setdefault("".join(f", {other} {point.swept[other]}" for other in others), []).append(point)
-    with plt.rc_context(_STYLE):
-        figure, axes = _axes(2, len(rows))
-        panels = [(points, field, f"{title}{at}") for at, points in rows.items() for field, title in titles.items()]
-        for axis, (points, field, title) in zip(axes, panels, strict=True):
-            places = range(len(points))
-            first = points[0].bench
-            for k, row in enumerate(first.summary):
-                means = [getattr(point.bench.summary[k], field) for point in points]
-                style = style_of(row.policy)
-                heights, spread = zip(*map(_height, means), strict=True)
-                line = f"{style.line}o"
-                axis.errorbar(places, heights, spread, fmt=line, color=style.colour, capsize=2, label=row.policy)
-            axis.axhline(1, color="black", linewidth=0.8)
-            axis.set_xticks([*places], [point.swept[key] for point in points])
-            axis.set(xlabel=key, ylabel=f"{first.baseline} over policy", title=title)
-        figure.tight_layout()
-        _legend(axes[1])
-        plots = {f"{'_'.join(benched.keys)}_sweep.{kind}": _closed(figure, kind)}
-        if all(jobs_wait(point.bench.summary) for point in benched.points):
-            plots = {f"{'_'.join(benched.keys)}_completion.{kind}": _closed(_swept_completion(key, rows), kind)} | plots
-        return plots
+    stem, figures = "_".join(benched.keys), Figures()
+    if all(jobs_wait(point.bench.summary) for point in benched.points):
+        figures[f"{stem}_completion"] = lambda: _swept_completion(key, rows)
+    figures[f"{stem}_sweep"] = lambda: _swept_savings(key, rows)
+    return figures
+
+
+def _swept_savings(key: str, rows: Mapping[str, Sequence[SweepPoint]]) -> Figure:
+    """Return a figure of the savings by the value of a swept key.
+
+    Args:
+        key: Swept key.
+        rows: Points by the values of the other keys, a row of panels each.
+    """
+    titles = {"saving": "dollars", "saving_per_work": "dollars per work-hour"}
+    figure, axes = _axes(2, len(rows))
+    panels = [(points, field, f"{title}{at}") for at, points in rows.items() for field, title in titles.items()]
+    for axis, (points, field, title) in zip(axes, panels, strict=True):
+        places = range(len(points))
+        first = points[0].bench
+        for k, row in enumerate(first.summary):
+            means = [getattr(point.bench.summary[k], field) for point in points]
+            style = style_of(row.policy)
+            heights, spread = zip(*map(_height, means), strict=True)
+            axis.errorbar(places, heights, spread, fmt=f"{style.line}o", color=style.colour, capsize=2, label=row.policy)
+        axis.axhline(1, color="black", linewidth=0.8)
+        axis.set_xticks([*places], [point.swept[key] for point in points])
+        axis.set(xlabel=key, ylabel=f"{first.baseline} over policy", title=title)
+    figure.tight_layout()
+    _legend(axes[1])
+    return figure
 
 
 def _swept_completion(key: str, rows: Mapping[str, Sequence[SweepPoint]]) -> Figure:
@@ -163,8 +187,9 @@ def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean
         policies = own[row.case]
         return cases.index(row.case) + (policies.index(row.policy) - (len(policies) - 1) / 2) * width
 
-    with plt.rc_context(_STYLE):
-        figure, axis = plt.subplots(figsize=(max(7.0, 1.0 + 0.28 * len(rows) + 0.9 * len(cases)), 4.2))
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(max(7.0, 1.0 + 0.28 * len(rows) + 0.9 * len(cases)), 4.2))
+        axis = figure.subplots()
         for policy in dict.fromkeys(row.policy for row, _ in rows):
             shown = [(x(row), mean.mean, mean.half_width or 0.0) for row, mean in rows if row.policy == policy]
             places, heights, spread = zip(*shown, strict=True)
@@ -180,7 +205,7 @@ def suite_bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean
         if max(means) > 200 * max(1e-9, min(means)):
             axis.set_yscale("log")
         _legend(axis)
-        return _closed(figure, kind)
+        return picture(figure, kind)
 
 
 def series_plot(suite: Suite, rows: Sequence[SuiteRow], kind: Kind = "png") -> bytes:
@@ -197,8 +222,8 @@ def series_plot(suite: Suite, rows: Sequence[SuiteRow], kind: Kind = "png") -> b
             loads.append(load)
             bounds += [bound] if bound is not None else []
         lines.setdefault(row.policy, []).append(row.figures[suite.series])
-    with plt.rc_context(_STYLE):
-        return _closed(completion_figure("load, in units of what jobs alone need", panels), kind)
+    with matplotlib.rc_context(_STYLE):
+        return picture(completion_figure("load, in units of what jobs alone need", panels), kind)
 
 
 def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow], kind: Kind = "png") -> bytes:
@@ -212,7 +237,7 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow], kind: 
         if mean_x is not None and mean_y is not None:
             curve, label = _curve(row.policy, suite.varied)
             curves.setdefault(curve, []).append((mean_x, mean_y, label))
-    with plt.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE):
         figure, (axis,) = _axes()
         for name, points in curves.items():
             xs, ys = [point[0] for point in points], [point[1] for point in points]
@@ -231,7 +256,7 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow], kind: 
         axis.set(xlabel=x, ylabel=y)
         axis.set_title(suite.title, wrap=True)
         axis.legend(frameon=False)
-        return _closed(figure, kind)
+        return picture(figure, kind)
 
 
 def _curve(policy: str, varied: str) -> tuple[str, str]:
@@ -246,7 +271,7 @@ def sweep_plot(points: Sequence[Gain], kind: Kind = "png") -> bytes:
     Gains in GPU-seconds are dotted.
     """
     gains = [point.gain for point in points]
-    with plt.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE):
         kinds = list(dict.fromkeys(point.varied for point in points))
         figure, axes = _axes(len(kinds))
         for axis, varied in zip(axes, kinds, strict=True):
@@ -263,13 +288,7 @@ def sweep_plot(points: Sequence[Gain], kind: Kind = "png") -> bytes:
                 axis.set_xscale("log", base=2)
                 axis.set_xticks(values, [f"{value:g}" for value in values])
         _legend(axes[-1])
-        return _closed(figure, kind)
-
-
-def _closed(figure: Figure, kind: Kind = "png") -> bytes:
-    data = picture(figure, kind)
-    plt.close(figure)
-    return data
+        return picture(figure, kind)
 
 
 def _legend(axis: Axes) -> None:
@@ -279,8 +298,8 @@ def _legend(axis: Axes) -> None:
 
 def _axes(columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
     """Return a figure and its axes, row by row."""
-    figure, axes = plt.subplots(rows, columns, figsize=(4 + 4 * columns, 4.2 * rows), squeeze=False)
-    return figure, list(axes.flat)
+    figure = Figure(figsize=(4 + 4 * columns, 4.2 * rows))
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
 def _bar(policy: str) -> dict[str, Any]:
@@ -385,7 +404,8 @@ def _queue_over_time(runs: Mapping[str, Sequence[Result]], over: str) -> Figure:
 
 def saving_figure(rows: Sequence[ComparisonRow], baseline: str) -> Figure:
     """Return a figure of savings: dots with intervals, numbers on the right, and a line at 1x, where nothing is saved or lost."""
-    figure, axes = plt.subplots(1, 2, figsize=(12, 1.2 + 0.36 * len(rows)), squeeze=False, sharey=True)
+    figure = Figure(figsize=(12, 1.2 + 0.36 * len(rows)))
+    axes = figure.subplots(1, 2, squeeze=False, sharey=True)
     names = [row.policy for row in rows]
     for axis, field, title in zip(axes[0], ("saving", "saving_per_work"), ("dollars", "dollars per work-hour"), strict=True):
         for position, row in enumerate(rows):

@@ -202,10 +202,21 @@ def differences_table(differences: Sequence[Difference]) -> RenderableType:
         "$/work-h": lambda one: one.usd_per_work_hour.text(2),
         "slowdown": lambda one: one.slowdown.text(3),
         "other's cost over its own": lambda one: ratio_text(one.cost_ratio, 3),
+        "p of $": lambda one: p_text(one.p_holm.get("cost_usd")),
+        "p of $/work-h": lambda one: p_text(one.p_holm.get("usd_per_work_hour")),
     }
     if all(one.mean_completion_h is not None for one in differences):
         columns["completion h"] = lambda one: "" if one.mean_completion_h is None else one.mean_completion_h.text(2)
-    return Group(heading("Differences, paired by seed"), table_of(differences, columns, left=2))
+        columns["p of completion"] = lambda one: p_text(one.p_holm.get("mean_completion_h"))
+    note = "p: paired t-test over the seeds, after Holm's correction for all pairs"
+    return Group(heading("Differences, paired by seed"), table_of(differences, columns, left=2), Text(note, style="dim"))
+
+
+def p_text(value: float | None) -> str:
+    """Format a p-value; a dash if there is none."""
+    if value is None:
+        return "-"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import re
 from importlib.resources import files
@@ -11,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy.stats import ttest_rel
 
 import rollmux
 from policies.api import ArrivalPolicy, Job, Placement, State, isolated
+from rollmux_env.bench.differences import holm, p_value
 from rollmux_env.bench.results import results_schema
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import parse_scenario
@@ -126,8 +129,92 @@ def test_tables_are_tidy_and_pandas_has_them(table: Any) -> None:
     assert isinstance(frame, pandas.DataFrame)
     assert len(frame) == {"runs": 6, "jobs": 12, "summary": 3, "differences": 3}[table]
     assert not any(isinstance(value, dict) for value in frame.to_numpy().ravel())
-    with pytest.raises(InputError, match="table: must be one of runs, jobs, summary, differences, not 'job'"):
+    with pytest.raises(InputError, match="table: must be one of runs, jobs, summary, differences, timeline, phases, not 'job'"):
         found.to_pandas("job")  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def mixed() -> rollmux.BenchResult:
+    """Three policies on three short streams."""
+    return rollmux.bench("mixed", ["solo", "rollmux", "consolidate"], [3, 4, 5], settings={"jobs": 10})
+
+
+def test_a_result_is_saved_shown_and_said_in_a_line(mixed: rollmux.BenchResult, command: Command, tmp_path: Path) -> None:
+    words = (
+        "bench",
+        "mixed",
+        "-p",
+        "solo",
+        "-p",
+        "rollmux",
+        "-p",
+        "consolidate",
+        "--seed",
+        "3",
+        "--seeds",
+        "3",
+        "--set",
+        "jobs=10",
+    )
+    status, latex, err = command(*words, "--format", "latex", "--out", str(tmp_path / "command"))
+    assert status == 0, err
+    mixed.save(tmp_path / "python")
+    names = sorted(path.name for path in (tmp_path / "command").iterdir() if path.suffix != ".lock")
+    assert [path.name for path in sorted((tmp_path / "python").iterdir()) if path.suffix != ".lock"] == names
+    for name in ("jobs.csv", "differences.csv", "timeline.csv", "saving.png"):
+        assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
+    with pytest.raises(InputError, match="holds results already"):
+        mixed.save(tmp_path / "python")
+    shown = [re.sub(r"[0-9.]+ ms", "", text) for text in (mixed.to_latex(), latex)]
+    assert shown[0] == shown[1] and "<table" in mixed._repr_html_()
+    assert len(repr(mixed)) < 150 and len(repr(mixed.runs)) < 1000 and "mixed, 3 seeds, fluid: solo $" in repr(mixed)
+    figure = mixed.plot("cost_over_time")
+    assert [line.get_label() for line in figure.axes[0].lines] == ["solo", "rollmux", "consolidate"]
+    with pytest.raises(InputError, match=r"plot: must be one of cost_over_time, .*, not 'costs'"):
+        mixed.plot("costs")
+
+
+def test_the_timeline_adds_up_to_the_dollars(mixed: rollmux.BenchResult) -> None:
+    run = mixed.runs[1]
+    rows = [row for row in mixed.rows("timeline") if (row["policy"], row["seed"]) == (run.policy, run.seed)]
+    pools = mixed.stream.cluster.pools
+    usd = [sum(row[f"nodes.{name}"] * pool.usd_per_node_hour for name, pool in pools.items()) for row in rows]
+    hours = [(b["time_s"] - a["time_s"]) / 3600 for a, b in itertools.pairwise(rows)]
+    assert sum(h * price for h, price in zip(hours, usd, strict=False)) == pytest.approx(run.figures.cost_usd)
+    assert rows[-1]["nodes.rollout"] == rows[-1]["waiting"] == 0
+
+
+def test_phases_are_kept_on_request(mixed: rollmux.BenchResult) -> None:
+    found = rollmux.bench(stream(LUCK), ["rollmux"], fidelity="event", keep_phases=True)
+    rows = found.rows("phases")
+    assert sum(row["phase"] == "training" and row["job_id"] == "tight" for row in rows) == 20
+    assert all(row["start_s"] < row["end_s"] for row in rows)
+    with pytest.raises(InputError, match="phases: were not kept"):
+        mixed.rows("phases")
+    with pytest.raises(InputError, match=r"^keep_phases: a fluid replay runs no single phases"):
+        rollmux.bench(stream(), keep_phases=True)
+
+
+def test_jobs_say_what_they_are(mixed: rollmux.BenchResult) -> None:
+    by_id = {job.id: job for job in mixed.stream.jobs}
+    jobs = [job for run in mixed.runs if run.seed == 3 and run.policy == "consolidate" for job in run.jobs]
+    assert all(job.t_solo_s == by_id[job.job].solo_s == job.rollout_s + job.training_s for job in jobs)
+    run = next(run for run in mixed.runs if run.policy == "consolidate")
+    assert sum(job.moves for job in run.jobs) == run.figures.migrations
+    assert len({job.group for job in run.jobs}) <= len(run.jobs) and None not in {job.group for job in run.jobs}
+    assert rollmux.replay(stream(), "optimal").jobs[0].group is None
+
+
+def test_p_values_are_those_of_scipy_after_holm(mixed: rollmux.BenchResult) -> None:
+    costs = {run.policy: [one.figures.cost_usd for one in mixed.runs if one.policy == run.policy] for run in mixed.runs}
+    expected = [ttest_rel(costs[one.policy], costs[one.other]).pvalue for one in mixed.differences]
+    assert [one.p["cost_usd"] for one in mixed.differences] == pytest.approx(expected)
+    # Holm: the smallest of three is tripled, the next doubled, and none is below one before it.
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([None, 0.9]) == [None, 0.9] and holm([0.6, 0.6]) == [1.0, 1.0]
+    assert (p_value([0.0, 0.0]), p_value([1.0]), p_value([2.0, 2.0])) == (1.0, None, None)
+    one = rollmux.bench(stream(), ["solo", "rollmux"]).differences[0]
+    assert one.p["cost_usd"] is None is one.p_holm["cost_usd"]
 
 
 def test_differences_are_paired_by_seed() -> None:

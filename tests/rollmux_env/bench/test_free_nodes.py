@@ -16,9 +16,8 @@ from policies.sweeps import sweep
 from rollmux_env.bench.columns import LOST_SHARE, OVER_OPTIMAL, PENALISED, SAVING, SAVING_PER_WORK, SLO_KEPT
 from rollmux_env.bench.leaderboard.entries import StreamResult
 from rollmux_env.bench.suite import Suite, SuiteCase, suite_rows
-from rollmux_env.report.benches import tables_of, write_bench
+from rollmux_env.report.benches import plots_of, tables_of, write_bench
 from rollmux_env.report.latex import to_latex
-from rollmux_env.report.plots import key_plots
 from rollmux_env.report.suites import suite_csv, suite_plots, suite_report, suite_table
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import make_workload
@@ -58,7 +57,7 @@ def test_tables_plots_and_page(free: Scenario, tmp_path: Path) -> None:
     assert 'data-label="saving $"><span class="name">-<' in (tmp_path / "results.html").read_text()
     swept = sweep(free, {"max_group_size": [1, 2]})
     assert "0 & - & 0.00 & - &" in "".join(map(to_latex, tables_of(swept)))
-    assert key_plots(swept) and swept.as_dict()
+    assert plots_of(swept) and swept.as_dict()
 
 
 def test_a_suite(free: Scenario) -> None:
