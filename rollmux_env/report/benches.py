@@ -70,7 +70,8 @@ def figure_of(benched: BenchResult | SweepResult, name: str) -> Figure:
 
 def plots_of(benched: BenchResult | SweepResult, kind: Kind = "png") -> dict[str, bytes]:
     """Return the plots of a bench or a sweep by file name."""
-    from rollmux_env.report.plots import figures_of, picture  # matplotlib takes half a second, and tables do without
+    from rollmux_env.report.plots import figures_of  # matplotlib takes half a second, and tables do without
+    from rollmux_env.report.styles import picture
 
     return {f"{name}.{kind}": picture(make(), kind) for name, make in figures_of(benched).items()}
 
@@ -120,8 +121,8 @@ def write_bench(folder: Path, benched: BenchResult | SweepResult, kind: Kind = "
     plots, table = plots_of(benched, kind), Group(*tables_of(benched))
     made_by = {name: version(name) for name in _VERSIONS} | {"python": python_version()}
     write_whole(folder / RESULTS, to_json({"versions": made_by, **benched.as_dict()}))
-    for name in _TABLES:
-        write_whole(folder / f"{name}.csv", rows_csv(benched.rows(name)))
+    for table_name in _TABLES:
+        write_whole(folder / f"{table_name}.csv", rows_csv(benched.rows(table_name)))
     for name, data in plots.items():
         write_whole(folder / name, data)
     write_whole(folder / "results.html", _bench_page(benched, plots, table, made_by))

@@ -12,9 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rollmux_env.bench.comparison import ComparisonRow, by_policy
+from rollmux_env.bench.differences import Difference
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean, interval_note
-from rollmux_env.bench.results import BenchResult, Difference, SweepResult, draws_nothing
+from rollmux_env.bench.results import BenchResult, SweepResult, draws_nothing
 from rollmux_env.replay.admission import Admission, Decision
 from rollmux_env.replay.metrics import JobResult
 from rollmux_env.report.fitting import fitted
