@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
+from rollmux_client import ENDED
 
 from rollmux_env.report.tables import figure, heading, make_table, sharing_table
 from rollmux_env.validation_errors import one_line
 
+LAST_ENDED = 10  # jobs that have ended and are shown unasked
 _LONGEST = 1000  # characters of a line about a job
 _STYLES = {"failed": "red", "lost": "red", "cancelled": "dim", "done": "dim", "over_budget": "dim"}
 
 
-def status_tables(report: dict[str, Any]) -> list[RenderableType]:
+def status_tables(report: dict[str, Any], every: bool = False) -> list[RenderableType]:
     """Return the tables of `rollmux status`.
 
     Args:
         report: Result of `runtime.service.report.Reports.all`, or of `past_report`, of which only the jobs are shown.
+        every: Whether all jobs that have ended are shown, and not only the last `LAST_ENDED` ones.
     """
-    jobs = _jobs_table(report["jobs"])
-    said = [(job["id"], job[key]) for job in report["jobs"] for key in ("problem", "reason") if _is_told(job, key)]
+    shown, folded = (report["jobs"], "") if every else _folded(report["jobs"])
+    jobs = Group(_jobs_table(shown), Text(folded, style="dim")) if folded else _jobs_table(shown)
+    said = [(job["id"], job[key]) for job in shown for key in ("problem", "reason") if _is_told(job, key)]
     problems = [Text(one_line(f"{job_id}: {words}", _LONGEST)) for job_id, words in said]
     if report["paused"]:
         problems.insert(0, Text(one_line(f"paused: {report['paused']}", _LONGEST), style="red"))
@@ -42,6 +47,17 @@ def status_tables(report: dict[str, Any]) -> list[RenderableType]:
     if any(user["quota"] or user["user"] for user in report["users"]):
         parts.append(users_table(report["users"]))
     return [*parts, _groups_table(report["groups"]), _pools_table(report["pools"]), *problems]
+
+
+def _folded(jobs: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], str]:
+    """Return the jobs to show, without the ones that ended long ago, and a line about the others or an empty text."""
+    ended = [job for job in jobs if job["state"] in ENDED]
+    if len(ended) <= LAST_ENDED:
+        return [*jobs], ""
+    hidden = {job["id"] for job in ended[:-LAST_ENDED]}
+    counts = Counter(job["state"] for job in ended[:-LAST_ENDED])
+    words = ", ".join(f"{count:,} {state}" for state, count in counts.items())
+    return [job for job in jobs if job["id"] not in hidden], f"and {len(hidden):,} jobs that have ended ({words}): --all shows them"
 
 
 def _is_told(job: Mapping[str, Any], key: str) -> bool:

@@ -90,6 +90,17 @@ def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -
     assert "0 1.50 2.00 3.50 rollout-0 training-0 a" in text and "rollout 2 1 0 1 0 0 26%" in text
 
 
+def test_jobs_that_ended_long_ago_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = [FAILED | {"id": f"e{k}", "state": "failed" if k % 2 else "done"} for k in range(15)]
+    shown = {**REPORT, "jobs": [*ended[:8], JOB, *ended[8:]]}
+    show(*status_tables(shown))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "and 5 jobs that have ended (3 done, 2 failed): --all shows them" in text
+    assert "e4 " not in text and "e3:" not in text and "e5:" in text and "a running" in text
+    show(*status_tables(shown, every=True))
+    assert "e0 " in (out := capsys.readouterr().out) and "--all" not in out
+
+
 def test_the_queue_says_when_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     show(*status_tables(REPORT))
     assert "waits" not in capsys.readouterr().out
