@@ -10,7 +10,7 @@ GPU_PINS := constraints-gpu.txt
 # What the first commands compile, done while torch is on its way.
 COMPILE := $(BIN)/rollmux bench production -p solo -p colocated -p consolidate -p optimal-work > /dev/null 2>&1
 
-PACKAGES := chromium curl iproute2 prometheus # tests of the page, of the API's document, of links and of alerts
+PACKAGES := chromium curl iproute2 prometheus nginx-light systemd # tests of the page, of the API's document, of links, of alerts, of the unit and of the proxy
 
 unexport PYTHONDONTWRITEBYTECODE # else every process of a run, and all tests, compile their modules again
 
