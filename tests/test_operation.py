@@ -19,7 +19,7 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, [line for line in done.stderr.splitlines() if unit.name in line]) == (0, [])
 
 
-@pytest.mark.skipif(None in map(shutil.which, ("nginx", "openssl")), reason="nginx or openssl is not installed (Debian: nginx-light)")
+@pytest.mark.skipif(None in map(shutil.which, ("nginx", "openssl")), reason="nginx is not installed (Debian: nginx-light)")
 def test_nginx_takes_the_proxy(tmp_path: Path) -> None:
     key, certificate, config = (tmp_path / name for name in ("key.pem", "certificate.pem", "nginx.conf"))
     make = ["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-subj", "/CN=localhost"]
