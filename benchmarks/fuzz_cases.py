@@ -239,7 +239,7 @@ def training(rng: random.Random, folder: Path) -> FuzzCase:
     """Damage a training configuration."""
     source = rng.choice(sorted((ROOT / "trainers" / "presets").glob("*.yaml")))
     name = written(rng, source, folder)
-    changed = damaged.tree({"steps": 10, "ppo.n_steps": 8, "environment.options": {"jobs": 3}, "widths": [4]}, rng)
+    changed = damaged.tree({"steps": 10, "ppo.copies": 4, "environment.options": {"jobs": 3}, "widths": [4]}, rng)
     pairs = changed if isinstance(changed, dict) else {}
     words = [word for key, value in pairs.items() for word in ("--set", f"{key}={json.dumps(value)}"[:1000])]
     return FuzzCase("training configuration", ("train", name, *(words if rng.random() < 0.4 else ()), "--out", "out"), starts=True)

@@ -20,10 +20,11 @@ from stable_baselines3.dqn.policies import DQNPolicy, QNetwork
 from torch import Tensor
 
 from rollmux_env.report.tables import show
-from trainers.config import Config, read_config
+from trainers.config import read_config
 from trainers.maskable_ppo import ppo_settings
 from trainers.network import Scorer
 from trainers.pointer import PointerPolicy, score, scorer_for
+from trainers.problem import Problem
 from trainers.runs import best_table, run_all
 from trainers.vec_env import NativeVecEnv
 
@@ -95,14 +96,15 @@ class UnmaskedDQN(DQN):
         return super().predict(*args, **options)
 
 
-def ppo(config: Config, env: NativeVecEnv, seed: int) -> PPO:
+def ppo(config: Any, problem: Problem, seed: int) -> PPO:
     """Return an untrained PPO with the candidate-scoring network."""
-    network = {"widths": config.widths}
+    network, env = {"widths": config.widths}, NativeVecEnv(problem.environment(config.streams))
     return UnmaskedPPO(UnmaskedPolicy, env, **ppo_settings(config), policy_kwargs=network, seed=seed, device="cpu")
 
 
-def dqn(config: Config, env: NativeVecEnv, seed: int) -> DQN:
+def dqn(config: Any, problem: Problem, seed: int) -> DQN:
     """Return an untrained DQN with the candidate-scoring network."""
+    env = NativeVecEnv(problem.environment(config.streams))
     settings = {"learning_rate": 3e-4, "gamma": 1.0, "target_update_interval": 2_000, **REPLAY, **EXPLORATION}
     network = {"widths": config.widths}
     return UnmaskedDQN(ValuePolicy, env, **settings, policy_kwargs=network, seed=seed, device="cpu")
@@ -118,7 +120,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     arguments = parser.parse_args()
     learner = {"ppo": ppo, "dqn": dqn}[arguments.algorithm]
-    config = read_config(arguments.name, arguments.set)
+    config = read_config(arguments.name, [*arguments.set, "algorithm=maskable-ppo"])
     curves = run_all(config, arguments.name, arguments.seeds, arguments.out, resume=False, learner=learner)
     show(best_table(arguments.name, arguments.out, curves))
 

@@ -29,8 +29,9 @@ from rollmux_env.validation_errors import one_line
 
 Arrays = dict[str, NDArray[Any]]
 
-# Attributes that are no state: scratch, views of other attributes, and settings that come from the environment's constructor.
-_NO_STATE = ("_workspace", "_scratch", "_passed", "_rules", "_limits")
+# Attributes that are no state: scratch, views of other attributes, settings that come from the environment's constructor, and what
+# is computed again from a seed.
+_NO_STATE = ("_workspace", "_scratch", "_passed", "_rules", "_limits", "_drawn")
 
 
 def state_of(environment: object) -> tuple[Arrays, dict[str, Any]]:

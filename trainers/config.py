@@ -15,7 +15,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.portable import FIRST_DRAWN_SEED
 from rollmux_env.reading import read_mapping
 from rollmux_env.suggestions import did_you_mean
-from rollmux_env.validation_errors import field_error, field_of, format_error, problems
+from rollmux_env.validation_errors import field_error, field_of, format_error, not_one_of, problems
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
@@ -37,24 +37,38 @@ class PPO(Settings):
     """Learning rate of Adam."""
     linear: bool = False
     """Whether the learning rate decreases linearly to 0."""
-    n_steps: Count = 128
-    """Number of decisions per stream between updates."""
     batch_size: Annotated[int, Field(ge=2)] = 1024
-    """Number of decisions per gradient step, a divisor of streams * n_steps."""
+    """Number of decisions per gradient step."""
     n_epochs: Count = 4
     """Number of passes over the decisions of an update."""
-    gamma: Share = 1.0
-    """Discount per decision; 1 optimises dollars."""
-    gae_lambda: Share = 0.95
-    """Lambda of generalised advantage estimation."""
     clip_range: Positive = 0.2
     """Largest relative change of a choice's probability in an update."""
     ent_coef: Annotated[float, Field(ge=0)] = 0.0
     """Weight of the entropy bonus."""
-    vf_coef: Annotated[float, Field(ge=0)] = 0.5
-    """Weight of the value loss."""
     max_grad_norm: Positive = 0.5
     """Maximum norm of a gradient."""
+
+
+class GroupSettings(PPO):
+    """Settings of PPO with a group baseline."""
+
+    gamma: Share = 0.97
+    """Discount per unit of progress: a mean arrival (placement), a planned period (dispatch), a rollout (rollout)."""
+    copies: Annotated[int, Field(ge=2)] = 8
+    """Number of copies of each drawn stream, a divisor of `streams`."""
+
+
+class MaskableSettings(PPO):
+    """Settings of PPO with a critic."""
+
+    n_steps: Count = 128
+    """Number of decisions per stream between updates; `batch_size` must divide streams * n_steps."""
+    gamma: Share = 1.0
+    """Discount per decision; 1 optimises dollars."""
+    gae_lambda: Share = 0.95
+    """Lambda of generalised advantage estimation."""
+    vf_coef: Annotated[float, Field(ge=0)] = 0.5
+    """Weight of the value loss."""
     target_kl: Positive | None = None
     """KL divergence at which an update stops early; null is no limit."""
 
@@ -94,11 +108,9 @@ class Config(Settings):
     keys.
     """
 
-    algorithm: Literal["maskable-ppo"] = "maskable-ppo"
-    """Learning algorithm."""
     steps: Count
     """Total number of decisions over all streams."""
-    streams: Count = 64
+    streams: Count = 128
     """Number of parallel environments."""
     seed: Annotated[int, Field(ge=0, le=LAST_SEED)] = 0
     """Seed of weights, choices and streams; `--seeds` counts up from it."""
@@ -110,21 +122,48 @@ class Config(Settings):
     """Policy file whose weights the training starts from; null: random weights."""
     environment: dict[str, Any]
     """Environment: its `name`, `placement`, `dispatch` or `rollout`, and its keys."""
-    ppo: PPO = PPO()
-    """Settings of PPO."""
     evaluation: Evaluation = Evaluation()
     """Evaluation on held-out streams."""
     checkpoint_every: Count = 100_000
     """Number of decisions between checkpoints."""
 
+
+class GroupPPOConfig(Config):
+    """Configuration of a run of `trainers.group_ppo`."""
+
+    algorithm: Literal["group-ppo"] = "group-ppo"
+    """PPO whose baseline is what other copies of the same stream gained (`trainers/group_ppo.py`)."""
+    ppo: GroupSettings = GroupSettings()
+    """Settings of PPO."""
+
     @model_validator(mode="after")
-    def _whole_batches(self) -> Config:
+    def _whole_groups(self) -> GroupPPOConfig:
+        if self.streams % self.ppo.copies:
+            raise field_error("must divide streams", "ppo", "copies")
+        return self
+
+
+class MaskablePPOConfig(Config):
+    """Configuration of a run of sb3-contrib's MaskablePPO."""
+
+    algorithm: Literal["maskable-ppo"] = "maskable-ppo"
+    """PPO with a critic, of sb3-contrib."""
+    ppo: MaskableSettings = MaskableSettings()
+    """Settings of PPO."""
+
+    @model_validator(mode="after")
+    def _whole_batches(self) -> MaskablePPOConfig:
         if self.ppo.n_steps * self.streams % self.ppo.batch_size:
             raise field_error("must divide streams times n_steps", "ppo", "batch_size")
         return self
 
 
-def read_config(name: str, changes: Sequence[str] = ()) -> Config:
+AnyConfig = GroupPPOConfig | MaskablePPOConfig
+ALGORITHMS: dict[str, type[AnyConfig]] = {"group-ppo": GroupPPOConfig, "maskable-ppo": MaskablePPOConfig}
+"""Configuration of each learning algorithm, by the name under `algorithm`."""
+
+
+def read_config(name: str, changes: Sequence[str] = ()) -> AnyConfig:
     """Read a preset or a file.
 
     Args:
@@ -147,7 +186,7 @@ def read_config(name: str, changes: Sequence[str] = ()) -> Config:
     return check_config(data, name, keys)
 
 
-def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]] = ()) -> Config:
+def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]] = ()) -> AnyConfig:
     """Validate a mapping.
 
     Args:
@@ -158,13 +197,18 @@ def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]
     Raises:
         InputError: A value is not valid. The message names the file or option, and the field.
     """
+    algorithm = data.get("algorithm", "group-ppo")
+    model = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
+    if model is None:
+        where = "--set" if ("algorithm",) in keys else name
+        raise InputError(f"{where}: algorithm: {not_one_of(algorithm, ALGORITHMS)}")
     try:
-        return Config.model_validate_json(json.dumps(data))  # via JSON, where strict mode accepts a list as a tuple
+        return model.model_validate_json(json.dumps(data))  # via JSON, where strict mode accepts a list as a tuple
     except ValidationError as error:
         first = problems(error)[0]
         at = field_of(first)
         where = "--set" if any(at[: len(key)] == key or key[: len(at)] == at for key in keys) and at else name
-        raise InputError(f"{where}: {format_error(first, Config)}") from None
+        raise InputError(f"{where}: {format_error(first, model)}") from None
     except ValueError as error:  # a number that JSON cannot represent
         raise InputError(f"{name}: {error}") from None
 

@@ -16,25 +16,29 @@ from stable_baselines3.common.utils import LinearSchedule
 
 from policies.placement.policy_file import PolicyConfig, read_policy
 from rollmux_env.errors import InputError
-from trainers.config import Config, Start
+from trainers.config import PPO, MaskablePPOConfig, Start
 from trainers.network import Scorer
 from trainers.pointer import PointerPolicy
+from trainers.problem import Problem
 from trainers.vec_env import NativeVecEnv
 
 _SCORES = ("score.weight", "score.bias", "skip.weight")  # a row's logit is linear in these
 
 
-def maskable_ppo(config: Config, env: NativeVecEnv, seed: int) -> MaskablePPO:
+def maskable_ppo(config: MaskablePPOConfig, problem: Problem, seed: int) -> MaskablePPO:
     """Create a masked PPO with an untrained candidate-scoring network."""
-    settings = ppo_settings(config)
+    settings, env = ppo_settings(config), NativeVecEnv(problem.environment(config.streams))
     return MaskablePPO(PointerPolicy, env, **settings, policy_kwargs={"widths": config.widths}, seed=seed, device="cpu")
 
 
-def ppo_settings(config: Config) -> dict[str, Any]:
+def ppo_settings(config: MaskablePPOConfig) -> dict[str, Any]:
     """Convert the settings under `ppo` to arguments of Stable-Baselines3."""
-    ppo = config.ppo.model_dump()
-    linear, rate = ppo.pop("linear"), ppo.pop("learning_rate")
-    return {**ppo, "learning_rate": LinearSchedule(rate, 0.0, 1.0) if linear else rate}
+    return {**config.ppo.model_dump(exclude={"linear"}), "learning_rate": learning_rate(config.ppo)}
+
+
+def learning_rate(settings: PPO) -> float | LinearSchedule:
+    """Return the learning rate of Adam, or its schedule."""
+    return LinearSchedule(settings.learning_rate, 0.0, 1.0) if settings.linear else settings.learning_rate
 
 
 def begin_with(network: Scorer, start: Start, wanted: PolicyConfig) -> None:

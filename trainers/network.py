@@ -46,24 +46,55 @@ class Scorer(nn.Module):
             job: Features of the jobs, shape (B, Fj).
             candidates: Features of the rows, shape (B, A, Fc).
             cluster: Features of the cluster, shape (B, Fk).
-            mask: True for rows that may be chosen, shape (B, A). Other rows have no influence. A decision without a valid row is
-                computed as if it had no rows.
+            mask: True for rows that may be chosen, shape (B, A). Other rows are not computed and have no influence. A decision
+                without a valid row is computed as if it had no rows.
 
         Returns:
             Logits, `MASKED` for masked rows, shape (B, A), and values, shape (B,).
         """
         mask = mask.bool()
-        real = mask.unsqueeze(-1)
-        count = real.sum(dim=1).clamp(min=1)
+        logits, context, rows, of = self._encode(job, candidates[mask], cluster, mask.sum(dim=1))
+        values = self.value(self._pool(-1, context, rows, of)).squeeze(-1)
+        return spread(logits, mask), values
+
+    def logits(self, job: Tensor, rows: Tensor, cluster: Tensor, counts: Tensor) -> Tensor:
+        """Score the valid rows of a batch of decisions, without values.
+
+        Args:
+            job: Features of the jobs, shape (B, Fj).
+            rows: Features of the valid rows of all decisions, one decision after the other, shape (N, Fc).
+            cluster: Features of the cluster, shape (B, Fk).
+            counts: Number of rows of each decision, shape (B,).
+
+        Returns:
+            Logits, shape (N,).
+        """
+        return self._encode(job, rows, cluster, counts)[0]
+
+    def _encode(self, job: Tensor, candidates: Tensor, cluster: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return logits (N,), the context of the last layer (B, W), its rows (N, W), and the decision of each row (N,)."""
+        of = torch.repeat_interleave(torch.arange(len(counts)), counts)
         context = torch.relu(self.enter(torch.cat([job, cluster], dim=-1)))
         rows = candidates
-        for of_row, of_context, of_pool in zip(self.row, self.context, self.pool, strict=True):
-            rows = torch.relu(of_row(rows) + of_context(context).unsqueeze(1)) * real  # at least 0, so a masked row is no maximum
-            pooled = torch.cat([context, rows.sum(dim=1) / count, rows.amax(dim=1)], dim=-1)
-            context = torch.relu(of_pool(pooled))
-        logits = (self.score(rows) + self.skip(candidates)).squeeze(-1).masked_fill(~mask, MASKED)
-        return logits, self.value(context).squeeze(-1)
+        for layer, (of_row, of_context) in enumerate(zip(self.row, self.context, strict=True)):
+            if layer > 0:
+                context = self._pool(layer - 1, context, rows, of)
+            rows = torch.relu(of_row(rows) + of_context(context).index_select(0, of))
+        return (self.score(rows) + self.skip(candidates)).squeeze(-1), context, rows, of
+
+    def _pool(self, layer: int, context: Tensor, rows: Tensor, of: Tensor) -> Tensor:
+        """Return the context after a layer, from the context before it and the mean and maximum of each decision's rows."""
+        total, most = (rows.new_zeros(len(context), rows.shape[1]) for _ in range(2))  # rows are at least 0
+        count = torch.bincount(of, minlength=len(context)).clamp(min=1).unsqueeze(-1)
+        mean = total.index_add(0, of, rows) / count
+        most = most.scatter_reduce(0, of.unsqueeze(-1).expand_as(rows), rows, "amax")
+        return torch.relu(self.pool[layer](torch.cat([context, mean, most], dim=-1)))
 
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """Return copies of the weights, by their names in a policy file."""
         return {name: tensor.numpy().copy() for name, tensor in self.state_dict().items()}
+
+
+def spread(logits: Tensor, mask: Tensor) -> Tensor:
+    """Return the logits of valid rows (N,) as a table with `MASKED` for other rows, shape (B, A)."""
+    return torch.full(mask.shape, MASKED, dtype=logits.dtype).masked_scatter(mask, logits)

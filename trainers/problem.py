@@ -29,6 +29,7 @@ from rollmux_env.envs.placement.reward import Dollars, Reference
 from rollmux_env.envs.placement.stream import Generator, whole
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import RandomJobs
+from rollmux_env.envs.rollout.observation import STATE_FEATURES
 from rollmux_env.envs.rollout.reward import Cost
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, not_one_of, problems
@@ -66,6 +67,15 @@ class Problem(Settings):
 
     def usd(self, played: Figures) -> NDArray[np.float64]:
         """Return the dollars of episodes from `play`, comparable to those of a reference, shape (E,)."""
+        raise NotImplementedError
+
+    def progress(self, env: Any, observation: Figures) -> NDArray[np.float64]:
+        """Return how far each stream is, shape (E,). The copies of a stream are compared at the same progress.
+
+        Args:
+            env: Environment of `environment`.
+            observation: Its last observation.
+        """
         raise NotImplementedError
 
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
@@ -155,6 +165,13 @@ class PlacementProblem(Problem):
         """Return the dollars of each stream."""
         return np.asarray(played["cost_usd"])
 
+    def progress(self, env: PlacementVectorEnv, observation: Figures) -> NDArray[np.float64]:
+        """Return the time of each stream in mean gaps between its arrivals."""
+        clock, arrivals_s = env.streams.clock, env.streams.jobs["arrival_s"]
+        count = clock["n_jobs"]
+        first_s, last_s = arrivals_s[:, 0], arrivals_s[np.arange(len(count)), count - 1]
+        return np.asarray((clock["now_s"] - first_s) / np.maximum(last_s - first_s, 1.0) * count)
+
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
         """Return dollars relative to other policies, dollars per work-hour, SLO attainment, and moves per hour."""
         assert isinstance(env, PlacementVectorEnv)
@@ -219,6 +236,11 @@ class DispatchProblem(Problem):
         """Return the dollars per work-hour of each episode."""
         return np.asarray(played["usd_per_work_hour"])
 
+    def progress(self, env: DispatchVectorEnv, observation: Figures) -> NDArray[np.float64]:
+        """Return the time of each group in planned periods."""
+        groups = env.groups
+        return np.asarray(groups.groups["now_s"] / groups.clocks["horizon_s"] * self.rounds)
+
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
         """Return dollars per work-hour, those relative to other policies, SLO attainment, and migrated tails."""
         usd = self.usd(played)
@@ -272,6 +294,10 @@ class RolloutProblem(Problem):
     def usd(self, played: Figures) -> NDArray[np.float64]:
         """Return the cost of each episode relative to `plain`."""
         return -np.asarray(played["return"])
+
+    def progress(self, env: RolloutVectorEnv, observation: Figures) -> NDArray[np.float64]:
+        """Return the number of rollouts of each job, with the finished share of the current one."""
+        return np.asarray(env.jobs.jobs["iteration"] + observation["cluster"][:, STATE_FEATURES.index("finished")])
 
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
         """Return cost relative to other policies, seconds and held GPUs relative to `plain`, and counts of switches and moves."""

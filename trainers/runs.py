@@ -19,8 +19,7 @@ from rollmux_env.locks import only_writer
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.validation_errors import describe
-from trainers.config import LAST_SEED, Config, Evaluation
-from trainers.maskable_ppo import maskable_ppo
+from trainers.config import LAST_SEED, AnyConfig, Evaluation
 from trainers.problem import Figures, Problem, make_problem
 from trainers.progress import ProgressPrinter, training_bar
 from trainers.references import reference_usd
@@ -31,16 +30,18 @@ Curve = list[dict[str, float]]
 _CONFIG, _REFERENCES = "config.json", "references.json"
 
 
-def run_all(config: Config, name: str, seeds: int, folder: Path, resume: bool, learner: Learner = maskable_ppo) -> dict[int, Curve]:
+def run_all(
+    config: AnyConfig, name: str, seeds: int, folder: Path, resume: bool, learner: Learner | None = None
+) -> dict[int, Curve]:
     """Train with consecutive seeds from `config.seed` on, each in `folder/seed-N`. Return the evaluations by seed.
 
     Args:
-        config: Configuration of the runs.
+        config: AnyConfiguration of the runs.
         name: Name of the configuration, for error messages.
         seeds: Number of seeds.
         folder: Folder of all runs.
         resume: Whether to continue the runs in the folder.
-        learner: Function that creates the model.
+        learner: Function that creates the model, or None for that of the configuration.
 
     Raises:
         InputError: The folder has another writer or, without `resume`, runs already; with `resume`, its runs have another
@@ -119,7 +120,7 @@ def _check_folder(folder: Path, resume: bool) -> None:
         raise InputError(f"--resume: {error}") from None
 
 
-def _claim(folder: Path, config: Config, resume: bool) -> None:
+def _claim(folder: Path, config: AnyConfig, resume: bool) -> None:
     """Write the configuration into the folder. A resumed configuration must be equal, or have fewer steps."""
     file = folder / _CONFIG
     if resume:
@@ -130,7 +131,7 @@ def _claim(folder: Path, config: Config, resume: bool) -> None:
     write_whole(file, config.model_dump_json(indent=1) + "\n")
 
 
-def _is_longer(file: Path, config: Config) -> bool:
+def _is_longer(file: Path, config: AnyConfig) -> bool:
     """Return whether resumed runs get more steps than before.
 
     Any other difference is refused, and so are more steps if something else depends on their number.

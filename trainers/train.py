@@ -21,7 +21,8 @@ from torch.utils.tensorboard import SummaryWriter
 from policies.placement.policy_file import Provenance, write_policy
 from rollmux_env.files import write_whole
 from trainers.checkpoint import load_checkpoint, save_checkpoint
-from trainers.config import Config
+from trainers.config import AnyConfig
+from trainers.group_ppo import group_ppo
 from trainers.maskable_ppo import begin_with, maskable_ppo
 from trainers.network import Scorer
 from trainers.problem import Figures, Problem
@@ -33,8 +34,11 @@ _NO_FIGURES = {"stream_seed", "terminal_observation", "TimeLimit.truncated", "ep
 _LOG_EVERY = 4096  # least number of decisions between figures on TensorBoard
 
 Tell = Callable[[int, Sequence[dict[str, float]]], None]
-Learner = Callable[[Config, NativeVecEnv, int], Any]
-"""Function that creates an untrained model of Stable-Baselines3 for a configuration and a seed."""
+Learner = Callable[[Any, Problem, int], Any]
+"""Function that creates an untrained model of Stable-Baselines3 for a configuration, a problem and a seed."""
+
+LEARNERS: dict[str, Learner] = {"group-ppo": group_ppo, "maskable-ppo": maskable_ppo}
+"""Learning algorithms by their name under `algorithm`."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +53,16 @@ class TrainingRun:
         folder: Folder for `checkpoint.safetensors`, the policy files `last.safetensors` and `best.safetensors`, `curve.csv` (every
             evaluation), and TensorBoard's events.
         tell: Function that receives the number of decisions so far and the figures of every evaluation so far.
-        learner: Function that creates the model. Its name is recorded in the policy files.
+        learner: Function that creates the model, or None for that of the configuration. Its name is recorded in the policy files.
     """
 
-    config: Config
+    config: AnyConfig
     problem: Problem
     references: Figures
     seed: int
     folder: Path
     tell: Tell
-    learner: Learner = maskable_ppo
+    learner: Learner | None = None
 
 
 def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
@@ -76,8 +80,8 @@ def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
         InputError: The checkpoint is damaged, the start file does not fit, or the folder cannot be written.
     """
     torch.set_num_threads(run.config.threads)
-    env = NativeVecEnv(run.problem.environment(run.config.streams))
-    model = run.learner(run.config, env, run.seed)
+    learner = run.learner or LEARNERS[run.config.algorithm]
+    model = learner(run.config, run.problem, run.seed)
     callback = _RunCallback(run)
     file = run.folder / CHECKPOINT
     resumed = resume and file.exists()
@@ -93,7 +97,7 @@ def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
             model.learn(left, callback=callback, log_interval=None, reset_num_timesteps=not resumed)
     finally:
         writer.close()
-        env.close()
+        model.get_env().close()
     return callback.curve
 
 
@@ -200,7 +204,7 @@ class _RunCallback(BaseCallback):
 
     def _write(self, name: str, steps: int, figures: dict[str, float]) -> None:
         run = self.run
-        algorithm = run.learner.__name__.replace("_", "-")
+        algorithm = run.learner.__name__ if run.learner else run.config.algorithm
         provenance: Provenance = {"algorithm": algorithm, "seed": run.seed, "steps": steps, **figures}
         scorer = self.model.policy.scorer
         assert isinstance(scorer, Scorer)

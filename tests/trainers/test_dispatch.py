@@ -19,6 +19,7 @@ from trainers.runs import find_references
 from trainers.train import BEST, TrainingRun, train
 
 SMALL = {
+    "algorithm": "maskable-ppo",
     "steps": 8192,
     "streams": 32,
     "widths": [32, 32],

@@ -20,6 +20,7 @@ from trainers.train import BEST, TrainingRun, train
 from trainers.vec_env import play
 
 SMALL = {
+    "algorithm": "maskable-ppo",
     "steps": 512,
     "streams": 8,
     "widths": [16, 16],

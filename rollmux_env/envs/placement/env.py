@@ -80,6 +80,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         jobs, groups = self._streams.jobs[0], self._streams.groups[0]
         self._workspace = make_workspace(jobs, groups)
         self._scratch = make_scratch(jobs, groups, candidates - 1) if moves else None
+        self._drawn: tuple[int, Records] | None = None  # seed and stream of the last episode that began
         self._solo_usd = np.ones(num_envs)
         self._passed = self._views()
 
@@ -148,7 +149,9 @@ class PlacementVectorEnv(BaseVectorEnv):
         return picture(frame_of(self._streams, s, self._limits))
 
     def _start(self, s: int, seed: int) -> None:
-        stream = checked_stream(self.generator, seed)
+        if self._drawn is None or self._drawn[0] != seed:  # copies of a stream often begin one after the other
+            self._drawn = seed, checked_stream(self.generator, seed)
+        stream = self._drawn[1]
         self._solo_usd[s] = solo_usd(stream, self._limits) or 1.0
         for streams in (self._streams, *([self._reference] if self._against else [])):
             begin(streams, s, load(streams, s, stream))
