@@ -83,7 +83,7 @@ class RolloutEngines:
         """Take engines off their devices."""
         wait_for_stages([self._workers[k].call("offload") for k in engines])
 
-    def park(self, method: Literal["offload", "stay"]) -> Footprint:
+    def offload_or_stay(self, method: Literal["offload", "stay"]) -> Footprint:
         """Move the engines to host memory, or leave those in use; return what the fullest node keeps."""
         pairs = zip(self._workers, self._sizes, strict=True)
         footprints = wait_for_stages([worker.call(method if size == self.size else "offload") for worker, size in pairs])

@@ -129,7 +129,7 @@ class Grpo:
         self._ranks.close()
 
     def _park(self, phase: PhaseOfJob, method: Literal["offload", "stay"]) -> Footprint:
-        return (self._engines if phase == "rollout" else self._ranks).park(method)
+        return (self._engines if phase == "rollout" else self._ranks).offload_or_stay(method)
 
     def _roll_out(self) -> None:
         """Run a rollout, and wait for rewards that are computed when the engines have given up their nodes."""

@@ -43,7 +43,7 @@ class TrainingRanks:
         discards, self._restores_profiled = self._restores_profiled, False
         wait_for_stages([worker.call("restore", runtime_hook.worst_case, discards) for worker in self._workers])
 
-    def park(self, method: Literal["offload", "stay"]) -> Footprint:
+    def offload_or_stay(self, method: Literal["offload", "stay"]) -> Footprint:
         """Move the state of all ranks to host memory, or leave it; return what the fullest node keeps."""
         footprints = wait_for_stages([worker.call(method) for worker in self._workers])
         return fullest_node(footprints, [1] * len(footprints), 1, len(runtime_hook.nodes("training")))

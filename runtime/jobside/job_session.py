@@ -31,7 +31,7 @@ _Usage = dict[ActorHandle, tuple[float, float]]
 Used = tuple[float, float, float]  # GB used of a node's host memory and of each GPU, and GB of each GPU that are not free
 
 
-Parked = tuple[Any, dict[str, Any]]
+OffloadOutcome = tuple[Any, dict[str, Any]]
 """Where a job's state is after a phase: the footprint that the job reports, or None, and fields of its `Report`."""
 
 
@@ -44,13 +44,13 @@ def timed(job: Any, method: str, phase: PhaseOfJob) -> tuple[float, Any]:
     return monotonic() - began, result
 
 
-def park(job: Any, phase: PhaseOfJob, stays: bool) -> Parked:
+def offload_or_stay(job: Any, phase: PhaseOfJob, stays: bool) -> OffloadOutcome:
     """Leave the job's state on the devices, or offload it."""
     seconds, footprint = timed(job, "stay" if stays else "offload", phase)
     return footprint, {"offload_s": seconds, "stays": stays}
 
 
-def measure(job: Any, phase: PhaseOfJob, used: Callable[[Any], Used], gpus: int) -> Parked:
+def measure(job: Any, phase: PhaseOfJob, used: Callable[[Any], Used], gpus: int) -> OffloadOutcome:
     """Measure every way in which the job's state may wait between phases, and offload it in the end.
 
     Args:
@@ -231,18 +231,18 @@ class JobSession(CoordinatorLink):
             self.flush()
             if self.worst_case:
                 run_wait_s = self._waited(self._usage(pool))  # the measurement that follows is not part of the phase
-                footprint, parked = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
+                footprint, fields = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
             else:
-                footprint, parked = park(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
+                footprint, fields = offload_or_stay(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
             usage = self._usage(pool)
             waited_s, (host_gb, device_gb, taken_gb) = self._waited(usage), self._used(pool, footprint, usage)
             self._staying.pop(pool, None)
-            if parked.get("stays"):
+            if fields.get("stays"):
                 self._staying[pool] = job
         waited_s = run_wait_s if self.worst_case else waited_s
-        parked |= {"load_s": load_s, "load_wait_s": load_wait_s, "core_wait_s": waited_s, "own_s": own_s}
-        parked |= {"host_gb": host_gb, "device_gb": device_gb, "taken_gb": taken_gb, "stages": dict(runtime_hook.reported.stages)}
-        self._release(PhaseReport(pool, False, begun_s, run_s, done_s, cold=cold, **parked))
+        fields |= {"load_s": load_s, "load_wait_s": load_wait_s, "core_wait_s": waited_s, "own_s": own_s}
+        fields |= {"host_gb": host_gb, "device_gb": device_gb, "taken_gb": taken_gb, "stages": dict(runtime_hook.reported.stages)}
+        self._release(PhaseReport(pool, False, begun_s, run_s, done_s, cold=cold, **fields))
         self._left_s = monotonic()
         self.turns.restore(self.turns.trainings + 1, self.turns.trainings + (phase == "train"), self.turns.syncs)
         self.where = ""
