@@ -26,6 +26,7 @@ PLACEMENT = {
     "random": "policies.placement.baselines:Random",
     "most-idle": "policies.placement.baselines:MostIdle",
     "first-fit": "policies.placement.baselines:FirstFit",
+    "openrl": "policies.placement.openrl:OpenRL",
     "fleet": "policies.placement.fleet:MostProgress",
     "solo": "policies.placement.baselines:Solo",
     "colocated": "policies.placement.baselines:ColocatedJobs",

@@ -33,13 +33,14 @@ class PlanTable:
             raise InputError(f"budget: {names} cannot hold a training of this model")
         if not self.kinds:
             raise InputError(f"budget: {names} cannot hold a copy of this model for rollouts")
-        if all(self.rollout(budget.beside(plan.gpus)) is None for plan in self.plans):
+        if all(self.rollout(counts) is None for plan in self.plans for counts in self._sides(plan)):
             raise InputError(f"budget: {names} cannot hold a training of this model and a copy for rollouts beside it")
 
     @cached_property
     def plans(self) -> tuple[TimedPlan, ...]:
         """All useful training plans, fastest first."""
-        return training_plans(self.work, self.budget)
+        plans = training_plans(self.work, self.budget)
+        return tuple(plan for plan in plans if _types(plan.gpus) == 1) if self.budget.one_type else plans
 
     @cached_property
     def kinds(self) -> tuple[ReplicaKind, ...]:
@@ -66,7 +67,7 @@ class PlanTable:
             The allocation, or None if no replica fits beside the training or no iteration is shorter than the limit.
         """
         best: Allocation | None = None
-        for counts in _fillings(self.budget.beside(timed.gpus), self.budget.machine):
+        for counts in self._sides(timed):
             if self.least_s(timed, counts) >= limit_s:
                 continue
             rollout = self.rollout(counts)
@@ -75,6 +76,11 @@ class PlanTable:
                 if allocation.iteration_s < limit_s:
                     best, limit_s = allocation, allocation.iteration_s
         return best
+
+    def _sides(self, timed: TimedPlan) -> Iterator[Counts]:
+        """Yield the GPUs of each type that may sample beside a training plan."""
+        fillings = _fillings(self.budget.beside(timed.gpus), self.budget.machine)
+        return (counts for counts in fillings if _types(counts) == 1 or not self.budget.one_type)
 
     def least_s(self, timed: TimedPlan, counts: Counts | None = None) -> float:
         """Return a lower bound in seconds on an iteration with this training plan.
@@ -96,6 +102,11 @@ class PlanTable:
             max((kind.responses_per_s / sum(kind.gpus) for kind in self.kinds if kind.gpus[k]), default=0.0)
             for k in range(len(self.budget.gpus))
         )
+
+
+def _types(counts: Counts) -> int:
+    """Return the number of GPU types of which there is at least one."""
+    return sum(count > 0 for count in counts)
 
 
 def _fillings(counts: Counts, machine: int) -> Iterator[Counts]:

@@ -10,10 +10,12 @@ import typer
 
 from policies.allocation import make_allocator
 from policies.commands.options import TableOrJson
+from rollmux_env.files import write_whole
 from rollmux_env.report.allocation import allocation_report, allocation_table
 from rollmux_env.report.results import to_json
 from rollmux_env.report.tables import show
 from rollmux_env.timing.allocated_job import allocated_scenario
+from rollmux_env.timing.allocated_run import run_file
 from rollmux_env.timing.allocation import parse_budget
 from rollmux_env.timing.work import make_work
 from rollmux_env.workloads.text import write_scenario
@@ -39,12 +41,16 @@ def allocate(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Scenario file with the job as planned.", show_default=False)
     ] = None,
+    job_file: Annotated[
+        Path | None,
+        typer.Option("--job-file", metavar="FILE", help="Job file for `rollmux run` that executes the plan.", show_default=False),
+    ] = None,
     shape_budgets: Annotated[
         list[str] | None,
         typer.Option(
             "--shape",
             metavar="GPU=COUNT,...",
-            help="Another budget, whose plan is a shape of the job in --out; can be repeated.",
+            help="Another budget, whose plan is a shape of the job in --out and --job-file; can be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -54,19 +60,24 @@ def allocate(
 
     Examples: `rollmux allocate 7B --budget H800=24,H20=24 --staleness 4`
 
-    `rollmux allocate 7B --set responses=1024 --budget H800=8,H20=16 --shape H800=16,H20=32 --out job.yaml`
+    `rollmux allocate 7B --set responses=1024 --budget H800=8,H20=16 --shape H800=16,H20=32 --out scenario.yaml --job-file job.yaml`
     """
     divide = make_allocator(allocator)
     work = make_work(model, staleness, settings or [])
-    gpus = parse_budget(budget, machine)
+    written = out is not None or job_file is not None
+    if shape_budgets and not written:
+        raise typer.BadParameter("goes with --out and --job-file", param_hint="--shape")
+    gpus = parse_budget(budget, machine, one_type=written)
     begin = time.perf_counter()
     allocation = divide(work, gpus)
     planner_s = time.perf_counter() - begin
-    if shape_budgets and out is None:
-        raise typer.BadParameter("goes with --out", param_hint="--shape")
+    name, plans = Path(model).stem if Path(model).suffix == ".json" else model, [allocation]
+    plans += [divide(work, parse_budget(text, machine, one_type=True)) for text in shape_budgets or []]
     if out is not None:
-        others = [divide(work, parse_budget(text, machine)) for text in shape_budgets or []]
-        write_scenario(out, allocated_scenario(Path(model).stem, [allocation, *others]))
+        write_scenario(out, allocated_scenario(name, plans))
+    if job_file is not None:
+        folder = str(Path(model).parent.absolute()) if Path(model).suffix == ".json" else None
+        write_whole(job_file, run_file(name, folder, plans))
     if format is TableOrJson.json:
         typer.echo(to_json(allocation_report(model, allocator, allocation)), nl=False)
     else:

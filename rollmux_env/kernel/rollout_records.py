@@ -15,8 +15,8 @@ NEW, WAITING, RUNNING, FINISHED, ABORTED, AWAY = range(6)
 NONE = -1
 TIE_S = 1e-9  # events within this time are a tie, so that rounding does not decide their order
 # As the fields of ReplicaTiming, then those of MixtureTiming, which are 0 of dense models.
-STEP, WEIGHTS, KV, SEQUENCE, PREFILL_TOKEN, PREFILL_TOKEN2, PREFILL, EXPERTS, EXPERT_SHARE = range(9)
-COSTS = 9
+STEP, WEIGHTS, KV, SEQUENCE, PREFILL_TOKEN, PREFILL_TOKEN2, PREFILL, MESSAGE, EXPERTS, EXPERT_SHARE = range(10)
+COSTS = 10
 
 
 # Columns of the table of responses.

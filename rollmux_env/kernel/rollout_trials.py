@@ -237,7 +237,7 @@ def rest_s(cost: Floats, context: Ints, ahead: Ints, order: Ints, where: Ints, m
     """Return the forecast seconds until `counting` responses have finished, if all decode at once and no cache is ever full.
 
     Args:
-        cost: (7,) costs of a replica, as in `rollmux_env.kernel.rollout_records`.
+        cost: (COSTS,) costs of a replica, as in `rollmux_env.kernel.rollout_records`.
         context: (n,) tokens of each response so far.
         ahead: (n,) tokens that each response still gets.
         order: (n,) the responses, those with most tokens ahead first.

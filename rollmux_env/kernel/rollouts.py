@@ -23,6 +23,7 @@ from rollmux_env.kernel.rollout_records import (
     EXPERTS,
     FINISHED,
     KV,
+    MESSAGE,
     NEW,
     NONE,
     PREFILL,
@@ -63,7 +64,9 @@ def decode_s(cost: Floats, running: int, context: int, n: int) -> float:
     if bound and growth > 0:
         bound = min(float(n), np.ceil((arithmetic - memory) / growth))
     rest = n - bound
-    return float(n * cost[STEP] + bound * arithmetic + rest * memory + growth * (bound + n - 1) * rest / 2)
+    return float(
+        n * (cost[STEP] + cost[MESSAGE] * running) + bound * arithmetic + rest * memory + growth * (bound + n - 1) * rest / 2
+    )
 
 
 @compiled(arrays=False)

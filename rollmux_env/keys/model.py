@@ -113,6 +113,8 @@ class ReplicaSeconds(FileModel):
     """Seconds of attention in a prefill for each pair of a sequence's tokens."""
     kv_tokens: Count
     """Capacity of a replica's KV cache, tokens."""
+    message_s: Unwritten[NonNegative] = 0.0
+    """Seconds of messages of one sequence's token between the GPUs of a replica, in a decode step."""
     experts_s: Unwritten[NonNegative] = 0.0
     """Seconds to read all experts of a mixture of experts; `weights_s` covers the weights that every step reads."""
     expert_share: Unwritten[Annotated[float, Field(ge=0, le=1)]] = 0.0

@@ -15,6 +15,7 @@ import numpy as np
 from rollmux_env.errors import InputError
 from rollmux_env.fields import Checked, Count, Index
 from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.timing.hardware import ring_share
 
 
 class Traffic(NamedTuple):
@@ -84,7 +85,7 @@ def data_traffic(layout: RankLayout, gb: float) -> Traffic:
         gb: Size in GB of the gradients of all ranks of a replica together. The weights have the same size.
     """
     share = gb / (layout.tensor * layout.pipeline)
-    return _ring(np.moveaxis(layout.ranks, 1, -1).reshape(-1, layout.data), 2 * share)
+    return _rings(np.moveaxis(layout.ranks, 1, -1).reshape(-1, layout.data), share)
 
 
 def tensor_traffic(layout: RankLayout, gb: float, gpus_per_node: int) -> Traffic:
@@ -97,7 +98,7 @@ def tensor_traffic(layout: RankLayout, gb: float, gpus_per_node: int) -> Traffic
     """
     places = min(layout.tensor, gpus_per_node)
     nodes = layout.ranks.reshape(-1, layout.tensor // places, places)
-    return _ring(np.moveaxis(nodes, 1, -1).reshape(-1, layout.tensor // places), 2 * gb / places)
+    return _rings(np.moveaxis(nodes, 1, -1).reshape(-1, layout.tensor // places), gb / places)
 
 
 def expert_traffic(layout: RankLayout, replicas: int, gb: float) -> Traffic:
@@ -141,11 +142,11 @@ def _flows(source: Ints, target: Ints, gb: float) -> Traffic:
     return Traffic(source, target, np.full(source.size, gb))
 
 
-def _ring(members: Ints, gb: float) -> Traffic:
-    """Return flows on rings over the rows of `members` (R, N): each member forwards (N - 1) / N of `gb`, half in each direction."""
+def _rings(members: Ints, gb: float) -> Traffic:
+    """Return the all-reduces of `gb` GB on rings over the rows of `members` (R, N). Half goes in each direction."""
     n = len(members.T)
     if n == 1:
         return _flows(np.zeros(0, np.int64), np.zeros(0, np.int64), 0.0)
     onward = np.roll(members, -1, axis=1)
     source, target = np.concatenate((members, onward)).ravel(), np.concatenate((onward, members)).ravel()
-    return _flows(source, target, gb * (n - 1) / n / 2)
+    return _flows(source, target, gb * ring_share(n) / 2)

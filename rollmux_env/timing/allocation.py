@@ -35,6 +35,7 @@ class GpuBudget(Checked):
     Attributes:
         gpus: Number of GPUs by type, a key of `GPUS`.
         machine: Number of GPUs per machine.
+        one_type: Whether each side has GPUs of a single type, as the phases of a job have nodes of one pool.
 
     Raises:
         InputError: If a GPU type is unknown or a number is out of range.
@@ -42,6 +43,7 @@ class GpuBudget(Checked):
 
     gpus: Mapping[str, Annotated[int, Field(ge=1, le=256)]]
     machine: Annotated[int, Field(ge=1, le=64)] = 8
+    one_type: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,12 +81,13 @@ class GpuBudget(Checked):
         return even_load(system, work.responses, work.sequence_tokens, work.micro_tokens, work.updates)
 
 
-def parse_budget(text: str, machine: int) -> GpuBudget:
+def parse_budget(text: str, machine: int, one_type: bool = False) -> GpuBudget:
     """Parse a budget from the text of a command option, such as `H800=24,H20=24`.
 
     Args:
         text: Comma-separated pairs of GPU type and count.
         machine: Number of GPUs per machine.
+        one_type: Whether each side has GPUs of a single type.
 
     Raises:
         InputError: If the text has another form, a type occurs twice, or `GpuBudget` rejects a value.
@@ -95,7 +98,7 @@ def parse_budget(text: str, machine: int) -> GpuBudget:
             raise InputError(f"--budget: '{name}' is set twice")
         gpus[name] = parse_value(count)
     try:
-        return GpuBudget(gpus, machine)
+        return GpuBudget(gpus, machine, one_type)
     except InputError as error:
         what, _, problem = str(error).removeprefix("gpus.").partition(": ")
         raise InputError(f"{'--gpus-per-node' if what == 'machine' else f'--budget {what}'}: {problem}") from None

@@ -225,10 +225,9 @@ class _Prediction:
         return {}
 
     def _replica_on(self, side: Side, size: int) -> ReplicaTiming:
-        """Return a replica of `size` GPUs of a side, with the messages of a decode step for its share of all responses."""
+        """Return a replica of `size` GPUs of a side."""
         place = self._places[side]
-        share = self._lengths.batch * size / place.devices
-        return replica_timing(self._shape, place.hardware, size, share, machine=place.gpus)
+        return replica_timing(self._shape, place.hardware, size, machine=place.gpus)
 
     def _replica_of(self, size: int) -> ReplicaTiming:
         """Return a rollout replica of another size.

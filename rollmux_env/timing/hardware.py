@@ -25,6 +25,14 @@ MEMORY_SHARE = 0.9  # share of a GPU's memory for weights and KV cache: vLLM's d
 NVLINK_S, NETWORK_S = 1e-5, 5e-5  # latencies of a message: usual figures, since the papers give none
 
 
+def ring_share(gpus: int) -> float:
+    """Return how many times a tensor's size each GPU sends in its all-reduce on a ring of `gpus` GPUs.
+
+    In the reduce-scatter and again in the all-gather, each GPU forwards `gpus - 1` parts, each a `gpus`-th of the tensor.
+    """
+    return 2 * (gpus - 1) / gpus
+
+
 class Link(NamedTuple):
     """The link from one GPU to another.
 
@@ -39,6 +47,13 @@ class Link(NamedTuple):
     def seconds(self, n_bytes: float, messages: float = 1.0) -> float:
         """Return the seconds of `messages` messages of `n_bytes` bytes each."""
         return messages * (self.latency_s + n_bytes / (self.gb_s * 1e9))
+
+    def all_reduce_s(self, n_bytes: float, gpus: int) -> float:
+        """Return the seconds of an all-reduce of `n_bytes` bytes on a ring of `gpus` GPUs, 0 on a single one.
+
+        The latency is that of the reduce-scatter and of the all-gather as a whole, not of each of their hops.
+        """
+        return 0.0 if gpus == 1 else 2 * self.latency_s + ring_share(gpus) * n_bytes / (self.gb_s * 1e9)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ the reading of the KV cache added.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
@@ -19,7 +19,9 @@ from rollmux_env.kernel.tables import Floats
 from rollmux_env.timing.hardware import Hardware, Link
 from rollmux_env.timing.models import ModelShape
 
-MESSAGES = 4  # messages of tensor parallelism per layer and forward pass: two all-reduces, each a scatter and a gather
+ALL_REDUCES = (
+    2  # all-reduces of tensor parallelism per layer and forward pass: after the attention and after the feed-forward network
+)
 MACHINE = 8  # default number of GPUs per machine
 SIZES = (1, 2, 4, 8)  # numbers of GPUs per replica from which rollout policies choose
 
@@ -42,9 +44,9 @@ class Parallelism(NamedTuple):
 class ReplicaTiming(Checked):
     """Seconds of a replica's steps, and the size of its KV cache.
 
-    A decode step of B sequences whose contexts (prompt and sampled tokens) sum to C tokens takes `step_s + max(weights_s +
-    kv_s_per_token * C, sequence_s * B)` seconds: memory traffic or arithmetic, whichever is larger. The prefill of n tokens takes
-    `prefill_s + prefill_s_per_token * n + prefill_s_per_token2 * n**2` seconds.
+    A decode step of B sequences whose contexts (prompt and sampled tokens) sum to C tokens takes `step_s + message_s * B +
+    max(weights_s + kv_s_per_token * C, sequence_s * B)` seconds: memory traffic or arithmetic, whichever is larger. The prefill of
+    n tokens takes `prefill_s + prefill_s_per_token * n + prefill_s_per_token2 * n**2` seconds.
 
     Attributes:
         step_s: Fixed overhead of a decode step, in seconds.
@@ -55,6 +57,7 @@ class ReplicaTiming(Checked):
         prefill_s_per_token2: Attention of a prefill per pair of tokens of one sequence, in seconds.
         prefill_s: Fixed overhead of a prefill, in seconds.
         kv_tokens: Capacity of the KV cache, in tokens. Sequences beyond it are preempted and recomputed.
+        message_s: Messages of one token of one sequence between the replica's GPUs in a decode step, in seconds.
 
     Raises:
         InputError: If a time is negative or the cache has no room.
@@ -69,6 +72,7 @@ class ReplicaTiming(Checked):
     prefill_s_per_token2: NonNegative
     prefill_s: NonNegative
     kv_tokens: Annotated[int, Field(ge=1)]
+    message_s: NonNegative = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +81,7 @@ class ReplicaTiming(Checked):
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """The seconds as a simulated rollout reads them, shape (9,).
+        """The seconds as a simulated rollout reads them, shape (COSTS,).
 
         The order is that of STEP to EXPERT_SHARE in `rollmux_env.kernel.rollout_records`.
         """
@@ -89,6 +93,7 @@ class ReplicaTiming(Checked):
             self.prefill_s_per_token,
             self.prefill_s_per_token2,
             self.prefill_s,
+            self.message_s,
             0.0,
             0.0,
         )
@@ -105,7 +110,7 @@ class ReplicaTiming(Checked):
             context_tokens: Total length of their contexts, in tokens.
         """
         memory_s = float(self.weights_seconds(sequences)) + self.kv_s_per_token * context_tokens
-        return self.step_s + max(memory_s, self.sequence_s * sequences)
+        return self.step_s + self.message_s * sequences + max(memory_s, self.sequence_s * sequences)
 
     def prefill_seconds(self, tokens: int) -> float:
         """Return the seconds to prefill one sequence of `tokens` tokens."""
@@ -128,7 +133,7 @@ class MixtureTiming(ReplicaTiming):
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """The seconds as a simulated rollout reads them, with those of the experts, shape (9,)."""
+        """The seconds as a simulated rollout reads them, with those of the experts, shape (COSTS,)."""
         return (*super().costs[:-2], self.experts_s, self.expert_share)
 
     def weights_seconds(self, sequences: float | Floats) -> float | Floats:
@@ -136,9 +141,7 @@ class MixtureTiming(ReplicaTiming):
         return self.weights_s + self.experts_s * (1 - (1 - self.expert_share) ** sequences)
 
 
-def stage_timing(
-    model: ModelShape, hardware: Hardware, gpus: int, layers: float, sequences: float, link: Link | None = None
-) -> ReplicaTiming:
+def stage_timing(model: ModelShape, hardware: Hardware, gpus: int, layers: float, link: Link | None = None) -> ReplicaTiming:
     """Return the seconds of some layers of a model on a tensor-parallel group, including the messages inside it.
 
     Args:
@@ -146,7 +149,6 @@ def stage_timing(
         hardware: Rates of one GPU.
         gpus: Number of GPUs of the group.
         layers: Number of layers.
-        sequences: Largest number of concurrent sequences, for which the messages of a decode step are counted.
         link: Link between the GPUs, or None for the link inside a machine.
 
     Raises:
@@ -164,7 +166,7 @@ def stage_timing(
     fixed_s, token_s = message_seconds(model, hardware, gpus, layers, link or hardware.machine_link)
     product, share = part * 2 * model.matrix_parameters, hardware.arithmetic_of(model)
     dense = ReplicaTiming(
-        step_s=part * hardware.step_s + layers * hardware.layer_s + fixed_s + token_s * sequences,
+        step_s=part * hardware.step_s + layers * hardware.layer_s + fixed_s,
         weights_s=(weights - experts) / (hardware.weights_gb_s * 1e9 * gpus),
         kv_s_per_token=cached / (hardware.kv_gb_s * 1e9 * gpus),
         sequence_s=product / (hardware.decode_tflops * 1e12 * gpus * share),
@@ -172,6 +174,7 @@ def stage_timing(
         prefill_s_per_token2=part * model.attended / (hardware.attention_tflops * 1e12 * gpus * share),
         prefill_s=part * hardware.prefill_s + fixed_s,
         kv_tokens=int(room // cached),
+        message_s=token_s,
     )
     if not experts:
         return dense
@@ -182,7 +185,7 @@ def stage_timing(
 def message_seconds(model: ModelShape, hardware: Hardware, gpus: int, layers: float, link: Link) -> tuple[float, float]:
     """Return the fixed seconds and the seconds per token of tensor parallelism's messages in a forward pass.
 
-    Both are 0 on a single GPU.
+    Each layer has two all-reduces on a ring of the GPUs. Both results are 0 on a single GPU.
 
     Args:
         model: Sizes of the whole model.
@@ -191,10 +194,9 @@ def message_seconds(model: ModelShape, hardware: Hardware, gpus: int, layers: fl
         layers: Number of layers.
         link: Link between the GPUs.
     """
-    if gpus == 1:
-        return 0.0, 0.0
-    messages = MESSAGES * layers
-    return messages * link.latency_s, messages * token_bytes(model, hardware) / gpus / (link.gb_s * 1e9)
+    all_reduces = ALL_REDUCES * layers
+    fixed_s = all_reduces * link.all_reduce_s(0.0, gpus)
+    return fixed_s, all_reduces * link.all_reduce_s(token_bytes(model, hardware), gpus) - fixed_s
 
 
 def token_bytes(model: ModelShape, hardware: Hardware) -> float:
@@ -203,7 +205,7 @@ def token_bytes(model: ModelShape, hardware: Hardware) -> float:
 
 
 def replica_timing(
-    model: ModelShape, hardware: Hardware, tensor: int = 1, sequences: float = 1, stages: int = 1, machine: int = MACHINE
+    model: ModelShape, hardware: Hardware, tensor: int = 1, stages: int = 1, machine: int = MACHINE
 ) -> ReplicaTiming:
     """Return the timing of a replica on `tensor * stages` GPUs of one type, including the messages of its parallelism.
 
@@ -214,7 +216,6 @@ def replica_timing(
         model: Sizes of the model.
         hardware: Rates of one GPU.
         tensor: Number of GPUs that share each layer.
-        sequences: Largest number of concurrent sequences, for which the messages of a decode step are counted.
         stages: Number of pipeline stages.
         machine: Number of GPUs per machine.
 
@@ -222,32 +223,30 @@ def replica_timing(
         InputError: If the weights leave no room for a KV cache.
     """
     inside, between = (hardware.link(gpus, machine) for gpus in (tensor, tensor * stages))
-    stage = stage_timing(model, hardware, tensor, model.layers / stages, sequences / stages, inside)
+    stage = stage_timing(model, hardware, tensor, model.layers / stages, inside)
     if stages == 1:
         return stage
-    hop_s = between.seconds(sequences / stages * token_bytes(model, hardware))
+    hop_s = token_bytes(model, hardware) / (between.gb_s * 1e9)
     if isinstance(stage, MixtureTiming):  # a micro-batch has 1 / stages of the sequences and reads its own experts
         share = 1 - (1 - stage.expert_share) ** (1 / stages)
         stage = replace(stage, experts_s=stages * stage.experts_s, expert_share=share)
     return replace(
         stage,
-        step_s=stages * (stage.step_s + hop_s),
+        step_s=stages * (stage.step_s + between.latency_s),
         weights_s=stages * stage.weights_s,
         prefill_s=stages * (stage.prefill_s + between.latency_s),
-        prefill_s_per_token=stage.prefill_s_per_token + token_bytes(model, hardware) / (between.gb_s * 1e9),
+        prefill_s_per_token=stage.prefill_s_per_token + hop_s,
+        message_s=stage.message_s + hop_s,
     )
 
 
-def fitting_replicas(
-    model: ModelShape, hardware: Hardware, gpus: int, sequences: int, longest: int
-) -> tuple[tuple[int, ReplicaTiming], ...]:
+def fitting_replicas(model: ModelShape, hardware: Hardware, gpus: int, longest: int) -> tuple[tuple[int, ReplicaTiming], ...]:
     """Return the replica sizes (1, 2, 4 or 8 GPUs) that divide `gpus` and whose cache holds the longest response.
 
     Args:
         model: Sizes of the model.
         hardware: Rates of one GPU.
         gpus: Number of GPUs of all replicas together.
-        sequences: Number of concurrent sequences of all replicas together.
         longest: Length of the longest response with its prompts, in tokens.
 
     Returns:
@@ -256,7 +255,7 @@ def fitting_replicas(
     fitting = []
     for size in (size for size in SIZES if gpus % size == 0):
         with suppress(InputError):  # the weights alone are too large
-            timing = replica_timing(model, hardware, size, sequences * size / gpus)
+            timing = replica_timing(model, hardware, size)
             if timing.kv_tokens > longest:
                 fitting.append((size, timing))
     return tuple(fitting)

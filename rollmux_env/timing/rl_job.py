@@ -88,7 +88,7 @@ def bound_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
     capped = replace(job, batch=job.batch.at_cap())
     if job.stream is not None:
         return _streamed(capped, job.stream, system)
-    timing = rollout_replica(ALL_SHAPES[job.model], job.rollout, capped.batch, system)
+    timing = rollout_replica(ALL_SHAPES[job.model], job.rollout, system)
     responses = Responses(job.batch.count, job.batch.prompt_tokens)
     gen_s = worst_rollout_s(timing, job.rollout.copies, responses, job.batch.lengths.cap)
     return _step(capped, gen_s + _around_s(job.batch, system), system)
@@ -112,15 +112,13 @@ def phases_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
     return _step(job, generation_s(ALL_SHAPES[job.model], job.rollout, job.batch, system), system)
 
 
-def rollout_replica(model: ModelShape, workers: Workers, batch: ResponseBatch, system: Calibration = PHYSICAL) -> ReplicaTiming:
-    """Return the timing of a replica. The messages of a decode step are counted for its mean load.
+def rollout_replica(model: ModelShape, workers: Workers, system: Calibration = PHYSICAL) -> ReplicaTiming:
+    """Return the timing of a replica.
 
     Raises:
         InputError: If the weights leave no room for a KV cache.
     """
-    tokens = batch.tokens()
-    load = float(tokens.sum()) / float(tokens.max()) / workers.copies
-    return replica_timing(model, workers.hardware(system), workers.parallel, load)
+    return replica_timing(model, workers.hardware(system), workers.parallel)
 
 
 def generation_s(model: ModelShape, workers: Workers, batch: ResponseBatch, system: Calibration = PHYSICAL) -> float:
@@ -128,7 +126,7 @@ def generation_s(model: ModelShape, workers: Workers, batch: ResponseBatch, syst
 
     The rollout starts with all prompts at once and ends with the last response.
     """
-    timing = rollout_replica(model, workers, batch, system)
+    timing = rollout_replica(model, workers, system)
     decoding_s = rollout_s(timing, workers.copies, Responses(batch.count, batch.prompt_tokens), batch.tokens())
     return decoding_s + _around_s(batch, system)
 
@@ -187,7 +185,7 @@ def _streamed(job: RlJob, stream: StreamLimits, system: Calibration) -> dict[str
     piece = replace(batch, prompts=batch.prompts // stream.pieces, updates=max(1, batch.updates // stream.pieces))
     training = _training(job, piece, system)
     fetch_s = piece.count * system.fetch_s
-    timing = rollout_replica(ALL_SHAPES[job.model], job.rollout, replace(batch, prompts=stream.at_once), system)
+    timing = rollout_replica(ALL_SHAPES[job.model], job.rollout, system)
     piece_s = fetch_s + sum(training.values())
     played = streamed_step(timing, job.rollout.copies, batch, stream, piece_s, rewards_s(batch, system))
     by_phase = {name: seconds * stream.pieces for name, seconds in training.items()}

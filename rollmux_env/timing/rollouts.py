@@ -40,7 +40,7 @@ def batch_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:
     bound = np.minimum(np.nan_to_num(until, nan=0.0, posinf=np.inf), steps)  # number of steps that are bound by arithmetic
     reading = steps - bound
     traffic_s = reading * (memory_s + slope * bound) + slope * reading * (reading - 1) / 2
-    return float(prefill_s + np.sum(timing.step_s * steps + bound * arithmetic_s + traffic_s))
+    return float(prefill_s + np.sum((timing.step_s + timing.message_s * batch) * steps + bound * arithmetic_s + traffic_s))
 
 
 def replica_s(timing: ReplicaTiming, prompts: Tokens, lengths: Tokens) -> float:

@@ -107,7 +107,7 @@ def rollout_time(model: ModelShape, nodes: PoolNodes, parallelism: Parallelism, 
         InputError: If the weights leave no room for a KV cache, or a response exceeds it.
     """
     share, number_bytes = -(-responses.batch // parallelism.copies), nodes.hardware.number_bytes
-    timing = replica_timing(model, nodes.hardware, parallelism.tensor, share, parallelism.stages, nodes.gpus)
+    timing = replica_timing(model, nodes.hardware, parallelism.tensor, parallelism.stages, nodes.gpus)
     cached = min(timing.kv_tokens, share * responses.tokens(cap)) * model.cached * number_bytes
     together = parallelism.tensor * parallelism.stages
     return PhaseTime(

@@ -44,9 +44,10 @@ class Stage:
         """Number of weights of the stage."""
         return self.model.parameters * self.layers / self.model.layers
 
-    def timing(self, sequences: float) -> ReplicaTiming:
-        """Return the seconds of the stage's part of a rollout with `sequences` concurrent sequences."""
-        return stage_timing(self.model, self.hardware, self.gpus, self.layers, sequences, self.link)
+    @cached_property
+    def timing(self) -> ReplicaTiming:
+        """Seconds of the stage's part of a rollout."""
+        return stage_timing(self.model, self.hardware, self.gpus, self.layers, self.link)
 
     def rollout_gb(self, sequences: float, tokens: float, at_work: float) -> float:
         """Return the memory on each GPU, in GB.
@@ -90,7 +91,7 @@ class Replica:
         """Return the seconds in which the batch is read and sampled, with all responses of average length."""
         turns, each = len(self.stages), self.batch / len(self.stages)
         context = work.prompt_tokens + work.response_tokens / 2 if work.reads_cache else 0.0
-        timings = [stage.timing(each) for stage in self.stages]
+        timings = [stage.timing for stage in self.stages]
         prefill_s = max(each * timing.prefill_seconds(work.prompt_tokens) for timing in timings)
         decode_s = max(timing.decode_s(each, each * context) for timing in timings)
         return turns * (prefill_s + self._hop_s(each * work.prompt_tokens)) + (

@@ -165,8 +165,24 @@ def test_allocate_writes_a_job_that_plan_takes_and_shapes_that_run_takes_or_says
     nodes = {side: {"nodes": planned[side].get("nodes", 1)} for side in ("rollout", "training")}
     real = job_of({"id": "7B", "iterations": 9, "slo": 1.5, "task": "count", **nodes, "shapes": planned["shapes"]})
     assert [real.nodes_in(shape) for shape in (0, 1)] == [{"rollout": 2, "training": 1}, {"rollout": 4, "training": 2}]
-    status, _, err = command(*words, "--budget", "H800=8,H20=8", "--out", str(tmp_path / "mixed.yaml"))
-    assert status == 2 and err.endswith("a job's phase has nodes of one kind: try another budget\n")
-    assert not (tmp_path / "mixed.yaml").exists()
+    mixed = (*words, "--budget", "H800=8,H20=8", "--format", "json")
+    free, one = (json.loads(command(*mixed, *more)[1]) for more in ((), ("--out", str(tmp_path / "one.yaml"))))
+    assert free["iteration_s"] < one["iteration_s"], "as a job, each side has GPUs of one type"
+    assert command("plan", str(tmp_path / "one.yaml"))[0] == 0
     status, _, err = command(*words, "--budget", "H800=8,H20=16", "--shape", "H800=16,H20=32")
-    assert status == 2 and "goes with --out" in err
+    assert status == 2 and "goes with --out and --job-file" in err
+
+
+def test_allocate_writes_a_job_file_that_run_takes_and_says_what_that_cannot_do(command: Command, tmp_path: Path) -> None:
+    words = ("allocate", "1.5B", "--set", "responses=64", "--set", "cap=8192", "--set", "updates=2")
+    small, large = (str(tmp_path / name) for name in ("small.yaml", "large.yaml"))
+    assert command(*words, "--budget", "H800=1,H20=1", "--gpus-per-node", "1", "--job-file", small)[0] == 0
+    assert command("run", small, "--dry-run")[0] == 0
+    (job,) = YAML(typ="safe").load(Path(small).read_text())["jobs"]
+    assert (job["id"], job["staleness"], job["rollout"]["tensor_parallel"]) == ("1.5B", 4, 1)
+    assert job["algorithm"] == {"prompts_per_iteration": 8, "group_size": 8, "minibatches": 2}
+    assert command(*words, "--budget", "H800=4,H20=4", "--shape", "H800=8,H20=16", "--job-file", large)[0] == 0
+    head = [line for line in Path(large).read_text().splitlines() if line.startswith("# A real run cannot do: ")]
+    assert any("4 of the 8 GPUs of a rollout node" in line for line in head)
+    (job,) = YAML(typ="safe").load(Path(large).read_text())["jobs"]
+    assert job["shapes"] == [{"rollout": {"nodes": 2}, "training": {"nodes": 1}}]

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.baselines import ColocatedJobs, MostIdle, Random, Solo, idle_share
+from policies.placement.openrl import OpenRL
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Arrived, Event, Placement
+from rollmux_env.cluster.events import Admitted, Arrived, Event, Placement
 from rollmux_env.cluster.plan import Place, Plan, Wait, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
@@ -50,6 +51,22 @@ def test_solo_gives_every_job_its_own_nodes() -> None:
     assert found.admissions == {"direct_packing": 0, "rollout_scaling": 0, "isolated": 2}
     assert found.peak_gpus == {"rollout": 24, "training": 16}
     assert list(found.slowdown.values()) == pytest.approx([1, 1])
+
+
+def test_openrl_seats_a_job_where_fewest_are_and_opens_a_claim_before_or_after() -> None:
+    jobs = [phases(100, 50), phases(80, 40), phases(90, 50, nodes=2), phases(70, 60), phases(60, 60), phases(10, 5)]
+    stream = scenario(*jobs, max_group_size=2)
+
+    def groups(policy: OpenRL, stream: Scenario = stream) -> list[int | None]:
+        log = replay(stream, policy, check=True).log
+        return [event.placement.group for event in log if isinstance(event, Admitted)]
+
+    assert groups(OpenRL()) == [None, 0, None, None, 2, None], "two fill a group; several nodes share nothing; then a group again"
+    assert groups(OpenRL("spread")) == [None] * 6, "there are nodes enough"
+    few = scenario(*jobs, rollout={"max_nodes": 4}, training={"max_nodes": 3})
+    assert groups(OpenRL("spread"), few) == [None, None, None, 0, 1, 0], "fewest members first; the last one waits for a seat"
+    with pytest.raises(InputError, match="strategy must be binpack or spread, not pack"):
+        make_policy("openrl,strategy=pack")
 
 
 def test_solo_waits_for_nodes() -> None:

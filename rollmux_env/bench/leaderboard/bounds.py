@@ -63,7 +63,7 @@ def _replica_s(timing: ReplicaTiming, setting: Setting, sampled: float, read: fl
     batch = max(1, min(setting.most, timing.kv_tokens // (setting.prompt_tokens + 1), ceil(responses / replicas)))
     tokens = responses / replicas * sampled
     memory_s = tokens / batch * timing.weights_s + responses / replicas * read * timing.kv_s_per_token
-    return tokens / batch * timing.step_s + max(memory_s, tokens * timing.sequence_s)
+    return tokens * (timing.step_s / batch + timing.message_s) + max(memory_s, tokens * timing.sequence_s)
 
 
 def group_usd_per_work_hour(group: SimulatedGroup) -> float:

@@ -123,6 +123,7 @@ SIZES = ("1.5B", "7B", "14B")
 
 MIXED_BUDGET, H800_BUDGET, H20_BUDGET = GpuBudget({H800: 24, H20: 24}), GpuBudget({H800: 32}), GpuBudget({H20: 88})
 _SMALL, _EQUAL = GpuBudget({H800: 8, H20: 24}), GpuBudget({H800: 24})
+_FEW_H800, _FEWER_H20 = GpuBudget({H800: 8, H20: 48}), GpuBudget({H20: 68})
 _GAP_BUDGETS = ((8, 8), (16, 8), (8, 16), (16, 16), (24, 8))
 
 # Labels by whether decoding pays for reading the KV cache, which the paper's model leaves out.
@@ -133,7 +134,7 @@ def _work(size: str, staleness: int = STALENESS, responses: int = 8192, reads_ca
     return IterationWork(SHAPES[size], responses, staleness=staleness, reads_cache=reads_cache)
 
 
-_SAME_BUDGET, _SAME_THROUGHPUT = "{}, same budget{}", "{}, same throughput{}"
+_SAME_BUDGET, _SMALLER_BUDGET, _SAME_THROUGHPUT = "{}, same budget{}", "{}, smaller budget{}", "{}, same throughput{}"
 _DIVISIONS = (
     (
         _SAME_BUDGET,
@@ -144,6 +145,11 @@ _DIVISIONS = (
             ALL_H800: ("exhaustive", H800_BUDGET),
             ALL_H20: ("exhaustive", H20_BUDGET),
         },
+        AGAINST,
+    ),
+    (
+        _SMALLER_BUDGET,
+        {"hex": ("hex", _FEW_H800), ALL_H800: ("exhaustive", _EQUAL), ALL_H20: ("exhaustive", _FEWER_H20)},
         AGAINST,
     ),
     (_SAME_THROUGHPUT, {"hex": ("hex", _SMALL), ALL_H800: ("exhaustive", _EQUAL)}, (ALL_H800,)),

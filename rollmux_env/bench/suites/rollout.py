@@ -111,7 +111,7 @@ def setting(
         alike: Correlation of the lengths of one prompt's responses.
     """
     hardware = achieved(gpu, GPUS[gpu], replace(ROLLMUX, step_s=step_s))
-    fitting = fitting_replicas(SHAPES[size], hardware, gpus, _PROMPTS * _EACH, _PROMPT_TOKENS + lengths.cap)
+    fitting = fitting_replicas(SHAPES[size], hardware, gpus, _PROMPT_TOKENS + lengths.cap)
     return Setting(fitting, gpus, parallel, _PROMPTS, _EACH, _PROMPT_TOKENS, lengths, alike)
 
 

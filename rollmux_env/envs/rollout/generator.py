@@ -116,7 +116,7 @@ class RandomJobs:
         gpus, cap = _DEVICES[rng.integers(2)], (8192, 16384)[rng.integers(2)]
         prompts, responses = (16, 24, 32)[rng.integers(3)], (4, 8)[rng.integers(2)]
         median, sigma, alike = math.exp(rng.uniform(math.log(300), math.log(1500))), rng.uniform(0.3, 1.8), rng.uniform(0, 0.8)
-        timings = fitting_replicas(SHAPES[model], achieved(gpu, GPUS[gpu]), gpus, prompts * responses, _PROMPT_TOKENS + cap)
+        timings = fitting_replicas(SHAPES[model], achieved(gpu, GPUS[gpu]), gpus, _PROMPT_TOKENS + cap)
         setting = Setting(
             timings=timings,
             gpus=gpus,

@@ -21,7 +21,7 @@ from rollmux_env.envs.rollout.actions import (
 from rollmux_env.envs.rollout.types import KEEP, RESIZE, ROWS, SPARE, TAIL
 from rollmux_env.kernel.compiled import compiled
 from rollmux_env.kernel.feature_tables import Names, Observations, columns
-from rollmux_env.kernel.rollout_records import KV, NONE, SEQUENCE, STEP, WAITING, Rollout
+from rollmux_env.kernel.rollout_records import KV, MESSAGE, NONE, SEQUENCE, STEP, WAITING, Rollout
 from rollmux_env.kernel.rollout_rounds import over_s, reward_ends
 from rollmux_env.kernel.rollout_trials import QUANTILES, descending, rest_s
 from rollmux_env.kernel.rollouts import weights_s
@@ -180,23 +180,24 @@ def _write_job(job: Records, quantiles: Floats, cost: Floats, out: Array) -> Non
         out[_OF_JOB.tail] = quantiles[int(0.8 * last)] / max(1.0, quantiles[last])
     out[_OF_JOB.long] = job.long
     out[_OF_JOB.put_off] = min(1.0, job.queue / job.prompts)
-    memory_s, arithmetic_s = _step_s(job, cost)
-    out[_OF_JOB.fixed] = cost[STEP] / max(1e-12, cost[STEP] + max(memory_s, arithmetic_s))
+    fixed_s, memory_s, arithmetic_s = _step_s(job, cost)
+    out[_OF_JOB.fixed] = fixed_s / max(1e-12, fixed_s + max(memory_s, arithmetic_s))
     out[_OF_JOB.arithmetic] = arithmetic_s / max(1e-12, arithmetic_s + memory_s)
 
 
 @compiled
 def _step_s(job: Records, cost: Floats) -> Any:
-    """Return the seconds of memory and of arithmetic in a decode step with half of the wanted responses running."""
+    """Return the fixed seconds with messages, those of memory and those of arithmetic in a decode step of half of the responses."""
     batch = max(1.0, job.prompts * job.responses / (2 * job.live))
-    return weights_s(cost, int(batch)) + cost[KV] * batch * (job.prompt_tokens + job.cap / 8), cost[SEQUENCE] * batch
+    memory_s = weights_s(cost, int(batch)) + cost[KV] * batch * (job.prompt_tokens + job.cap / 8)
+    return cost[STEP] + cost[MESSAGE] * batch, memory_s, cost[SEQUENCE] * batch
 
 
 @compiled
 def _write_rewards(job: Records, rollout: Rollout, cost: Floats, keep_s: float, of_job: Array, state: Array) -> None:
     """Write the features about rewards."""
-    memory_s, arithmetic_s = _step_s(job, cost)
-    longest_s = max(1e-9, job.cap * (cost[STEP] + max(memory_s, arithmetic_s)))
+    fixed_s, memory_s, arithmetic_s = _step_s(job, cost)
+    longest_s = max(1e-9, job.cap * (fixed_s + max(memory_s, arithmetic_s)))
     wanted = job.prompts * job.responses
     all_s = np.ceil(wanted / job.reward_nodes) * job.reward_s
     of_job[_OF_JOB.reward] = job.reward_s / (job.reward_s + longest_s)

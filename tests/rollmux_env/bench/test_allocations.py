@@ -32,7 +32,7 @@ from tests.conftest import Command
 def test_every_figure_of_the_paper_has_its_cell() -> None:
     budgets = [case for case in CASES if isinstance(case, AllocationCase)]
     cells = {(case.label, row, column.heading) for case in budgets for row in case.rows for column in SUITE.columns}
-    assert set(SUITE.paper) <= cells and len(SUITE.paper) == 18
+    assert set(SUITE.paper) <= cells and len(SUITE.paper) == 30
     assert len({case.label for case in CASES}) == len(CASES)
 
 
@@ -42,6 +42,8 @@ def test_homogeneous_budgets_cost_no_more_than_the_mixture() -> None:
             usd = {row: usd_per_hour(budget) or 0 for row, (_, budget) in case.rows.items()}
             if "throughput" in case.label:
                 assert (usd["hex"], usd[ALL_H800]) == pytest.approx((86.64, 126.72))
+            elif "smaller" in case.label:
+                assert (usd["hex"], usd[ALL_H800], usd[AGAINST[1]]) == pytest.approx((131.04, 126.72, 125.8))
             else:
                 assert usd["hex"] == pytest.approx(171.12) and max(usd[base] for base in AGAINST) <= usd["hex"]
 

@@ -20,7 +20,7 @@ SECONDS = st.floats(1e-6, 0.01)
 PARTS = dict(
     step_s=SECONDS, weights_s=SECONDS, kv_s_per_token=st.floats(0, 1e-4), sequence_s=st.floats(0, 0.01),
     prefill_s_per_token=st.floats(0, 1e-3), prefill_s_per_token2=st.floats(0, 1e-6), prefill_s=st.floats(0, 0.01),
-    kv_tokens=st.integers(150, 1000),
+    kv_tokens=st.integers(150, 1000), message_s=st.floats(0, 0.01),
 )  # fmt: skip
 TIMINGS = st.builds(ReplicaTiming, **PARTS) | st.builds(MixtureTiming, **PARTS, experts_s=SECONDS, expert_share=st.floats(0, 1))
 RESPONSES = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 100)), min_size=1, max_size=25)

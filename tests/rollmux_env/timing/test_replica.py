@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.hardware import GPUS, achieved
+from rollmux_env.network.traffic import RankLayout, data_traffic
+from rollmux_env.timing.hardware import GPUS, Link, achieved
 from rollmux_env.timing.models import ALL_SHAPES
 from rollmux_env.timing.replica import MixtureTiming, ReplicaTiming, replica_timing
 
@@ -28,6 +30,33 @@ def test_impossible_figures_are_refused_in_one_line(wrong: dict[str, float]) -> 
     with pytest.raises(InputError, match="replica timing: ") as error:
         replace(REPLICA, **wrong)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 4, 8])
+def test_an_all_reduce_sends_what_a_ring_sends(gpus: int) -> None:
+    parts = np.random.default_rng(gpus).integers(0, 100, (gpus, gpus))  # each GPU's part of a tensor, by place
+    total, sent = parts.sum(axis=0), 0
+    for gathering in (False, True):  # the reduce-scatter, then the all-gather
+        for hop in range(gpus - 1):
+            before = parts.copy()
+            for k in range(gpus):  # all GPUs send at once, one part each
+                place = (k - hop + gathering) % gpus
+                parts[(k + 1) % gpus, place] = before[k, place] + (0 if gathering else before[(k + 1) % gpus, place])
+            sent += 1
+    assert (parts == total).all()
+    assert Link(0.0, 1e-9).all_reduce_s(gpus, gpus) == pytest.approx(sent), "a part is a byte, and a byte takes a second"
+    flows = data_traffic(RankLayout(0, 1, 1, gpus), gpus)
+    assert flows.gb[flows.source == 0].sum() == pytest.approx(sent)
+
+
+def test_a_step_pays_for_the_messages_of_its_own_batch() -> None:
+    model, gpu = ALL_SHAPES["14B"], achieved("H800", GPUS["H800"])
+    timing = replica_timing(model, gpu, 4)
+    message_s = 2 * model.layers * gpu.machine_link.all_reduce_s(model.hidden * gpu.number_bytes, 4)
+    fixed_s = 2 * model.layers * gpu.machine_link.all_reduce_s(0.0, 4)
+    for sequences in (1, 50):  # few enough that arithmetic hides behind the reading of the weights
+        own_s = fixed_s + sequences * (message_s - fixed_s)
+        assert timing.decode_s(sequences, 0) == pytest.approx(gpu.step_s + timing.weights_s + own_s)
 
 
 def test_each_micro_batch_of_a_pipeline_reads_the_experts_of_its_own_sequences() -> None:

@@ -88,15 +88,14 @@ def test_stages_of_a_pipeline_wait_for_each_other() -> None:
 
 def test_decoding_pays_for_launches_and_messages() -> None:
     steps = {
-        name: rollout_replica(SHAPE, workers, BATCH).step_s
+        name: rollout_replica(SHAPE, workers).decode_s(1, 0) - rollout_replica(SHAPE, workers).weights_s
         for name, workers in {"graph": EIGHT, "eager": replace(EIGHT, eager=True), "two": Workers("H20", 8, 2)}.items()
     }
     assert steps["eager"] - steps["graph"] == pytest.approx(SHAPE.layers * (PHYSICAL.eager_layer_s - PHYSICAL.layer_s))
-    load = BATCH.tokens().sum() / BATCH.tokens().max() / 4
-    message_s = 1e-5 + load * SHAPE.hidden * 2 / 2 / 450e9
+    message_s = 1e-5 + SHAPE.hidden * 2 / 2 / 450e9
     assert steps["two"] - steps["graph"] == pytest.approx(4 * SHAPE.layers * message_s)
-    halved = rollout_replica(SHAPE, replace(EIGHT, number_bytes=1.0), BATCH)
-    assert halved.weights_s == pytest.approx(rollout_replica(SHAPE, EIGHT, BATCH).weights_s / 2)
+    halved = rollout_replica(SHAPE, replace(EIGHT, number_bytes=1.0))
+    assert halved.weights_s == pytest.approx(rollout_replica(SHAPE, EIGHT).weights_s / 2)
 
 
 def test_turns_wait_for_their_environment() -> None:

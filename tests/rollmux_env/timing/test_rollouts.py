@@ -29,6 +29,7 @@ timings = st.sampled_from(TIMINGS) | st.builds(
     prefill_s_per_token2=st.floats(0, 1e-6),
     prefill_s=st.floats(0, 1),
     kv_tokens=st.integers(2000, 10**7),
+    message_s=st.floats(0, 0.01),
 )
 batches = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 400)), min_size=1, max_size=24)
 

@@ -35,15 +35,19 @@ def shapes(scenario: Scenario, most_nodes: int = 2, pools: tuple[str, ...] = ())
 
 def test_messages_and_stages_cost_what_is_said() -> None:
     shape, bytes_each = SHAPES["7B"], 3584 * 2
-    alone, tensor = replica_timing(shape, H20, 1, 32), replica_timing(shape, H20, 4, 32)
-    assert tensor.step_s - alone.step_s == pytest.approx(4 * 28 * (1e-5 + 32 * bytes_each / 4 / 450e9))
+    alone, tensor = replica_timing(shape, H20, 1), replica_timing(shape, H20, 4)
+    assert alone.message_s == 0
+    assert tensor.step_s - alone.step_s == pytest.approx(4 * 28 * 1e-5)
+    assert tensor.message_s == pytest.approx(4 * 28 * 3 * bytes_each / 4 / 450e9), "each sends three quarters, four times a layer"
     assert tensor.weights_s == pytest.approx(alone.weights_s / 4)
-    staged = replica_timing(shape, H20, 1, 32, stages=4)
-    assert staged.step_s - alone.step_s == pytest.approx(4 * 1e-5 + 32 * bytes_each / 450e9)
+    staged = replica_timing(shape, H20, 1, stages=4)
+    assert staged.step_s - alone.step_s == pytest.approx(4 * 1e-5)
+    assert staged.message_s == pytest.approx(bytes_each / 450e9)
     assert staged.weights_s == pytest.approx(alone.weights_s), "each micro-batch reads all weights of its stage"
     assert staged.kv_s_per_token == pytest.approx(tensor.kv_s_per_token) and staged.kv_tokens == pytest.approx(tensor.kv_tokens, 1)
-    apart = replica_timing(shape, H20, 4, 32, machine=2)
-    assert apart.step_s - alone.step_s == pytest.approx(4 * 28 * (5e-5 + 32 * bytes_each / 4 / (6.25e9 * 0.848)))
+    apart = replica_timing(shape, H20, 4, machine=2)
+    assert apart.step_s - alone.step_s == pytest.approx(4 * 28 * 5e-5)
+    assert apart.message_s == pytest.approx(4 * 28 * 3 * bytes_each / 4 / (6.25e9 * 0.848))
 
 
 def test_every_parallelism_uses_all_gpus() -> None:
