@@ -51,7 +51,7 @@ def make(
     """
     if not user:
         raise InputError("a user's name is empty; the token without a name is the service's own, in service.json")
-    folder = _folder(at)
+    folder = service_folder(at)
     bearer = Tokens(folder).make(user, Right[right.name.upper()], priority)
     OperationsLog(folder).write("", "make token", user, right.value)
     typer.echo(bearer)
@@ -64,7 +64,7 @@ def list_tokens(at: At = None) -> None:
     Example: `rollmux token list`
     """
     table = make_table("id", "user", "right", "priority", "made", left=5)
-    for made in Tokens(_folder(at)).list():
+    for made in Tokens(service_folder(at)).list():
         most = "any" if made.right >= Right.OPERATE else str(made.priority)
         table.add_row(made.id, made.user or "(the service's own)", made.right.name.lower(), most, made.made)
     show(table)
@@ -78,13 +78,13 @@ def revoke(
 
     Example: `rollmux token revoke 3f6c0a1b9d2e`
     """
-    folder = _folder(at)
+    folder = service_folder(at)
     revoked = Tokens(folder).revoke(token_id)
     OperationsLog(folder).write("", "revoke token", revoked.user, revoked.id)
     typer.echo(f"revoked: {revoked.id}, {revoked.right.name.lower()} of {revoked.user or 'the service itself'}")
 
 
-def _folder(at: Path | None) -> Path:
+def service_folder(at: Path | None) -> Path:
     """Return the folder of a service that has run at least once.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from rollmux_env.cluster.events import Departed, OverBudget
 from rollmux_env.scheduler.commands import Command, Grant
@@ -14,7 +15,6 @@ from runtime.journal.facts import Fact, IterationSlice, JobCancelled, JobFailed,
 from runtime.journal.record import RunRecord
 from runtime.machine import Pool
 from runtime.metrics import MetricsRegistry
-from runtime.report.usage import Waits
 
 _SPAN_S = 300.0  # window of the utilization
 _ORDER_S = 60.0  # how much later than a span that ended after it a span may be reported
@@ -90,6 +90,13 @@ class _HeldSpans:
         return max(0.0, self._total_s - before_s)
 
 
+class Follower(Protocol):
+    """An object that follows the facts of a run."""
+
+    def follow(self, entry: object) -> None:
+        """Take a fact that was written to the journal."""
+
+
 class RunFigures:
     """The observer; see `runtime.coordinator.run_state.RunObserver`.
 
@@ -98,10 +105,7 @@ class RunFigures:
         reported: Metrics of the last iteration, by job.
         usage: Use of nodes.
         metrics: Metrics that are exported to Prometheus.
-        waits: Waits and parks of the jobs, after `begin`.
     """
-
-    waits: Waits
 
     def __init__(self) -> None:
         self.ends: dict[str, tuple[str, str]] = {}
@@ -109,19 +113,20 @@ class RunFigures:
         self.usage = NodeUsage()
         self.metrics = MetricsRegistry()
         self._run: RunState | None = None
+        self._followers: Sequence[Follower] = ()
         self._keep_permit: set[str] = set()  # jobs whose next phase uses the permit of their init
         self._late: set[str] = set()
         self._overdue: set[str] = set()  # jobs with a phase that was over its worst case at the last look
 
-    def begin(self, run: RunState, record: RunRecord | None, waits: Waits) -> None:
+    def begin(self, run: RunState, record: RunRecord | None, followers: Sequence[Follower]) -> None:
         """Begin to observe a run.
 
         Args:
             run: State of the run.
             record: Journal of the run that continues, or None for a new one.
-            waits: Waits and parks of the jobs so far.
+            followers: Objects that take each fact that is written from now on.
         """
-        self._run, self.waits = run, waits
+        self._run, self._followers = run, followers
         if record is None:
             return
         self.ends = ends_of(record)
@@ -131,7 +136,8 @@ class RunFigures:
         """Take facts that were written to the journal."""
         assert self._run is not None
         for entry in entries:
-            self.waits.follow(entry)
+            for follower in self._followers:
+                follower.follow(entry)
             match entry:
                 case JobCancelled(job_id=job_id):
                     self.ends[job_id] = ("cancelled", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 from collections import Counter
 from collections.abc import Sequence
@@ -26,11 +27,13 @@ from runtime.service.address import Listen
 from runtime.service.events import Events
 from runtime.service.figures import RunFigures
 from runtime.service.forecast import QueueForecast
+from runtime.service.notices import Notices
 from runtime.service.operations_log import OperationsLog
 from runtime.service.plan import MOST_JOBS, check_limits
 from runtime.service.quotas import UserQuotas
 from runtime.service.report import STATES, Reports, in_steps
 from runtime.service.tokens import CommandTokens, Tokens
+from runtime.service.webhook import Webhook
 from runtime.short_slices import ask_for_short_slices
 
 if TYPE_CHECKING:
@@ -90,18 +93,23 @@ class RunService:
         self.events = Events(run.log, self.folder)
         self.driver, self.run = driver, run
         self.quotas = UserQuotas(run, driver.record)
-        self._figures.begin(run, driver.record, self.quotas.waits)
+        loop = asyncio.get_running_loop()
+        self._webhook = Webhook(self.folder, lambda line: _say_soon(loop, run, line))
+        notices = Notices(run, self._webhook)
+        self._figures.begin(run, driver.record, (self.quotas.waits, notices))
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
         await asyncio.sleep(0)  # the task runs up to its first wait
         if self._outcome.done():
             await self._outcome
         self._figures.usage.observed_from_s = run.log.now()
         run.spawn(self.quotas.follow_calendar())
+        run.spawn(notices.watch())
 
     async def _carry_out(self, driver: RunDriver) -> str:
         try:
             return await driver.carry_out()
         finally:
+            self._webhook.close()
             if self._http is not None:
                 await self._http.close()
 
@@ -354,3 +362,9 @@ class RunService:
         states = self._reports.states()
         for name in STATES:
             metrics.write("rollmux_jobs", states[name], state=name)
+
+
+def _say_soon(loop: asyncio.AbstractEventLoop, run: RunState, line: str) -> None:
+    """Add a line for the user from another thread; a service that has ended has none."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(run.log.say, line)

@@ -1,0 +1,87 @@
+"""Notices of what somebody should know: failed, over budget, lost and overdue jobs, and quotas that are used up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime
+from typing import Any
+
+from rollmux_env.cluster.events import OverBudget
+from rollmux_env.scheduler.quotas import held_words, is_used_up
+from rollmux_env.validation_errors import one_line
+from runtime.coordinator.overdue import overdue_phases
+from runtime.coordinator.run_state import RunState
+from runtime.journal.facts import JobFailed, NodesSuspected
+from runtime.journal.write import Unwritable
+from runtime.service.webhook import Webhook
+
+_LOOKS_S = 60.0  # interval at which phases and quotas are looked at
+_OVERDUE_S = 60.0  # seconds over the worst case from which a phase is worth a notice
+_LONGEST = 500  # characters of a text
+
+
+class Notices:
+    """Writer of the notices of a run. They are delivered when the facts behind them are on disk.
+
+    Args:
+        run: State of the run.
+        webhook: Sender of notices.
+    """
+
+    def __init__(self, run: RunState, webhook: Webhook) -> None:
+        self._run = run
+        self._webhook = webhook
+        self._pending: list[dict[str, Any]] = []
+        self._known: set[tuple[str, str]] = set()  # overdue jobs and users at their limit, of which a notice was written
+
+    def follow(self, entry: object) -> None:
+        """Take a fact that was written to the journal."""
+        match entry:
+            case JobFailed(job_id=job_id, where=where, problem=problem):
+                self._write("failed", job_id, f"failed in {where}: {problem}")
+            case OverBudget(job_id=job_id):
+                self._write("over_budget", job_id, "its budget is spent")
+            case NodesSuspected(job_id=job_id, nodes=nodes):
+                self._write("lost", job_id, f"its lease is lost; {' '.join(nodes)} may still be in use")
+
+    async def watch(self) -> None:
+        """Look at phases and quotas from time to time, until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(_LOOKS_S)
+
+    def look(self) -> None:
+        """Write notices of phases that have become overdue, and of users who have used up their month."""
+        run, state = self._run, self._run.scheduler.state
+        now: set[tuple[str, str]] = set()
+        for handle in run.handles.values():
+            if not handle.permits.holds:
+                continue
+            for one in overdue_phases(run, handle):
+                if one.held_s - one.worst_case_s > _OVERDUE_S:
+                    now.add(("overdue", handle.id))
+                    if ("overdue", handle.id) not in self._known:
+                        self._write("overdue", handle.id, one.description)
+        for user in state.charges.users() if state.cluster.quotas else ():
+            if is_used_up(state, user):
+                now.add(("quota_reached", user))
+                if ("quota_reached", user) not in self._known:
+                    self._write("quota_reached", None, held_words(state, user), user)
+        self._known = now
+
+    def _write(self, kind: str, job_id: str | None, text: str, user: str = "") -> None:
+        handle = None if job_id is None else self._run.handles.get(job_id)
+        at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        notice = {"kind": kind, "at": at, "service": self._run.plan.folder, "job": job_id}
+        notice |= {"user": user if handle is None else handle.spec.user, "text": one_line(text, _LONGEST)}
+        self._pending.append(notice)
+        if len(self._pending) == 1:
+            self._run.spawn(self._tell())
+
+    async def _tell(self) -> None:
+        with contextlib.suppress(Unwritable):
+            await self._run.durable()
+        pending, self._pending = self._pending, []
+        for notice in pending:
+            self._webhook.put(notice)

@@ -1,0 +1,139 @@
+"""Notices of a service: which there are, and how they reach their receiver."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollmux_env.cluster.events import OverBudget
+from runtime.journal.facts import JobFailed, NodesSuspected
+from runtime.service.notices import Notices
+from runtime.service.webhook import WEBHOOK, Webhook, set_target, signature
+from tests.conftest import Command
+from tests.runtime.pretend import PATIENCE_S
+from tests.runtime.service.http.conftest import Served
+from tests.runtime.service.http.test_jobs import ATTACHED
+
+
+class Receiver:
+    """A server that answers notices with statuses, one after the other."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.came: Queue[tuple[str, dict[str, str], bytes]] = Queue()
+        left = [*statuses]
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_: Any) -> None:
+                return
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(left.pop(0) if left else 204)
+                self.end_headers()
+                owner.came.put((self.path, dict(self.headers), body))
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hook?team=a"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+
+    def next(self) -> tuple[str, dict[str, str], bytes]:
+        return self.came.get(timeout=PATIENCE_S)
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def receivers() -> Iterator[list[Receiver]]:
+    made: list[Receiver] = []
+    yield made
+    for one in made:
+        one.close()
+
+
+def test_a_notice_is_signed_and_repeated_until_it_is_taken(tmp_path: Path, receivers: list[Receiver]) -> None:
+    receiver, lines = Receiver(503, 429, 204), Queue[str]()
+    receivers.append(receiver)
+    webhook = Webhook(tmp_path, lines.put, (0.0,) * 5)
+    webhook.put({"kind": "failed", "text": "nobody is told"})
+    secret = set_target(tmp_path, receiver.url)
+    assert (tmp_path / WEBHOOK).stat().st_mode & 0o777 == 0o600
+    webhook.put({"kind": "failed", "text": "é"})
+    came = [receiver.next() for _ in range(3)]
+    path, headers, body = came[-1]
+    assert {one[2] for one in came} == {body} and json.loads(body) == {"kind": "failed", "text": "é"} and path == "/hook?team=a"
+    assert headers["X-RollMux-Signature"] == signature(secret, headers["X-RollMux-Timestamp"], body)
+    assert signature(secret, "1", b"{}") != signature(secret, "2", b"{}")
+    webhook.close()
+    assert lines.empty()
+
+
+def test_a_notice_that_is_not_taken_is_dropped_and_said(tmp_path: Path, receivers: list[Receiver]) -> None:
+    receiver, lines = Receiver(404, 500, 500, 500), Queue[str]()
+    receivers.append(receiver)
+    set_target(tmp_path, receiver.url)
+    webhook = Webhook(tmp_path, lines.put, (0.0, 0.0))
+    webhook.put({"text": "refused"})
+    assert lines.get(timeout=PATIENCE_S) == "webhook: a notice is dropped: 127.0.0.1 answers 404"
+    webhook.put({"text": "fails"})
+    assert lines.get(timeout=PATIENCE_S) == "webhook: a notice is dropped: 127.0.0.1 answers 500"
+    assert receiver.came.qsize() == 4
+    receiver.close()
+    webhook.put({"text": "nobody there"})
+    assert "webhook: a notice is dropped: 127.0.0.1: " in lines.get(timeout=PATIENCE_S)
+    (tmp_path / WEBHOOK).write_text("{}")
+    webhook.put({"text": "damaged"})
+    assert "cannot be read; `rollmux webhook set URL` writes it" in lines.get(timeout=PATIENCE_S)
+    webhook.close()
+
+
+def test_a_service_tells_what_happens_to_jobs_and_users(tmp_path: Path) -> None:
+    served = Served(tmp_path / "service", with_classes=False)
+    try:
+        told = Queue[dict[str, Any]]()
+        notices = Notices(served.service.run, SimpleNamespace(put=told.put))  # type: ignore[arg-type]
+        served.ask("POST", "/v1/jobs", {"id": "a", "user": "ann", **ATTACHED})
+        lease = served.ask("POST", "/v1/jobs/a/attach", {"wait_s": 30}).value["lease"]
+        assert served.ask("POST", f"/v1/leases/{lease}/acquire", {"phase": "rollout", "iteration": 0}).value["granted"]
+        facts = (JobFailed(1.0, "a", "init", "no\nmodel"), OverBudget(2.0, "a"), NodesSuspected(3.0, "a", "l", ("rollout-0",)))
+        for fact in facts:
+            served.in_loop(lambda fact=fact: notices.follow(fact))  # type: ignore[misc]
+        came = [told.get(timeout=PATIENCE_S) for _ in facts]
+        assert [(one["kind"], one["job"], one["user"]) for one in came] == [
+            (kind, "a", "ann") for kind in ("failed", "over_budget", "lost")
+        ]
+        assert came[0]["text"] == "failed in init: no\\nmodel" and "rollout-0" in came[2]["text"]
+        served.ask("POST", "/v1/quotas", {"user": "ann", "quota": {"node_hours": 0}})
+
+        def later() -> None:
+            for _ in range(2):
+                notices.look()
+
+        served.in_loop(lambda: setattr(served.service.run.log, "zero_s", served.service.run.log.zero_s - 100))
+        served.in_loop(later)
+        came = [told.get(timeout=PATIENCE_S) for _ in range(2)]
+        assert [(one["kind"], one["job"], one["user"]) for one in came] == [("overdue", "a", "ann"), ("quota_reached", None, "ann")]
+        assert "its rollout has held rollout-0" in came[0]["text"] and "node-hours of this month" in came[1]["text"]
+        assert told.empty()
+    finally:
+        served.close()
+
+
+def test_the_commands_set_and_unset(command: Command, tmp_path: Path) -> None:
+    status, secret, err = command("webhook", "set", "https://hooks.example.org/x", "--at", str(tmp_path))
+    target = json.loads((tmp_path / WEBHOOK).read_text())
+    assert (status, err, target) == (0, "", {"url": "https://hooks.example.org/x", "secret": secret.strip()})
+    for url in ("ftp://x", "https://", "https://user:pass@x/", "http://x:y/", "http://a b/"):
+        status, out, err = command("webhook", "set", url, "--at", str(tmp_path))
+        assert (status, out) == (2, "") and "must be a URL" in err
+    assert command("webhook", "unset", "--at", str(tmp_path)) == (0, "", "") and not (tmp_path / WEBHOOK).exists()
