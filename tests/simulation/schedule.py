@@ -20,6 +20,10 @@ _OF_ACCOUNTS = ("quota", "month")
 BAD_MINUTES = ("disk stays full", "disk stays slow")
 _BAD_S = 300.0
 _POLICIES = ("rollmux", "rollmux", "rollmux,switches=true", "consolidate,budget=200")  # a search that costs no more than the rest
+_PARKING = (
+    *("solo,order=fcfs,park=true", "solo,order=attained,park=true", "rollmux,order=fcfs,park=true"),
+    *("fleet,order=attained,park=true,moves=false", "solo,order=fair,half_life_h=0.02,park=true", "solo,order=gittins,park=true"),
+)
 STATED_GB = 2.0  # of device memory, where any is
 _LAST_S = 25.0  # of faults that come at a time
 
@@ -79,6 +83,7 @@ class Schedule:
     Attributes:
         pairs: of nodes. policy, dispatch, grace_s: as of the service. quota: of nodes, of either user; 0: none.
         one_device: a node does both phases. hosts: nodes and owners are on two. file: the journal is in a file of SQLite.
+        min_run_s, resume_s: as of the cluster; a job that is parked has had its place for so long, and then pauses for so long.
         drifts: clocks run at rates of their own. watched: somebody follows the journal over HTTP.
     """
 
@@ -95,6 +100,13 @@ class Schedule:
     quota: int = 0
     one_device: bool = False
     hosts: bool = False
+    min_run_s: float = 1800.0
+    resume_s: float = 0.0
+
+    @property
+    def parks(self) -> bool:
+        """Whether its policy parks jobs."""
+        return "park=true" in self.policy
 
     def text(self) -> str:
         """As JSON, in one line."""
@@ -104,7 +116,7 @@ class Schedule:
     def bounds_waits(self) -> bool:
         """Whether each wait for a permit ends within a period in which each job has its phases once: nobody waits for a place."""
         alone = any(job.late_s or "profile" in job.entry or (job.keeps_gb or 0.0) > STATED_GB for job in self.jobs)
-        return not self.faults and not self.quota and not alone and self.dispatch != "shortest-first"
+        return not (self.faults or self.quota or alone or self.parks) and self.dispatch != "shortest-first"
 
     @property
     def calm_s(self) -> float:
@@ -140,6 +152,7 @@ def drawn(seed: int) -> Schedule:
     world = _restless(draw, world) if draw.random() < 0.25 else world
     world = replace(world, faults=(*world.faults, _bad_minutes(draw))) if draw.random() < 0.1 else world
     world = _with_checkpoints(Random(f"checkpoints {seed}"), world)
+    world = _with_parks(Random(f"parks {seed}"), world)
     world = _with_accounts(Random(f"accounts {seed}"), world)
     return _with_ranks(Random(f"ranks {seed}"), world) if grace_s is None else world  # else all have ended by then
 
@@ -154,6 +167,24 @@ def _with_accounts(draw: Random, world: Schedule) -> Schedule:
 def _with_ranks(draw: Random, world: Schedule) -> Schedule:
     """Return a schedule some of whose owners work by processes in other sessions."""
     return replace(world, jobs=tuple(replace(job, ranks=draw.random() < 0.4) for job in world.jobs))
+
+
+def _with_parks(draw: Random, world: Schedule) -> Schedule:
+    """Return a schedule some of whose jobs may be parked: they are longer, of different priorities, and compete for nodes."""
+    if draw.random() < 0.7:
+        return world
+    jobs = tuple(_parkable(draw, job) for job in world.jobs)
+    pairs = draw.choice([1, 1, world.pairs]) if not world.hosts else world.pairs
+    faults = tuple(fault for fault in world.faults if fault.kind != "drain" or not fault.target.endswith("-1") or pairs == 2)
+    policy, min_run_s, resume_s = draw.choice(_PARKING), draw.choice([0.0, 0.0, 3.0, 10.0]), draw.choice([0.0, 0.0, 5.0])
+    return replace(world, jobs=jobs, pairs=pairs, faults=faults, policy=policy, min_run_s=min_run_s, resume_s=resume_s)
+
+
+def _parkable(draw: Random, job: JobPlan) -> JobPlan:
+    entry = job.entry | {"priority": draw.choice([0, 0, 1, 2]), "parkable": draw.random() < 0.8}
+    if draw.random() < 0.5:
+        entry.pop("nodes", None)
+    return replace(job, entry=entry, iterations=job.iterations + draw.choice([0, 1, 3]), user=draw.choice(USERS))
 
 
 def _with_checkpoints(draw: Random, world: Schedule) -> Schedule:

@@ -18,6 +18,7 @@ from unittest.mock import patch
 import rollmux_client
 from rollmux_client import Refused
 
+from rollmux_env.cluster.events import Parked
 from rollmux_env.errors import InputError
 from rollmux_env.keys.queue import Quota
 from runtime.coordinator import run_log
@@ -121,7 +122,8 @@ class Scene:
             nodes = tuple(node for node in nodes if node.pool == "training")
         plan = attached_plan(folder or Path("/"), nodes=nodes, policy=schedule.policy, dispatch=schedule.dispatch, leases=rules)
         limits = {user: Quota(nodes=schedule.quota) for user in USERS if schedule.quota}
-        self.plan = replace(plan, cluster=plan.cluster.model_copy(update={"quotas": limits}))
+        more = {"quotas": limits, "min_run_s": schedule.min_run_s, "resume_s": schedule.resume_s}
+        self.plan = replace(plan, cluster=plan.cluster.model_copy(update=more))
 
     def rate(self) -> float:
         """Of the clock of a process that begins."""
@@ -408,6 +410,7 @@ class Scene:
         self.terminate()
         world.run(lambda: service.dead, world.now_s + 200.0)
         facts = self.disk.facts()
+        self.counts["parks"] = sum(isinstance(fact, Parked) for fact in facts)
         self.problems += journal_problems(facts, {one.id: one.iterations for one in self.schedule.jobs})
         self.problems += linear_problems(facts, self.disk.synced_s, self.turns)
         if self.schedule.bounds_waits:
