@@ -15,7 +15,7 @@ class PlacementSpan(NamedTuple):
     """A job in one placement.
 
     Attributes:
-        from_s: Beginning, in seconds; after a move, the end of the pause. An iteration that ends by then belongs to the span
+        from_s: Beginning, in seconds; after a move or a park, the end of the pause. An iteration that ends by then belongs to the span
             before.
         group: Id of the group.
         pins: Numbers of the job's rollout nodes in the group.
@@ -45,7 +45,7 @@ def spans_of(record: RunRecord) -> dict[str, list[PlacementSpan]]:
         apply_recorded(state, event)
         if isinstance(event, Admitted | Moved):
             placements[event.job_id] = event.placement
-        if isinstance(event, Admitted | Resumed):
+        if isinstance(event, Admitted | Resumed) and not state.is_paused(event.job_id):
             job_id = event.job_id
             group, placement = state.group_of(job_id), placements[job_id]
             place = group.id, state.pins(job_id), group.training_nodes, placement.colocated, placement.shape

@@ -138,8 +138,13 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
         counts.append(count)
 
 
-def waits_for_ever(state: State) -> str:
-    """Return the message that jobs wait and no further event will happen."""
-    first = state.job(state.waiting[0])
+def waits_for_ever(state: State, job_id: str = "") -> str:
+    """Return the message that jobs wait and no further event will happen.
+
+    Args:
+        state: State of the cluster.
+        job_id: Identifier of the first job that does, by default the first one of the queue.
+    """
+    first = state.job(job_id or state.waiting[0])
     why = f": {held_words(state, first.user)}" if Quotas(state).bars(first) else ""
     return f"{len(state.waiting)} jobs wait for ever, the first is {first.id}{why}"

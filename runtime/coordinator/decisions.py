@@ -124,9 +124,9 @@ class Decisions:
     def _reason(self, handle: JobHandle) -> str:
         """Return words about why a job waits for a place."""
         planner = self._scheduler.planner
-        if planner.planned.is_running(handle.id):
-            return f"{', '.join(planner.parking)} is parked first"
-        return reasons(forecast(planner.shown), self._make_policy())[handle.id]
+        if leaving := [job_id for job_id, other in planner.parking.items() if other == handle.id]:
+            return f"{', '.join(leaving)} is parked for it at the end of its iteration"
+        return reasons(forecast(planner.visible(planner.state)), self._make_policy())[handle.id]
 
     def _place(self, handle: JobHandle, seating: commands.Seating) -> None:
         handle.permits.set_iteration_from(self._log.now())

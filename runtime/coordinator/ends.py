@@ -7,6 +7,7 @@ import asyncio
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
+from rollmux_env.scheduler.quotas import is_used_up
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import Consequences, RunState
 from runtime.coordinator.slices import sides_of, slice_of
@@ -111,13 +112,18 @@ class RunEnd:
             self.quiet.set()
 
     def _give_up_waiting(self) -> None:
-        """Handle a queue whose first job fits nowhere while no job runs: fail the run, or refuse the job if more jobs may come."""
-        run, problem = self._run, waits_for_ever(self._run.scheduler.state)
+        """Handle a queue that fits nowhere while no job runs: fail the run, or refuse the first job if more jobs may come.
+
+        In a service, jobs whose user has used up the month wait for the next one.
+        """
+        run, state = self._run, self._run.scheduler.state
         if not self._keeps_running:
-            run.fail(PlanError(problem))
+            run.fail(PlanError(waits_for_ever(state)))
             return
-        run.refuse(run.handles[run.scheduler.state.waiting[0]], problem)
-        self.check()
+        job_id = next((job_id for job_id in state.waiting if not is_used_up(state, state.job(job_id).user)), None)
+        if job_id is not None:
+            run.refuse(run.handles[job_id], waits_for_ever(state, job_id))
+            self.check()
 
     def _writes_models(self) -> bool:
         """Return whether the process of a completed job may still be writing its model."""

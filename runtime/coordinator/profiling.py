@@ -79,12 +79,16 @@ class Profiling:
                 if handle.processes.controller is None:
                     handle.close()
                 handle.send_order(None, run.log.now())
-            elif handle.job is not None and not handle.is_gone and not run.stopping:
+            elif handle.job is not None and not handle.is_gone and not run.stopping and not self._has_arrived(handle):
                 enlist(run, handle)
         for job_id in ids:
             if job_id in run.scheduler.state.waiting:
                 rest(run, run.handles[job_id])
         self._end.check()
+
+    def _has_arrived(self, handle: JobHandle) -> bool:
+        """Return whether the policy has a job already, because its owner came before its time and it was measured."""
+        return self._run.has_seat(handle) or handle.id in self._run.scheduler.state.waiting
 
     async def _profile_all(self, ids: Sequence[str]) -> None:
         """Profile the unknown jobs among some, a limited number at a time."""

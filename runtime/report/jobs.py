@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from rollmux_env.bench.intervals import mean_interval
-from rollmux_env.cluster.events import Admitted, Reprofiled
+from rollmux_env.cluster.events import Admitted, Parked, Reprofiled
 from rollmux_env.keys.job import Job
 from rollmux_env.report.job_shapes import shape_in_use
 from runtime.journal.facts import IterationSlice, PhaseSlice
@@ -34,7 +34,7 @@ def job_figures(record: RunRecord, job_id: str, spans: Sequence[PlacementSpan]) 
         spans: Spans of the job, as in `runtime.placement_spans.spans_of`; empty if no job of the run has shapes.
     """
     job, iterations = record.jobs.get(job_id), record.iterations_of(job_id)
-    phases = _phases(record, job_id)
+    phases, away = _phases(record, job_id), parked_spans(record, job_id)
     usual = {name: _warm(parts) or parts for name, parts in phases.items()}
     return {
         "iterations": len(iterations),
@@ -44,7 +44,8 @@ def job_figures(record: RunRecord, job_id: str, spans: Sequence[PlacementSpan]) 
         "strategy": next((event.placement.strategy for event in _events(record, Admitted) if event.job_id == job_id), None),
         **_rewards(iterations),
         **_warnings(record, job_id, iterations),
-        **_paces(job, iterations, solo_seconds(record, job_id)),
+        **_paces(job, iterations, solo_seconds(record, job_id), away),
+        **({"parks": len(away), "parked_s": sum(until_s - from_s for from_s, until_s in away)} if away else {}),
         **_ages(job, iterations),
         **({"shapes": _shapes(record, job, spans, phases)} if job and job.shapes and spans else {}),
         "worst_case_s": {phase: getattr(job, phase).worst_case_s for phase in PHASES} if job else None,
@@ -159,10 +160,20 @@ def _warnings(record: RunRecord, job_id: str, iterations: Sequence[IterationSlic
     return {"warnings": lines} if lines else {}
 
 
-def _paces(job: Job | None, iterations: Sequence[IterationSlice], alone: Sequence[float]) -> dict[str, float | None]:
-    """Return the seconds of an iteration: in the run (mean over warm iterations), alone, and by the profile."""
+def _paces(
+    job: Job | None, iterations: Sequence[IterationSlice], alone: Sequence[float], away: Sequence[tuple[float, float]]
+) -> dict[str, float | None]:
+    """Return the seconds of an iteration: in the run (mean over warm iterations), alone, and by the profile.
+
+    Args:
+        job: The job, or None if it is unknown.
+        iterations: Its iterations in the run.
+        alone: Seconds of its iterations alone.
+        away: Times between which it was parked, which do not count.
+    """
     warm, alone_s = iterations[1:] or iterations, mean(alone)
-    own_s = (warm[-1].end_s - warm[0].start_s) / len(warm) if warm else None
+    away_s = sum(until_s - from_s for from_s, until_s in away if warm and warm[0].start_s < from_s < warm[-1].end_s)
+    own_s = (warm[-1].end_s - warm[0].start_s - away_s) / len(warm) if warm else None
     return {
         "iteration_s": own_s,
         "solo_iteration_s": alone_s,
@@ -214,6 +225,17 @@ def _shapes(
             }
         )
     return used
+
+
+def parked_spans(record: RunRecord, job_id: str) -> list[tuple[float, float]]:
+    """Return the times between which a job was parked, each from its departure to its next place or the end of the record."""
+    spans: list[tuple[float, float]] = []
+    for event in record.log:
+        if isinstance(event, Parked) and event.job_id == job_id:
+            spans.append((event.at_s, record.last_s))
+        elif isinstance(event, Admitted) and event.job_id == job_id and spans:
+            spans[-1] = min(spans[-1], (spans[-1][0], event.at_s))
+    return spans
 
 
 def job_ids(record: RunRecord) -> list[str]:

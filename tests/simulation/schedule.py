@@ -171,7 +171,7 @@ def _with_ranks(draw: Random, world: Schedule) -> Schedule:
 
 def _with_parks(draw: Random, world: Schedule) -> Schedule:
     """Return a schedule some of whose jobs may be parked: they are longer, of different priorities, and compete for nodes."""
-    if draw.random() < 0.7:
+    if draw.random() < 0.65 or len(world.jobs) == 1:
         return world
     jobs = tuple(_parkable(draw, job) for job in world.jobs)
     pairs = draw.choice([1, 1, world.pairs]) if not world.hosts else world.pairs
@@ -181,10 +181,9 @@ def _with_parks(draw: Random, world: Schedule) -> Schedule:
 
 
 def _parkable(draw: Random, job: JobPlan) -> JobPlan:
-    entry = job.entry | {"priority": draw.choice([0, 0, 1, 2]), "parkable": draw.random() < 0.8}
-    if draw.random() < 0.5:
-        entry.pop("nodes", None)
-    return replace(job, entry=entry, iterations=job.iterations + draw.choice([0, 1, 3]), user=draw.choice(USERS))
+    entry = {key: value for key, value in job.entry.items() if key != "nodes" or draw.random() < 0.5}
+    entry |= {"priority": draw.choice([0, 1, 2]), "parkable": draw.random() < 0.9, "arrival_s": draw.choice([0.0, 4.0, 9.0])}
+    return replace(job, entry=entry, iterations=job.iterations + draw.choice([0, 2, 4]), user=draw.choice(USERS))
 
 
 def _with_checkpoints(draw: Random, world: Schedule) -> Schedule:

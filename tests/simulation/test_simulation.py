@@ -175,6 +175,39 @@ def test_a_measured_job_that_gets_another_place_asks_there() -> None:
     assert [carry_out(world).problems for world in worlds] == [()] * 12
 
 
+def test_a_job_whose_owner_comes_before_its_time_arrives_once() -> None:
+    """It is measured meanwhile, and has a place when its time comes."""
+    one, two = plain(0).jobs
+    jobs = (one, replace(two, entry={"profile": {"iterations": 1}, "arrival_s": 10.0}))
+    assert [carry_out(replace(plain(seed), jobs=jobs, pairs=2)).problems for seed in range(2)] == [()] * 2
+
+
+def parking(seed: int, *faults: Fault, **more: Any) -> Schedule:
+    """Two jobs on a pair of nodes that only one of them may use at a time; the second one may take them from the first."""
+    one, two = plain(seed).jobs
+    jobs = (
+        replace(one, iterations=4, kind=more.pop("kind", "plain"), entry={"parkable": True}),
+        replace(two, entry={"priority": 1, "arrival_s": 9.0}),
+    )
+    more = {"policy": "solo,order=fcfs,park=true", "min_run_s": 0.0, "resume_s": 3.0} | more
+    return replace(plain(seed, *faults, **more), jobs=jobs)
+
+
+@pytest.mark.parametrize("kind", ["plain", "sync", "asynchronous"])
+def test_a_parked_job_continues_whatever_goes_wrong(kind: str) -> None:
+    faults = (
+        [],
+        [Fault("kill owner", 14.0, "one")],
+        [Fault("dies after", 40)],
+        [Fault("cancel", 16.0, "two")],
+        [Fault("drain", 10.0, "rollout-0", 9.0)],
+    )
+    worlds = [parking(seed, *some, kind=kind) for seed, some in enumerate(faults)]
+    outcomes = [carry_out(world) for world in worlds]
+    assert [outcome.problems for outcome in outcomes] == [()] * len(worlds)
+    assert outcomes[0].counts["parks"] == 1
+
+
 @pytest.mark.parametrize("kind", BAD_MINUTES)
 def test_five_bad_minutes_of_the_disk_end_no_owner(kind: str) -> None:
     """Their releases wait, and are given up and repeated; the heartbeats beside them are answered."""
