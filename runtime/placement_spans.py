@@ -15,8 +15,8 @@ class PlacementSpan(NamedTuple):
     """A job in one placement.
 
     Attributes:
-        from_s: Beginning, in seconds; after a move or a park, the end of the pause. An iteration that ends by then belongs to the span
-            before.
+        from_s: Beginning, in seconds; after a move or a park, the end of the pause. An iteration that ends by then belongs to the
+            span before.
         group: Id of the group.
         pins: Numbers of the job's rollout nodes in the group.
         training_nodes: Number of training nodes of the group.
