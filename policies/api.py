@@ -66,6 +66,12 @@ class ArrivalPolicy(ABC):
 
     only_places = True
 
+    def __init_subclass__(cls) -> None:
+        """Unset `only_places` for a class that has its own `decide`, which may move jobs, and does not set it."""
+        super().__init_subclass__()
+        if "decide" in vars(cls) and "only_places" not in vars(cls):
+            cls.only_places = False
+
     @abstractmethod
     def place(self, state: State, job: Job) -> Placement | None:
         """Choose the placement of a job that has just arrived.

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from policies.named import LEARNED, LEND, OWN, SWITCHES, plans_switches, said_of
+from policies.named import LEARNED, LEND, OWN, SWITCHES, is_own, plans_switches, said_of
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
@@ -20,6 +20,8 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.order import OPTIONS, queue_rules
 from rollmux_env.user_code import apart, is_users
 from rollmux_env.validation_errors import not_one_of
+
+HALF_LIFE = "half_life_h="  # option of the queue that a state needs too
 
 PLACEMENT = {
     "rollmux": "policies.placement.algorithm1:Algorithm1",
@@ -99,8 +101,17 @@ def checked(label: str, name: str, policy: Any) -> Contender:
 
 def observed_state(spec: str, cluster: Cluster) -> State:
     """Return the empty state that a policy sees at the start of a real run."""
-    half_life_h = dict(pair.split("=", 1) for pair in spec.split(",")[1:]).get("half_life_h")
-    return State(cluster, True, plans_switches(spec) or False, HALF_LIFE_H if half_life_h is None else float(half_life_h))
+    return State(cluster, True, plans_switches(spec) or False, _half_life_h(spec))
+
+
+def _half_life_h(spec: str) -> float:
+    """Return the half-life of usage that a spec names for the queue, without creating the policy, which may be out of reach."""
+    name, *pairs = spec.split(",")
+    label = f"--policy {name}"
+    pair = next((pair for pair in pairs if pair.startswith(HALF_LIFE)), None)
+    if pair is None or (is_own(name) and not _is_of_queue(pair, own_object(label, name))):
+        return HALF_LIFE_H
+    return float(parse_value(pair.removeprefix(HALF_LIFE)))
 
 
 def _is_of_queue(pair: str, factory: Callable[..., Any]) -> bool:

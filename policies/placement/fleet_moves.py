@@ -18,7 +18,8 @@ from rollmux_env.cluster.events import Moved, Placement
 from rollmux_env.cluster.plan import Move, may_each_move
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.membership import remove_member
-from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Records
+from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
+from rollmux_env.scheduler.room import free_nodes, least_periods_s
 
 MOST = 8  # number of moves in an instant
 _LEAST = 0.05  # gain of a move, relative to the job's urgency, below which it is not worth its pause
@@ -75,9 +76,9 @@ def _best_move(state: State, urgency: Urgency) -> _Gain | None:
 def _movers(state: State, now: GroupProgress) -> Ints:
     """Return the positions of the jobs that share their group, may move, and have had their place for long enough."""
     shared = np.flatnonzero(now.members[now.group] > 1)
-    shared = shared[may_each_move(state, now.rows[shared])]
-    since_s = np.array([state.stays.placed_at_s[state.tables.job_id(row)] for row in now.rows[shared].tolist()])
-    return np.asarray(shared[state.now_s - since_s >= state.cluster.min_run_s])
+    placed_s = np.array([state.stays.placed_at_s[state.tables.job_id(row)] for row in now.rows[shared].tolist()])
+    shared = shared[state.now_s - placed_s >= state.cluster.min_run_s]
+    return np.asarray(shared[may_each_move(state, now.rows[shared])])
 
 
 def _freed(state: State, now: GroupProgress, movers: Ints, own_s: Floats) -> Floats:
@@ -95,37 +96,15 @@ def _most_joining(state: State, now: GroupProgress, movers: Ints, own_s: Floats)
     groups, shapes = view.groups.take(order), [state.tables.shape_rows(row) for row in rows.tolist()]
     of_mover = np.repeat(np.arange(movers.size), [len(some) for some in shapes])
     jobs, own_s = view.jobs.take(np.concatenate(shapes)), own_s[of_mover]
-    free = view.limits.pools["nodes_max"] - state.nodes.sum(axis=1)
-    period_s = _least_period_s(jobs, groups, free)
+    free = free_nodes(state)
+    period_s = least_periods_s(jobs, groups, free, state.limits)
     limit_s = np.minimum(jobs["limit_s"][:, None], groups["limit_s"]) * (1 + TOLERANCE)
     is_home = now.group[movers][of_mover][:, None] == np.arange(order.size)
-    closed = is_home | (groups["n_members"] >= state.limits.group_size_max) | (groups["exclusive"] != 0) | (period_s > limit_s)
-    joined = np.where(closed, -np.inf, (now.weight_s + own_s[:, None]) / period_s - now.weight_s / now.period_s)
+    joined = np.where(
+        is_home | (period_s > limit_s), -np.inf, (now.weight_s + own_s[:, None]) / period_s - now.weight_s / now.period_s
+    )
     has_room = (jobs["rollout_nodes"] <= free[jobs["rollout_pool"]]) & (jobs["training_nodes"] <= free[jobs["training_pool"]])
     most = np.maximum(joined.max(axis=1, initial=-np.inf), np.where(has_room, own_s / jobs["alone_s"], -np.inf))
     of_shapes = np.full(movers.size, -np.inf)
     np.maximum.at(of_shapes, of_mover, most)
     return of_shapes * (1 + TOLERANCE)
-
-
-def _least_period_s(jobs: Records, groups: Records, free: Floats) -> Floats:
-    """Return a lower bound of the period of each of G groups with each of J jobs in it, infinite where it cannot be, shape (J, G).
-
-    Args:
-        jobs: Records of jobs in a shape.
-        groups: Records of groups.
-        free: Number of nodes of each pool that are free.
-    """
-    training_s = np.repeat(jobs["training_s"][:, None], len(groups), axis=1)
-    for nodes, seconds in zip(jobs["rescale_nodes"].T, jobs["rescale_s"].T, strict=True):
-        training_s = np.where(nodes[:, None] <= groups["training_nodes"], seconds[:, None], training_s)
-    rollout_s, stale = jobs["rollout_s"][:, None], jobs["staleness"][:, None]
-    cycle_s = (rollout_s + training_s + jobs["sync_s"][:, None]) / (1 + stale)
-    cycle_s = np.maximum(cycle_s, np.where(stale > 0, np.maximum(rollout_s, training_s), 0.0))
-    least_s = np.maximum(np.maximum(cycle_s, groups["period_s"]), groups["training_load_s"] + training_s)
-    # `own` is the least number of the group's rollout nodes that the job needs. The last of these bears at least this load.
-    own = jobs["rollout_nodes"] - np.minimum(jobs["rollout_nodes"], free[jobs["rollout_pool"]]).astype(int)
-    is_node = np.arange(groups["node_load_s"].shape[1]) < groups["n_nodes"][:, None]
-    load_s = np.sort(np.where(is_node, groups["node_load_s"], np.inf), axis=1)
-    load_s = load_s.T[np.minimum(np.maximum(own, 1) - 1, load_s.shape[1] - 1)]
-    return np.where(own[:, None] > 0, np.maximum(least_s, load_s + rollout_s), least_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from math import isfinite
+from math import inf, isfinite
 
 from pydantic import ValidationError
 
@@ -14,6 +14,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import format_error, problems
 
 _FORM = "is neither numbers of nodes, as in 12+10, nor load=NUMBER"
+SHORT = 3  # number of mean jobs that a stream with a steady load lasts at least
 
 
 def with_fleet(scenario: Scenario, fleet: str) -> Scenario:
@@ -69,18 +70,38 @@ def nodes_at_load(scenario: Scenario, load: float) -> dict[str, int]:
     Raises:
         InputError: If all jobs arrive at once, or the load is too small for a finite number of nodes.
     """
-    arrivals_s = [job.arrival_s for job in scenario.jobs]
-    span_s = max(arrivals_s) - min(arrivals_s)
-    if span_s <= 0:
+    if _span_s(scenario) <= 0:
         raise InputError(f"--fleet load={load:g}: all jobs arrive at once, so there is no load; give numbers of nodes")
-    asked = [(nodes_asked(job, scenario.cluster), _alone_s(job)) for job in scenario.jobs]
     nodes = {}
-    for name in scenario.cluster.pools:
-        mean = sum(counts[name] * seconds for counts, seconds in asked) / span_s
+    for name, mean in _held_alone(scenario).items():
         if not isfinite(mean / load):
             raise InputError(f"--fleet load={load:g}: is too small")
-        nodes[name] = max(1, round(mean / load), *(counts[name] for counts, _ in asked))
+        nodes[name] = max(1, round(mean / load), *(nodes_asked(job, scenario.cluster)[name] for job in scenario.jobs))
     return nodes
+
+
+def load_of(scenario: Scenario) -> float | None:
+    """Return the load of a stream on its fleet in the scarcest pool, or None if it says little, as of `is_short`."""
+    pools = scenario.cluster.pools
+    if is_short(scenario) or any(pool.max_nodes is None for pool in pools.values()):
+        return None
+    return max(mean / (pools[name].max_nodes or inf) for name, mean in _held_alone(scenario).items())
+
+
+def is_short(scenario: Scenario) -> bool:
+    """Return whether jobs arrive over less than `SHORT` times the hours of a mean job alone, so that no load is steady."""
+    return _span_s(scenario) < SHORT * sum(map(_alone_s, scenario.jobs)) / len(scenario.jobs)
+
+
+def _span_s(scenario: Scenario) -> float:
+    arrivals_s = [job.arrival_s for job in scenario.jobs]
+    return max(arrivals_s) - min(arrivals_s)
+
+
+def _held_alone(scenario: Scenario) -> dict[str, float]:
+    """Return the nodes of each pool that the jobs, each alone, would hold on average between the first and the last arrival."""
+    asked = [(nodes_asked(job, scenario.cluster), _alone_s(job)) for job in scenario.jobs]
+    return {name: sum(counts[name] * seconds for counts, seconds in asked) / _span_s(scenario) for name in scenario.cluster.pools}
 
 
 def _alone_s(job: Job) -> float:

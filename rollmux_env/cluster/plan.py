@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Event, Moved, Parked, Placement
-from rollmux_env.cluster.remaining import iterations_done
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.kernel.membership import may_pause
@@ -124,11 +123,8 @@ def may_park(state: State, job_id: str) -> bool:
 
 def may_each_move(state: State, rows: Ints) -> NDArray[np.bool_]:
     """Return whether each running job may move now: `may_move`, and no pause in progress, shape (n,)."""
-    jobs = state.view.jobs
-    paused = np.isin(rows, [state.row(job_id) for job_id in state.pauses.ending(np.inf)])
-    pause_ends_s = state.now_s - jobs["admitted_s"][rows] + state.cluster.migration_s
-    in_time = pause_ends_s <= jobs["limit_s"][rows] * iterations_done(state, rows) * (1 + TOLERANCE)
-    return np.asarray((jobs["movable"][rows] != 0) & ~paused & in_time)
+    job_ids = map(state.tables.job_id, rows.tolist())
+    return np.array([not state.is_paused(job_id) and may_move(state, job_id) for job_id in job_ids], dtype=bool)
 
 
 def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0, queue: Sequence[str] | None = None) -> list[Event]:

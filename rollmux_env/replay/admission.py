@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from math import inf
 
 from rollmux_env.cluster.demand import demand_of, usd_per_hour
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
+from rollmux_env.keys.job import Job
 from rollmux_env.replay.run import in_order_of_arrival, initial_state
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
@@ -78,9 +81,9 @@ class Admission:
 
 
 def admit_all(scenario: Scenario, policy: Policy) -> Admission:
-    """Ask a policy about every job in order of arrival.
+    """Ask a policy about every job in order of arrival. With rules of the queue, jobs that arrive together are asked about by them.
 
-    Behind a queued job, other jobs of at most the same priority are queued too.
+    Behind a queued job, other jobs of at most the same priority are queued too, unless the rules say otherwise.
 
     Args:
         scenario: Scenario with the jobs.
@@ -93,23 +96,18 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
     scheduler = Scheduler(state, policy)
     why = scheduler.server.why = {}
     decisions: dict[str, Decision] = {}
-    for job in in_order_of_arrival(scenario):
+    for jobs in _rounds(scenario, together=scheduler.planner.rules is not None):
         before = state.nodes.copy()
         scheduler.planner.ticks.next_s = inf  # no job departs and no time passes, so the policy's timer never fires
-        events = scheduler.step(job.arrival_s, [Queued(job)]).entries
+        events = scheduler.step(jobs[0].arrival_s, map(Queued, jobs)).entries
         delta_usd = float(((state.nodes - before).sum(axis=1) * state.limits.pools["usd"]).sum())
-        decisions[job.id] = Decision(job.id, "queued", None, None, (), ())
+        decisions |= {job.id: Decision(job.id, "queued", None, None, (), ()) for job in jobs}
         admitted = [event for event in events if isinstance(event, Admitted)]
-        for event in reversed(admitted):  # queued jobs that fit beside the arrived one follow it
+        for event in reversed(admitted):  # the nodes of moves count to the first
             own_usd = delta_usd if event is admitted[0] else _usd(state, event)
             delta_usd -= own_usd
-            group = state.group_of(event.job_id)
-            nodes, pins = tuple(range(group.training_nodes)), state.pins(event.job_id)
-            shape = event.placement.shape if state.job(event.job_id).shapes else None
-            strategy, reason = event.placement.strategy, why.get(event.job_id, "")
-            decisions[event.job_id] = Decision(event.job_id, strategy, group.id, own_usd, pins, nodes, reason, shape)
-    for job_id, reason in reasons(state, policy).items():
-        decisions[job_id] = replace(decisions[job_id], reason=reason)
+            decisions[event.job_id] = Decision(event.job_id, event.placement.strategy, None, own_usd, (), ())
+    waiting = reasons(state, policy)
     groups = tuple(
         AdmittedGroup(
             group.id,
@@ -120,7 +118,29 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
         )
         for group in state.group_list()
     )
-    return Admission(tuple(decisions.values()), groups, state.usd_per_hour)
+    return Admission(tuple(_final(state, one, waiting, why) for one in decisions.values()), groups, state.usd_per_hour)
+
+
+def _rounds(scenario: Scenario, together: bool) -> list[list[Job]]:
+    """Return the jobs in order of arrival, those of an instant together or each alone."""
+    jobs = in_order_of_arrival(scenario)
+    return [[*own] for _, own in groupby(jobs, key=lambda job: job.arrival_s)] if together else [[job] for job in jobs]
+
+
+def _final(state: State, decision: Decision, waiting: Mapping[str, str], why: Mapping[str, str]) -> Decision:
+    """Return a decision with the place that the job has after all decisions: it may have been moved or parked since."""
+    job_id = decision.job
+    if job_id in waiting:
+        return Decision(job_id, "queued", None, None, (), (), waiting[job_id])
+    group = state.group_of(job_id)
+    return replace(
+        decision,
+        group=group.id,
+        rollout_nodes=state.pins(job_id),
+        training_nodes=tuple(range(group.training_nodes)),
+        reason=why.get(job_id, ""),
+        shape=state.shape(job_id) if state.job(job_id).shapes else None,
+    )
 
 
 def _usd(state: State, event: Admitted) -> float:

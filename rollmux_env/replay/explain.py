@@ -101,7 +101,8 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
         raise InputError(f"--job {job_id}: the policy was never asked about it")
     chosen = _row_of(table, recorder.placement)
     prunes = bool(getattr(policy, "prune", False))
-    rows = [_alternative(table, row, _verdict(table, row, chosen, prunes), recorder.why.get(row)) for row in range(len(table))]
+    verdicts = [_verdict(table, row, chosen, prunes, recorder.scores) for row in range(len(table))]
+    rows = [_alternative(table, row, verdict, recorder.why.get(row)) for row, verdict in enumerate(verdicts)]
     if (
         chosen is None and recorder.placement is not None
     ):  # the table has no co-located placements and no other sizes of the training pool
@@ -117,11 +118,17 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
         "job": job_id,
         "at_s": recorder.at_s,
         "asked": recorder.asked,
-        "outcome": "placed" if recorder.placement else "waits: nothing fits",
+        "outcome": _outcome(table, recorder.placement),
         "usd_per_hour": {"before": before, "after": after},
         "moves": recorder.moves,
         "alternatives": rows,
     }
+
+
+def _outcome(table: CandidateTable, placement: Placement | None) -> str:
+    if placement is not None:
+        return "placed"
+    return "waits: the policy takes none of the places that fit" if table.feasible.any() else "waits: nothing fits"
 
 
 def _move(state: State, move: Move) -> dict[str, Any]:
@@ -176,7 +183,8 @@ def _row(verdict: str, placement: Placement, why: str | None = None) -> dict[str
     }
 
 
-def _verdict(table: CandidateTable, row: int, chosen: int | None, prunes: bool) -> str:
+def _verdict(table: CandidateTable, row: int, chosen: int | None, prunes: bool, scores: Sequence[float] | None) -> str:
+    """Return the fate of a candidate. With scores the policy chose by these, and otherwise by dollars."""
     if row == chosen:
         return "chosen"
     if prunes and table.saturated[row]:
@@ -185,6 +193,9 @@ def _verdict(table: CandidateTable, row: int, chosen: int | None, prunes: bool) 
         return f"dropped: {REASONS[int(table.reason[row])]}"
     if chosen is None:
         return "lost"
+    if scores is not None:
+        less = float(scores[chosen] - scores[row])
+        return f"lost: score {abs(less):.3f} {'lower' if less >= 0 else 'higher'}"
     more = float(table.usd_per_hour[row] - table.usd_per_hour[chosen])
     if more == 0:
         return "lost: costs the same and comes later" if row > chosen else "lost: costs the same"

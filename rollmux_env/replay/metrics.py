@@ -237,10 +237,11 @@ def outcome(run: Run, failures: Failures | None = None) -> Outcome:
     extra = run.failures.figures(run.scenario, failures) if run.failures is not None and failures is not None else {}
     if run.penalised_usd_per_hour:
         extra["penalised_usd"] = dot(np.diff(run.time_s), run.penalised_usd_per_hour[:-1]) / 3600
-    rates = charged_usd_per_hour(run.log, run.state)
-    jobs = job_results(run.scenario, run.state, stays_of(run.log), run.solo_s)
+    rates, stays = charged_usd_per_hour(run.log, run.state), stays_of(run.log)
+    jobs = job_results(run.scenario, run.state, stays, run.solo_s)
+    measured = measure(run.scenario, run.state, stays, jobs, run.time_s, run.nodes, run.solo_s)
     packed = packed_beside_idle(run, {job.job for job in jobs if not is_within(job.slowdown, 1.0)})
-    return Outcome(metrics(run), run.time_s, run.nodes, run.decision_s, extra, rates, jobs, run.waiting, packed, run.phases)
+    return Outcome(measured, run.time_s, run.nodes, run.decision_s, extra, rates, jobs, run.waiting, packed, run.phases)
 
 
 def charged_usd_per_hour(log: Iterable[Event], state: State) -> dict[str, float]:
@@ -271,7 +272,9 @@ def metrics(run: Run) -> Metrics:
     Raises:
         InputError: If a stay is too short to be measured at the time of its admission.
     """
-    return measure(run.scenario, run.state, stays_of(run.log), run.time_s, run.nodes, run.solo_s)
+    stays = stays_of(run.log)
+    jobs = job_results(run.scenario, run.state, stays, run.solo_s)
+    return measure(run.scenario, run.state, stays, jobs, run.time_s, run.nodes, run.solo_s)
 
 
 def stays_of(log: Iterable[Event]) -> StayTimes:
@@ -382,6 +385,7 @@ def measure(
     scenario: Scenario,
     state: State,
     stays: StayTimes,
+    jobs: Sequence[JobResult],
     time_s: list[float],
     nodes: Mapping[str, list[int]],
     solo_s: dict[str, float] | None = None,
@@ -392,6 +396,7 @@ def measure(
         scenario: Scenario that was replayed.
         state: State after the last event. Its job table has each job's iterations and the busy node-seconds of its phases.
         stays: Stays of all jobs.
+        jobs: Outcome of each job, from `job_results`.
         time_s: Times at which placements may have changed, as in `Run`.
         nodes: Number of nodes provisioned from each time on by pool, as in `Run`.
         solo_s: Seconds of each job alone, as in `Run`, or None.
@@ -409,13 +414,13 @@ def measure(
     work_h = sum(done[job.id] * job.solo_s for job in scenario.jobs) / 3600
     busy_s = dict(zip(pools, _busy_s(state), strict=True))
     completion = Completion()
-    if completions := _completions(scenario, stays, done):
+    if jobs[0].completion_h is not None:
         needs = needs_of(scenario, done)
         limits = tuple(inf if pool.max_nodes is None else float(pool.max_nodes) for pool in pools.values())
         is_bound = are_met(needs, [*stay_s.values()], [*busy_s.values()])
         makespan_h = (max(stays.departed_s.values()) - min(arrived_s.values())) / 3600
         bound_h = bound_completion_h(needs, limits) if is_bound else None
-        completion = completion_of(scenario, completions, node_s, makespan_h, bound_h)
+        completion = completion_of(scenario, {job.job: job for job in jobs}, node_s, makespan_h, bound_h)
     nothing = {"rollout": 0} if scenario.cluster.one_device else {}
     measured = Metrics(
         **vars(completion),

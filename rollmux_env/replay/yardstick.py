@@ -112,6 +112,6 @@ def replay_yardstick(scenario: Scenario, active: ActiveJobs, check: bool = False
             counts.append(count)
         if check:
             active.check()
-    measured = measure(scenario, active.state, stays, time_s, nodes)
     jobs = job_results(scenario, active.state, stays, charged=False)
+    measured = measure(scenario, active.state, stays, jobs, time_s, nodes)
     return Outcome(measured, time_s, nodes, decision_s, jobs=jobs, waiting=waiting)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
+from rollmux_env.bench.fleets import load_of
 from rollmux_env.bench.results import BenchResult, RunResult, SweepResult, Table
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
@@ -102,9 +103,16 @@ def bench_title(benched: BenchResult, without: Sequence[str] = ()) -> str:
         dies = f", failures {benched.failures}" if benched.failures else ""
         how = f"{over}, {benched.dispatch} event replay{within}{dies}"
     if benched.fleet is not None and "fleet" not in without:
-        load = "" if "=" not in benched.fleet else f" ({benched.fleet.replace('=', ' ')})"
-        asked += f", {benched.fleet_nodes} nodes{load}"
+        asked += f", {benched.fleet_nodes} nodes{_load_words(benched)}"
     return f"{benched.scenario}{asked}: {len(benched.stream.jobs)} jobs, {how}"
+
+
+def _load_words(benched: BenchResult) -> str:
+    """Return the load of the first seed's stream on the fleet, as asked for or as it is, or an empty text if it says little."""
+    if benched.fleet is not None and "=" in benched.fleet:
+        return f" ({benched.fleet.replace('=', ' ')})"
+    load = load_of(benched.stream)
+    return "" if load is None else f" (load {load:.2g})"
 
 
 def write_bench(folder: Path, benched: BenchResult | SweepResult, kind: Kind = "png") -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import fsum
 from typing import Any, TypeVar
 
-import numpy as np
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -17,9 +17,9 @@ from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean, interval_note
 from rollmux_env.bench.results import BenchResult, SweepResult, draws_nothing
 from rollmux_env.replay.admission import Admission, Decision
-from rollmux_env.replay.metrics import JobResult
+from rollmux_env.replay.metrics import JobResult, Metrics
 from rollmux_env.report.fitting import fitted
-from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, jobs_wait
+from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, is_owned, jobs_wait, load_notes
 from rollmux_env.report.yardsticks import yardstick_notes
 
 T = TypeVar("T")
@@ -83,7 +83,9 @@ def ratio_text(mean: Mean | None, digits: int = 2) -> str:
     return "-" if mean is None else mean.text(digits, "x")
 
 
-def comparison_table(title: str, rows: Sequence[ComparisonRow], baseline: str, seeds: int = 1) -> RenderableType:
+def comparison_table(
+    title: str, rows: Sequence[ComparisonRow], baseline: str, seeds: int = 1, owned: bool = False
+) -> RenderableType:
     """Return the table of `bench`, with one line per policy over the seeds.
 
     Args:
@@ -91,6 +93,7 @@ def comparison_table(title: str, rows: Sequence[ComparisonRow], baseline: str, s
         rows: Figures of each policy.
         baseline: Policy with which the others are compared; `saving` is its cost over theirs.
         seeds: Number of seeds.
+        owned: Whether nodes are owned, so that their dollars say little and are left out.
     """
     observed, lost = rows[0].slo_attainment_observed is not None, rows[0].lost_work_h is not None
     columns: dict[str, Callable[[ComparisonRow], str]] = {
@@ -108,8 +111,10 @@ def comparison_table(title: str, rows: Sequence[ComparisonRow], baseline: str, s
     }
     if not lost:
         del columns["lost work-h"]
+    if owned:
+        columns = {heading: text for heading, text in columns.items() if "$" not in heading}
     notes = [
-        f"saving: {baseline}'s dollars over the policy's",
+        *([] if owned else [f"saving: {baseline}'s dollars over the policy's"]),
         f"slowdown: mean over jobs, against the same job alone{' with the same durations' if observed else ''}",
         f"peak GPUs: {' + '.join(rows[0].gpus)}",
         "packed: share of jobs that joined a group",
@@ -135,8 +140,9 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
     if jobs_wait(rows):
         parts.append(_waiting_table(title, rows, benched.baseline, seeds))
         title = "Dollars"
-    parts.append(comparison_table(title, rows, benched.baseline, seeds))
-    notes = [*idle_notes(benched)]
+    owned = is_owned(benched)
+    parts.append(comparison_table("Sharing" if owned else title, rows, benched.baseline, seeds, owned))
+    notes = [*load_notes(benched), *idle_notes(benched)]
     notes += [f"{policy} is left out: {why}" for policy, why in benched.left_out.items()]
     if draws_nothing(benched.results):
         notes.append("seeds: all give the same here, since nothing is drawn: --fidelity event draws durations that have `actual`")
@@ -229,9 +235,10 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
     first = benched.points[0].bench
     observed = first.fidelity == "event"
     keys, names = benched.keys, len(benched.keys) + 1
-    figures_of = "cost $", "saving $", "$/work-h", "saving $/work-h", "SLO kept", "slowdown"
-    table = make_table(*keys, "policy", *figures_of, left=names)
-    compared = ["cost $", "$/work-h", "slowdown", "other's cost / own"]
+    owned = all(is_owned(point.bench) for point in benched.points)
+    of_dollars = () if owned else ("cost $", "saving $", "$/work-h", "saving $/work-h")
+    table = make_table(*keys, "policy", *of_dollars, "SLO kept", "slowdown", left=names)
+    compared = ["slowdown"] if owned else ["cost $", "$/work-h", "slowdown", "other's cost / own"]
     if waits := jobs_wait(first.summary):
         compared[:0] = ["completion h", "other's completion / own"]
     pairs = make_table(*keys, "policy", "less the other", *compared, left=names + 1)
@@ -242,21 +249,23 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
         for k, row in enumerate(point.bench.summary):
             share = row.slo_attainment_observed or row.slo_attainment
             slowdown = row.slowdown_observed or row.slowdown
-            figures = row.cost_usd.text(0), ratio_text(row.saving), row.usd_per_work_hour.text(2), ratio_text(row.saving_per_work)
-            table.add_row(*(same if k else values), row.policy, *figures, _percent(share.mean), f"{slowdown.mean:.2f}x")
+            dollars = row.cost_usd.text(0), ratio_text(row.saving), row.usd_per_work_hour.text(2), ratio_text(row.saving_per_work)
+            figures = *(() if owned else dollars), _percent(share.mean), f"{slowdown.mean:.2f}x"
+            table.add_row(*(same if k else values), row.policy, *figures)
         for k, one in enumerate(point.bench.differences):
             figures = one.cost_usd.text(0), one.usd_per_work_hour.text(2), one.slowdown.text(3), ratio_text(one.cost_ratio, 3)
+            figures = (one.slowdown.text(3),) if owned else figures
             hours = ("", "") if one.mean_completion_h is None else (one.mean_completion_h.text(2), ratio_text(one.completion_ratio))
             pairs.add_row(*(same if k else values), one.policy, one.other, *(hours if waits else ()), *figures)
     how = "SLOs and slowdowns are as observed" if observed else "SLOs and slowdowns are of steady periods"
     notes = [
-        f"saving: {first.baseline}'s dollars over the policy's",
+        *([] if owned else [f"saving: {first.baseline}'s dollars over the policy's"]),
         f"{how}{interval_note(len(first.seeds))}",
         *yardstick_notes([point.bench.summary for point in benched.points]),
     ]
     parts: list[RenderableType] = [heading(title), *_swept_waiting(benched)]
     if len(parts) > 1:
-        parts.append(heading("Dollars"))
+        parts.append(heading("Sharing" if owned else "Dollars"))
     parts += [table, Text("; ".join(notes), style="dim")]
     if pairs.row_count:
         parts += [heading("Differences of every two policies, paired by seed"), pairs]
@@ -297,13 +306,18 @@ def accounts_table(results: Sequence[Result]) -> RenderableType:
             for name in sorted({getattr(job, kind) for job, _ in every}):
                 own = [(job, figures) for job, figures in every if getattr(job, kind) == name]
                 usd = sum(job.usd or 0.0 for job, _ in own) / len(runs)
-                wait_h = np.mean([figures.wait_s.get(job.job, 0.0) for job, figures in own]) / 3600
+                wait_h = fsum(_waited_h(job, figures) for job, figures in own) / len(own)
                 spent = sum(job.job in (figures.over_budget or ()) for job, figures in own) / len(runs)
                 who = f"{kind} {name}" if name != "" else "no user"
                 cost = "" if own[0][0].usd is None else f"{usd:,.0f}"
                 table.add_row(policy, who, f"{len(own) / len(runs):.3g}", cost, f"{wait_h:.2f}", f"{spent:.3g}")
-    note = "a group's dollars are charged to its members evenly; mean wait: of all these jobs, those included that did not wait"
+    note = "a group's dollars are charged to its members evenly; mean wait: hours without a place, of jobs that did not wait too"
     return Group(heading("Users and priorities"), table, Text(note, style="dim"))
+
+
+def _waited_h(job: JobResult, figures: Metrics) -> float:
+    """Return the hours for which a job had no place: before its first one, and while it was parked."""
+    return figures.wait_s.get(job.job, 0.0) / 3600 if job.queue_h is None else job.queue_h
 
 
 def sharing_table(jobs: Iterable[Mapping[str, Any]]) -> Table:
@@ -392,8 +406,8 @@ def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
         "slack": lambda row: "" if row["slack"] is None else f"{100 * row['slack']:+.1f}%",
         "score": lambda row: figure(row["score"], form="+.3f"),
     }
-    if "score" not in report["alternatives"][0]:
-        del columns["score"]
+    scored = "score" in report["alternatives"][0]
+    del columns["+$/h" if scored else "score"]
     if "shape" not in report["alternatives"][0]:
         del columns["shape"]
     chosen = [row for row in report["alternatives"] if row["verdict"] == "chosen"]
@@ -406,23 +420,23 @@ def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
     if not chosen:
         parts.append(Text(report["outcome"], style="bold"))
     parts += [Text(why) for why in [*whys][:_WHYS]]
-    parts += _moved(report)
+    parts += _moved(report, with_dollars=not scored)
     if hidden > 0:
         parts.append(Text(f"{hidden} more alternatives: --format json lists them all", style="dim"))
     return Group(*parts)
 
 
-def _moved(report: dict[str, Any]) -> list[RenderableType]:
-    """Return the moves of running jobs by the same decision, and its effect on the price of all groups."""
+def _moved(report: dict[str, Any], with_dollars: bool) -> list[RenderableType]:
+    """Return the moves of running jobs by the same decision, and its effect on the price of all groups if that decides."""
     before, after = report["usd_per_hour"]["before"], report["usd_per_hour"]["after"]
-    total = Text(f"all groups: {before:,.2f} $/h before, {after:,.2f} $/h after")
+    total = [Text(f"all groups: {before:,.2f} $/h before, {after:,.2f} $/h after")] if with_dollars else []
     columns: dict[str, Callable[[dict[str, Any]], str]] = {
         "moved": lambda move: str(move["job"]),
         "from group": lambda move: str(move["from_group"]),
         "to": lambda move: "new" if move["group"] is None else str(move["group"]),
         "nodes": _nodes,
     }
-    return [table_of(report["moves"], columns), total] if report["moves"] else [total]
+    return [table_of(report["moves"], columns), *total] if report["moves"] else [*total]
 
 
 def _nodes(row: dict[str, Any]) -> str:

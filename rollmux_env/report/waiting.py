@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rollmux_env.bench.comparison import ComparisonRow
+from rollmux_env.bench.fleets import SHORT, is_short
 from rollmux_env.bench.intervals import Mean, interval_note
 from rollmux_env.bench.results import BenchResult
 
@@ -42,6 +43,11 @@ def jobs_wait(rows: Sequence[ComparisonRow]) -> bool:
     return any(row.mean_completion_h is not None for row in rows)
 
 
+def is_owned(benched: BenchResult) -> bool:
+    """Return whether all pools have `max_nodes`: their nodes are paid for in any case, and dollars tell policies little apart."""
+    return all(pool.max_nodes for pool in benched.stream.cluster.pools.values())
+
+
 def fleet_notes(rows: Sequence[ComparisonRow], baseline: str, seeds: int) -> list[str]:
     """Return the notes below a table of completion and waiting.
 
@@ -67,6 +73,16 @@ def fleet_notes(rows: Sequence[ComparisonRow], baseline: str, seeds: int) -> lis
 def _least(bounds: Sequence[float]) -> str:
     low, high = min(bounds), max(bounds)
     return f"{low:.1f} h" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f} h"
+
+
+def load_notes(benched: BenchResult) -> list[str]:
+    """Return a line on a load that was asked for and says little, because jobs take as long as their arrivals, or nothing."""
+    if benched.fleet is None or "=" not in benched.fleet or not is_short(benched.stream):
+        return []
+    return [
+        f"{benched.fleet} says little here: jobs arrive over less than {SHORT} times the hours that one takes alone, so most of "
+        "them run after the last arrival; --fleet with numbers of nodes is plainer"
+    ]
 
 
 def idle_notes(benched: BenchResult) -> list[str]:

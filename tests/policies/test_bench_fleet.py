@@ -14,10 +14,11 @@ from tests.conftest import Command
 def test_a_sweep_of_fleets_shows_completion_first(command: Command, tmp_path: Path) -> None:
     words = ("bench", "mixed", "--set", "jobs=8", "--sweep", "fleet=2+2,load=1.6", "-p", "rollmux", "-p", "solo")
     status, out, _ = command(*words, "--out", str(tmp_path))
-    assert status == 0 and out.index("completion h") < out.index("Dollars") < out.index("cost $")
+    assert status == 0 and out.index("completion h") < out.index("Sharing") < out.index("SLO kept") and "$" not in out
     assert "no policy has a mean completion below" in out
     assert {path.name for path in tmp_path.iterdir()} == {
-        "results.json", "runs.csv", "jobs.csv", "results.html", "fleet_sweep.png", "fleet_completion.png"
+        "results.json", "runs.csv", "jobs.csv", "summary.csv", "differences.csv", "timeline.csv", "results.html",
+        "fleet_sweep.png", "fleet_completion.png",
     }  # fmt: skip
     points = json.loads((tmp_path / "results.json").read_text())["points"]
     assert [(point["swept"], point["bench"]["fleet"]) for point in points] == [
@@ -33,6 +34,14 @@ def test_a_sweep_of_fleets_shows_completion_first(command: Command, tmp_path: Pa
     assert "completion_h" in alone.rows("jobs")[0] and "fleet_busy.rollout" in alone.rows()[0]
     page = (tmp_path / "results.html").read_text()
     assert "completion h" in page and "fleet completion" in page
+
+
+def test_a_title_says_the_load_and_a_short_stream_that_it_says_little(command: Command) -> None:
+    assert command("bench", "mixed", "--set", "jobs=60", "--fleet", "12+10", "-p", "solo")[1].startswith(
+        "mixed, jobs 60, 12 + 10 nodes (load 0.76): 60 jobs"
+    )
+    out = command("bench", "quickstart", "--fleet", "load=1.6", "-p", "solo")[1]
+    assert "load=1.6 says little here" in " ".join(out.split())
 
 
 def test_a_file_gets_a_fleet_as_a_workload_does(command: Command, tmp_path: Path) -> None:

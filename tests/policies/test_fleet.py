@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from policies.placement.baselines import Solo
 from policies.registry import make_runnable
 from rollmux_env.bench.streams import workload
-from rollmux_env.cluster.events import Departed
+from rollmux_env.cluster.events import Departed, Event
+from rollmux_env.cluster.plan import Plan
+from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
+from rollmux_env.replay.explain import explain
 from rollmux_env.replay.fluid import replay
+from rollmux_env.report.tables import alternatives_table
 from rollmux_env.scenario import Scenario, parse_scenario
 from tests.rollmux_env.cluster.twin import CLUSTER, make_job
 
@@ -78,3 +85,21 @@ def test_options_that_mean_nothing_are_refused_in_one_line(policy: str, problem:
     with pytest.raises(InputError, match=problem) as refused:
         make_runnable(policy)
     assert "\n" not in str(refused.value)
+
+
+def test_a_decision_by_progress_is_explained_without_dollars() -> None:
+    jobs = [make_job(name, 45, 55, iterations=36, slo=3) for name in "ab"]
+    report = explain(_fleet(2, *jobs), make_runnable("fleet,alpha=0"), "b")
+    verdicts = {row["verdict"] for row in report["alternatives"]}
+    assert verdicts == {"chosen", "lost: score 0.182 lower"}  # alone it gains 1; with the other, both at 100 of 110 s, 0.818
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(alternatives_table({"policy": "fleet", **report}, 5))
+    assert "$" not in console.export_text()
+
+
+def test_a_policy_with_a_decide_of_its_own_may_move_jobs() -> None:
+    class Moves(Solo):
+        def decide(self, state: State, event: Event) -> Plan:
+            return super().decide(state, event)
+
+    assert Solo.only_places and not Moves.only_places

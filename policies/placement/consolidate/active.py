@@ -78,7 +78,8 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     jobs["leaves_s"] = np.inf
     home = jobs["group"].copy()
     shared = (home != NOWHERE) & (groups["exclusive"][home] == 0)
-    free = (home == NOWHERE) | (shared & may_each_move(state, rows))
+    free = home == NOWHERE
+    free[shared] = may_each_move(state, rows[shared])
     others = np.delete(state.tables.order, part)
     shape = jobs["of_shape"].copy()
     jobs["more_shapes"][~free] = 0

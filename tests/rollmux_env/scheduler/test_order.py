@@ -280,6 +280,15 @@ def test_usage_halves_and_adds_up() -> None:
     assert state.charges.usage_h("ann", 6 * 3600.0) == pytest.approx(2 * 6 / log(2) / 2)
 
 
+def test_a_policys_own_option_of_that_name_is_none_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "class Own(Solo):\n    def __init__(self, half_life_h='never'):\n        self.half_life_h = half_life_h\n"
+    (tmp_path / "own_half_life.py").write_text(f"from policies.placement.baselines import Solo\n\n\n{lines}")
+    monkeypatch.syspath_prepend(tmp_path)
+    cluster = parse_scenario(small({"id": "a", "iterations": 1})).cluster
+    state = observed_state("own_half_life:Own,half_life_h=soon", cluster)
+    assert vars(state.charges) == vars(State(cluster).charges)
+
+
 def test_usage_is_divided_by_the_weight_of_its_user() -> None:
     """Half of the work is done by half of each user's jobs, though those of the first come first."""
     counts = {"ann": 24, "bob": 12, "cas": 12}
@@ -308,7 +317,11 @@ def test_the_index_learns_from_departures() -> None:
 
 
 def test_reasons_say_by_which_key_a_job_waits() -> None:
-    jobs = ({"id": "first", "iterations": 36}, {"id": "long", "iterations": 72}, {"id": "short", "iterations": 18})
+    later: list[dict[str, Any]] = [
+        {"id": "long", "iterations": 72, "arrival_s": 1},
+        {"id": "short", "iterations": 18, "arrival_s": 1},
+    ]
+    jobs = ({"id": "first", "iterations": 36}, *later)
     decisions = admit_all(parse_scenario(small(*jobs)), make("solo,order=area")).decisions
     assert decisions[2].reason.startswith("needs 1 rollout node and 1 training node")
     assert decisions[1].reason.startswith("waits behind short by area (4 node-hours against 1), which needs")

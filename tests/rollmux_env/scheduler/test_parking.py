@@ -15,6 +15,7 @@ from rollmux_env.cluster.plan import Park, Place, Plan, carry_out, may_park
 from rollmux_env.cluster.recorded import apply_recorded
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.replay.admission import admit_all
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.failures import Death, Failures
 from rollmux_env.replay.fluid import replay
@@ -154,6 +155,16 @@ def test_event_replays_with_parks_keep_the_invariants(scenario: dict[str, Any], 
     found = outcome(run)
     assert found.metrics.slo_attainment_observed == 1
     assert sum(job.usd or 0 for job in found.jobs) == pytest.approx(found.metrics.cost_usd)
+
+
+def test_a_plan_serves_an_instants_arrivals_together_and_shows_final_places() -> None:
+    """Of two jobs that arrive at once the shorter one gets the nodes; a shorter one takes them an hour later."""
+    jobs = {"id": "long", "iterations": 360}, {"id": "short", "iterations": 90}, {"id": "late", "iterations": 18, "arrival_s": 3600}
+    for park, running in (("false", "short"), ("true", "late")):
+        plan = admit_all(parse_scenario(small(*jobs)), make(f"solo,order=shortest,park={park}"))
+        assert [one.job for one in plan.decisions if one.strategy != "queued"] == [running]
+        assert [job_id for group in plan.groups for job_id in group.jobs] == [running]
+    assert plan.decisions[1].reason.startswith("parked for late since 1.00 h")
 
 
 class Swaps:
