@@ -51,11 +51,11 @@ def _seats(state: State, job: Job, table: CandidateTable) -> list[int]:
     if job.rollout.nodes > 1 or job.training.nodes > 1:
         return []
     groups, group_rows = state.tables.groups, state.tables.group_rows
-    found = []
+    seats = []
     for row in np.flatnonzero(table.physical & (table.shape == 0) & (table.group >= 0) & (table.new_nodes == 0)).tolist():
         group = int(table.group[row])
         number = group_rows.get(group)
         assert number is not None
         if groups.n_nodes[number] == 1 and groups.training_nodes[number] == 1:
-            found.append((int(groups.n_members[number]), group, row))
-    return [row for _, _, row in sorted(found)]
+            seats.append((int(groups.n_members[number]), group, row))
+    return [row for _, _, row in sorted(seats)]
