@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -14,7 +15,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
-from rollmux_env.reading import read_mapping
+from rollmux_env.reading import checked, read_mapping
 from rollmux_env.replay.whatif import Projection, WhatIf, forecast_of
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.suggestions import did_you_mean
@@ -73,25 +74,26 @@ class Change:
                 raise InputError(f"{label}: leaves {after[name]} nodes; there must be at least 1")
         return after
 
-    def words(self, present: str, cluster: Cluster) -> tuple[str, ...]:
+    def words(self, cluster: Cluster, present: str, after: str) -> tuple[str, ...]:
         """Return the changes in words.
 
         Args:
-            present: Name and options of the present policy.
             cluster: Cluster before the change.
+            present: Name and options of the present policy.
+            after: Name and options of the policy after the change.
         """
         words = [
             f"{name}: {nodes} nodes instead of {cluster.pools[name].max_nodes or 'as many as jobs need'}"
             for name, nodes in self.nodes_after(cluster).items()
         ]
-        if (policy := self.policy_after(present)) != present:
-            words.append(f"policy {policy} instead of {present}")
+        if after != present:
+            words.append(f"policy {after} instead of {present}")
         words += [f"without {job_id}" for job_id in self.without]
         if self.arriving:
             words.append(f"also arriving: {', '.join(job.id for job in self.arriving)}")
         return tuple(words)
 
-    def check_jobs(self, present: list[str]) -> None:
+    def check_jobs(self, present: Collection[str]) -> None:
         """Check that the jobs to be left out are present.
 
         Args:
@@ -116,8 +118,25 @@ def read_arriving(file: str | Path, cluster: Cluster) -> tuple[Job, ...]:
         InputError: If the file cannot be read, or its jobs do not fit the cluster; one line.
     """
     path = find_file(file)
-    data = read_mapping(path) | {"cluster": cluster.model_dump(mode="json", by_alias=True, exclude_unset=True)}
-    return parse_scenario(data, str(file), path.parent).jobs
+    return parse_scenario(read_mapping(path) | {"cluster": _written(cluster)}, str(file), path.parent).jobs
+
+
+def arriving_jobs(entries: list[dict[str, Any]], cluster: Cluster) -> tuple[Job, ...]:
+    """Return the jobs that the entries of a scenario file describe. No file is read: each job states its seconds.
+
+    Args:
+        entries: Entries of the jobs, with the file's defaults.
+        cluster: Cluster at which the jobs arrive.
+
+    Raises:
+        InputError: If an entry is invalid; one line.
+    """
+    data = {"version": 1, "cluster": _written(cluster), "jobs": entries}
+    return checked(Scenario, data, "arrives", lambda data: data).jobs if entries else ()
+
+
+def _written(cluster: Cluster) -> dict[str, Any]:
+    return cluster.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def changed_scenario(scenario: Scenario, change: Change) -> Scenario:
@@ -131,7 +150,7 @@ def changed_scenario(scenario: Scenario, change: Change) -> Scenario:
         name: scenario.cluster.pools[name].model_copy(update={"max_nodes": nodes})
         for name, nodes in change.nodes_after(scenario.cluster).items()
     }
-    cluster = scenario.cluster.with_pools(pools).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    cluster = _written(scenario.cluster.with_pools(pools))
     jobs = (*(job for job in scenario.jobs if job.id not in change.without), *change.arriving)
     try:
         return Scenario.model_validate({"version": scenario.version, "cluster": cluster, "jobs": jobs})
@@ -155,9 +174,9 @@ def what_if(target: str, scenario: Scenario, present: str, change: Change) -> Wh
         PlanError: If a policy breaks an invariant.
     """
     changed = changed_scenario(scenario, change)
-    before = projection(scenario, present)
-    after = projection(changed, change.policy_after(present))
-    return WhatIf(target, change.words(present, scenario.cluster), _ASSUMED, before, after)
+    policy = change.policy_after(present)
+    words = change.words(scenario.cluster, present, policy)
+    return WhatIf(target, words, _ASSUMED, projection(scenario, present), projection(changed, policy))
 
 
 def projection(scenario: Scenario, policy: str) -> Projection:

@@ -143,15 +143,17 @@ def forecast_of(result: JobResult, weight: float) -> JobForecast:
 
 @dataclass(frozen=True)
 class StateChange:
-    """A change of a state at its present time.
+    """A change of a state.
 
     Attributes:
+        at_s: Present time, in seconds of the state's clock; before it, the state progresses as planned.
         nodes: Number of nodes of each pool from now on; nodes in use stay until their jobs leave. Empty for the present numbers.
         without: Identifiers of jobs that leave now.
         coming: Jobs that arrive, in order of their `arrival_s`.
         replans: Whether the queue is served now, because something else has changed, such as the policy.
     """
 
+    at_s: float = 0.0
     nodes: Mapping[str, int] = field(default_factory=dict)
     without: Collection[str] = ()
     coming: Sequence[Job] = ()
@@ -174,7 +176,7 @@ def project(
         PlanError: If the policy breaks an invariant or cannot be copied.
     """
     scheduler = Scheduler(forecast(state), own_copy(policy))
-    twin, now_s, log = scheduler.state, state.now_s, list[Any]()
+    twin, now_s, log = scheduler.state, max(state.now_s, change.at_s), list[Any]()
     running = [job_id for group in twin.group_list() for job_id in group.jobs]
     if change.nodes:
         scheduler.planner.resize(now_s, change.nodes.get("rollout", 0), change.nodes["training"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
@@ -120,6 +120,15 @@ class ServiceClient(Service):
         """Return the report of all jobs, groups and pools."""
         status: dict[str, Any] = self.ask("GET", "/v1/status")
         return status
+
+    def what_if(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the expected course of all jobs as it is and with a change.
+
+        Args:
+            question: Keys of a what-if question (docs/reference/service_api.md).
+        """
+        answer: dict[str, Any] = self.ask("POST", "/v1/whatif", question)
+        return answer
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Return the report of one job."""

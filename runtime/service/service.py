@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from policies.whatif import Change
 from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
@@ -34,6 +35,7 @@ from runtime.service.quotas import UserQuotas
 from runtime.service.report import STATES, Reports, in_steps
 from runtime.service.tokens import CommandTokens, Tokens
 from runtime.service.webhook import Webhook
+from runtime.service.whatif import LiveAnswers
 from runtime.short_slices import ask_for_short_slices
 
 if TYPE_CHECKING:
@@ -90,6 +92,7 @@ class RunService:
         run = driver.run
         self._reports = Reports(driver.leases.ledger, self._figures)
         self._forecast = QueueForecast(driver.leases.ledger)
+        self._answers = LiveAnswers(driver.leases.ledger, self.folder.name)
         self.events = Events(run.log, self.folder)
         self.driver, self.run = driver, run
         self.quotas = UserQuotas(run, driver.record)
@@ -221,6 +224,21 @@ class RunService:
         """
         self._check(specs)
         return await self._forecast.preview(specs)
+
+    async def what_if(self, change: Change, since_s: float | None) -> dict[str, Any]:
+        """Return the expected course of all jobs, as it is and with a change. Nothing changes.
+
+        Args:
+            change: The change.
+            since_s: Length of the past whose arrivals repeat, in seconds, or None if no other job arrives.
+
+        Returns:
+            Answer as in `rollmux_env.replay.whatif.WhatIf.as_dict`.
+
+        Raises:
+            Unprocessable: If the change is not possible, or the policy cannot be asked; one line.
+        """
+        return (await self._answers.answer(change, since_s)).as_dict()
 
     async def submit(self, specs: Sequence[JobSpec]) -> None:
         """Take jobs, all or none. When this returns, they are in the journal. Their `arrival_s` count from now.

@@ -70,4 +70,6 @@ def test_a_pool_without_limit_takes_a_number_only() -> None:
     scenario = load_scenario(find_file("quickstart"))
     with pytest.raises(InputError, match="has no max_nodes"):
         Change({"training": "+1"}).nodes_after(scenario.cluster)
-    assert Change({"training": "4"}).words("solo", scenario.cluster) == ("training: 4 nodes instead of as many as jobs need",)
+    assert Change({"training": "4"}).words(scenario.cluster, "solo", "solo") == (
+        "training: 4 nodes instead of as many as jobs need",
+    )

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, RootModel, ValidationError
 from starlette.responses import Response
 
+from policies.named import LEARNED
+from policies.whatif import Change, arriving_jobs
 from rollmux_env.errors import InputError, NotAllowed, NotFound, TooMany, Unprocessable
 from rollmux_env.fields import NonNegative, QuotaName
 from rollmux_env.keys.queue import Quota
@@ -42,6 +44,7 @@ _WaitS = Annotated[float, Field(ge=0, le=_LONGEST_WAIT_S)]
 _Number = Annotated[int, Field(ge=-1, le=2**31)]
 _Phase = Literal["init", "rollout", "training", "sync"]
 _Count = Annotated[int, Field(ge=0, le=2**53)]
+_Named = Annotated[str, Field(min_length=1, max_length=200)]
 _Pids = Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=4096)]
 _PidSpace = Annotated[str, Field(max_length=100)]
 
@@ -76,6 +79,23 @@ class UsageQuery(Query):
 
     by: Annotated[str, Field(pattern="^(user|month|job)(,(user|month|job)){0,2}$")] = "user,month"
     """Keys by which it is grouped, separated by commas: some of user, month and job."""
+
+
+class WhatIfRequest(Body):
+    """A what-if question."""
+
+    nodes: Annotated[dict[str, str], Field(max_length=16)] = Field(default={})
+    """Number of nodes of each pool that changes, as in `"12"`, or the difference, as in `"+2"`."""
+    policy: _Named | None = None
+    """Placement policy that comes with RollMux; by default the present one."""
+    order: _Named | None = None
+    """Order of the waiting jobs that comes with RollMux; by default the present one."""
+    without: Annotated[list[_Named], Field(max_length=1000)] = Field(default=[])
+    """Ids of jobs that leave now."""
+    arrives: Annotated[list[dict[str, Any]], Field(max_length=MOST_PREVIEWED)] = Field(default=[])
+    """Entries of a scenario file for jobs that arrive too; their `arrival_s` count from now."""
+    since_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Length of a past whose arrivals repeat from now on, in seconds; by default no other job arrives."""
 
 
 class JobEntry(RootModel[JobSpec]):
@@ -270,6 +290,20 @@ async def _status(call: ApiCall) -> Any:
     return await answer_in_steps(await call.service.report(), "jobs")
 
 
+async def _what_if(call: ApiCall) -> Any:
+    asked: WhatIfRequest = call.body
+    for name in ("policy", "order"):
+        if ":" in (getattr(asked, name) or "").replace(f"{LEARNED}default", ""):  # a class is code, and a policy file is a path
+            raise NotAllowed(f"{name}: must be one that comes with RollMux; `rollmux whatif` of a bundle takes your own")
+    cluster = call.service.run.scheduler.state.cluster
+    try:
+        arriving = await asyncio.to_thread(arriving_jobs, asked.arrives, cluster)
+    except InputError as error:
+        raise Unprocessable(str(error)) from None
+    change = Change(asked.nodes, asked.policy, asked.order, tuple(asked.without), arriving)
+    return await call.service.what_if(change, asked.since_s)
+
+
 async def _events(call: ApiCall) -> Any:
     entries = await call.service.events.after(call.query.after, call.query.wait_s)
     hides = _OF_LEASES if call.holder.right < Right.OPERATE else ()
@@ -360,6 +394,7 @@ def _clear(driver: RunDriver, node: str) -> dict[str, Any]:
 
 
 _SUBMIT = "Submit a job (an entry of a job file) or several, all or none; with dry_run, only preview their placement."
+_WHAT_IF = "Get the expected course of all jobs as it is and with a change; nothing changes."
 _LOGS = "Get the output of a process of a job from an offset; X-Next-Offset has the next offset, X-Processes all processes."
 _USAGE = "Get node-hours, dollars, savings, waits and parks, by user, month or job."
 _EVENTS = "Get entries of the journal after a number, oldest first, 1,000 at most."
@@ -391,6 +426,7 @@ OPERATIONS = (  # in the order of frequency
     ),
     Operation("log", "GET", f"{_JOB}/logs", Right.LOOK, _log, _LOGS, LogQuery, media="text/plain", refuses=(404,)),
     Operation("status", "GET", "/v1/status", Right.LOOK, _status, "Get all jobs, groups and pools."),
+    Operation("whatif", "POST", "/v1/whatif", Right.LOOK, _what_if, _WHAT_IF, body=WhatIfRequest, refuses=(422,)),
     Operation("events", "GET", "/v1/events", Right.LOOK, _events, _EVENTS, EventsQuery),
     Operation("usage", "GET", "/v1/usage", Right.LOOK, _usage, _USAGE, UsageQuery),
     Operation("metrics", "GET", "/metrics", Right.LOOK, _metrics, "Get metrics in Prometheus's text format.", media="text/plain"),

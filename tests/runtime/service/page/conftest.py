@@ -23,13 +23,14 @@ class Answering:
 
     Attributes:
         status: what `/v1/status` says. entries: those of the journal after a number. gone: connections are dropped.
-        asked: numbers after which entries were asked for.
+        asked: numbers after which entries were asked for. what_if: what `/v1/whatif` says.
     """
 
     def __init__(self, status: dict[str, Any], entries: Entries) -> None:
         self.status, self.entries, self.gone = status, entries, False
         self.asked: list[int] = []
         self.usage: list[dict[str, Any]] = []
+        self.what_if: dict[str, Any] = {}
         self._ending = threading.Event()
         owner = self
 
@@ -41,6 +42,10 @@ class Answering:
 
             def do_GET(self) -> None:
                 owner.answer(self)
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                owner._send(self, json.dumps(owner.what_if), "application/json")
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True

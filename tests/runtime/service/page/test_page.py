@@ -225,6 +225,21 @@ def test_nothing_that_users_write_becomes_a_part_of_the_page(browser: Browser, a
     assert page.problems() == [] and all(url.startswith((server.url, "data:,")) for url in page.requests())
 
 
+def test_it_shows_when_a_waiting_job_would_be_placed_with_one_more_node(browser: Browser, answering: Answers) -> None:
+    waits = hostile_job("waits", "waiting") | {"eta_s": STATUS["now_s"] + 7200.0}
+    pool = {"nodes": 1, "busy": 1, "idle": 0, "free": 0, "suspect": 0, "draining": 0, "utilization": 0.5}
+    server = answering(STATUS | {"jobs": [waits], "pools": {"rollout": pool, "training": pool}}, lambda number: [])
+    server.what_if = {"after": {"jobs": [{"job": "waits", "admitted_s": STATUS["now_s"] + 600.0}]}}
+    page = enter(Tab(browser, 1000), server.url, TOKEN)
+    cell = "document.querySelector('#queue tr td:nth-child(4)').innerText"
+    page.until(f"document.querySelector('#queue tr') && {cell} === 'in 2.0 h'")
+    offered = page.value("[...document.querySelector('#more').options].map((one) => [one.value, one.text])")
+    assert ['{"training":"+1"}', "one more training node"] in offered
+    page.value("$('more').selectedIndex = 1; $('more').dispatchEvent(new Event('change')); 0")
+    page.until(f"{cell} === 'in 2.0 h\\n→ in 10 min'")
+    assert page.problems() == []
+
+
 def test_it_says_when_the_service_is_gone_and_goes_on_when_it_is_back(browser: Browser, answering: Answers) -> None:
     done: list[dict[str, Any]] = [{"number": 1, "kind": "Cancelled", "body": {"at_s": 990.0, "job_id": "before"}}]
     granted = {"at_s": 900.0, "start_s": 900.0, "job_id": "holds", "phase": "rollout", "iteration": 0}
