@@ -188,7 +188,7 @@ def _seconds(text: str | None) -> float | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([mhd])", text)
-    if found is None or not float(found[1]):
+    match = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)([mhd])", text)
+    if match is None or not float(match[1]):
         raise InputError(f"--since {text}: must be a time above 0 in minutes, hours or days, as in 90m, 36h or 7d")
-    return float(found[1]) * _SECONDS[found[2]]
+    return float(match[1]) * _SECONDS[match[2]]
