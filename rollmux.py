@@ -80,6 +80,11 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
+def __dir__() -> list[str]:
+    """Return the public names, whether or not they have been imported yet, for `help` and for completion."""
+    return sorted({*globals(), *__all__})
+
+
 def foreign_package() -> str | None:
     """One line about a package of ours that Python finds in another folder; None where all is well.
 

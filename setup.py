@@ -1,7 +1,8 @@
 """What pyproject.toml cannot say: where examples and the client are installed, and the README of an index page.
 
 examples/ is installed inside `rollmux_env`, where commands find its files by name. The modules of clients/python are installed
-beside `rollmux`, which uses them too; `rollmux-client` has them alone, for environments without RollMux.
+beside `rollmux`, which uses them too; `rollmux-client` has them alone, for environments without RollMux. `rollmux-stubs` has the
+types of the module `rollmux` (PEP 561).
 """
 
 import re
@@ -49,7 +50,7 @@ if __name__ == "__main__":
     project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     readme = (HERE / "README.md").read_text(encoding="utf-8")
     setup(
-        packages=[*PACKAGES, "rollmux_env.examples"],
+        packages=[*PACKAGES, "rollmux_env.examples", "rollmux-stubs"],
         package_dir={"rollmux_env.examples": "examples", **CLIENT},
         py_modules=["rollmux", *CLIENT],
         cmdclass={"build_py": BuildModules},

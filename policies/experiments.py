@@ -32,6 +32,7 @@ def bench(
     failures: str | None = None,
     most_phases: int | None = None,
     keep_phases: bool = False,
+    bound: bool = False,
     check: bool = False,
     workers: int = 1,
     limit_s: float | None = None,
@@ -56,6 +57,8 @@ def bench(
         failures: Rates of failures in an event replay, as in `job_h=24,every=10`, or None for no failures.
         most_phases: Largest number of phases in an event replay, or None for 20 million.
         keep_phases: Whether the result has every phase of an event replay, for `phases`.
+        bound: Whether the result has a lower bound of the stream's dollars, which no policy beats that places jobs on their arrival
+            and keeps every SLO.
         check: Whether to assert the invariants after every instant.
         workers: Number of processes.
         limit_s: Longest that one replay may take, in seconds, or None for no limit. With a limit, replays run in processes of
@@ -66,7 +69,7 @@ def bench(
         InputError: An argument is not valid, as for the command `rollmux bench`.
         PlanError: A policy returned a plan that breaks an invariant, or a workload of yours raised an exception.
     """
-    replaying = Replaying(fidelity, dispatch, rollout_policy, failures, check, most_phases, keep_phases)
+    replaying = Replaying(fidelity, dispatch, rollout_policy, failures, check, most_phases, keep_phases, bound)
     if not policies:
         raise InputError("policies: must be at least one")
     make = partial(make_contender, {policy.__name__: policy for policy in policies if not isinstance(policy, str)})

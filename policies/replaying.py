@@ -35,6 +35,7 @@ class Replaying:
         check: Whether to assert the invariants after every instant.
         most_phases: Largest number of phases in an event replay, or None for 20 million.
         keep_phases: Whether results have every phase of an event replay.
+        bound: Whether results have lower bounds of the stream's dollars.
 
     Raises:
         InputError: The fidelity is unknown, or an option about phases is given for a fluid replay.
@@ -47,6 +48,7 @@ class Replaying:
     check: bool = False
     most_phases: int | None = None
     keep_phases: bool = False
+    bound: bool = False
 
     def __post_init__(self) -> None:
         if self.fidelity not in (None, "fluid", "event"):
@@ -83,7 +85,7 @@ def replay_tasks(
     dying = make_failures(how.failures)
     check_sizes(rollouts, scenarios.values())
     tasks = [
-        Task(name, number, scenario, rule, how.check, inside, how.most_phases, dying, how.keep_phases)
+        Task(name, number, scenario, rule, how.check, inside, how.most_phases, dying, how.keep_phases, how.bound)
         for number, scenario in scenarios.items()
         for name in names
     ]

@@ -40,6 +40,7 @@ def sweep(
     rollout_policy: str | None = None,
     failures: str | None = None,
     most_phases: int | None = None,
+    bound: bool = False,
     check: bool = False,
     workers: int = 1,
     limit_s: float | None = None,
@@ -63,6 +64,7 @@ def sweep(
         rollout_policy: Name of the rollout policy, as for `bench`.
         failures: Rates of failures, as for `bench`.
         most_phases: Largest number of phases in an event replay, as for `bench`.
+        bound: Whether results have a lower bound of the stream's dollars, as for `bench`.
         check: Whether to assert the invariants after every instant.
         workers: Number of processes.
         limit_s: Longest that one replay may take, in seconds, or None for no limit.
@@ -92,6 +94,7 @@ def sweep(
         rollout_policy=rollout_policy,
         failures=failures,
         most_phases=most_phases,
+        bound=bound,
         check=check,
         workers=workers,
         limit_s=limit_s,

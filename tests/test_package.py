@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import runpy
 import tomllib
@@ -12,6 +13,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 from ruamel.yaml import YAML
 
+import rollmux
 from tests.test_docs import FENCE
 
 ROOT = Path(__file__).parents[1]
@@ -105,3 +107,11 @@ def test_links_of_the_readme_hold_on_an_index_page() -> None:
 def relative_links(text: str) -> list[str]:
     """Targets of links in a text that lead to a file beside it."""
     return re.findall(r"\]\((?!\w+:)([^)\s]+)\)", FENCE.sub("", text))
+
+
+def test_types_and_help_have_every_public_name() -> None:
+    stub = (ROOT / "rollmux-stubs" / "__init__.pyi").read_text(encoding="utf-8")
+    names = {name: home for home, name in re.findall(r"^from (\S+) import \w+ as (\w+)$", stub, re.M)}
+    assert {*names, "main"} == {*rollmux.__all__}
+    assert all(getattr(importlib.import_module(home), name) is getattr(rollmux, name) for name, home in names.items())
+    assert {*rollmux.__all__} <= {*dir(rollmux)}

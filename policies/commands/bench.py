@@ -12,7 +12,15 @@ from policies.commands.options import BenchFormat, FailureRates, Fidelity, MostP
 from rollmux_env.command_options import takes
 from rollmux_env.commands.options import Seed, WorkloadSettings
 
-_OF_SUITES = ("baseline", "fleet", "failures", "fidelity", "sweep", "most_phases")  # options that every suite has of its own
+_OF_SUITES = (
+    "baseline",
+    "fleet",
+    "failures",
+    "fidelity",
+    "sweep",
+    "most_phases",
+    "bound",
+)  # each suite has its own
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,13 @@ class BenchOptions:
     ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --out: replace results that are there.")] = False
     plots: Annotated[Plots, typer.Option("--plots", help="With --out: the kind of plots.")] = Plots.png
+    bound: Annotated[
+        bool,
+        typer.Option(
+            "--bound",
+            help="Add a lower bound of the dollars of policies that place jobs on arrival and keep SLOs (docs/reference/bound.md).",
+        ),
+    ] = False
     check: Annotated[bool, typer.Option("--check", help="Check the invariants after every instant.")] = False
     fidelity: Annotated[
         Fidelity | None,

@@ -18,7 +18,7 @@ from rollmux_env.user_code import keep_stdout
 if TYPE_CHECKING:
     from policies.commands.bench import BenchOptions
 
-_PASSED_ON = ("baseline", "fleet", "workers", "limit_s", "dispatch", "rollout_policy", "failures", "check", "most_phases")
+_PASSED_ON = ("baseline", "fleet", "workers", "limit_s", "dispatch", "rollout_policy", "failures", "check", "most_phases", "bound")
 
 
 def compare_policies(options: BenchOptions) -> Printed:

@@ -7,6 +7,7 @@ import numpy as np
 from rollmux_env.bench.intervals import ratio
 from rollmux_env.bench.streams import ROUNDS
 from rollmux_env.bench.suite import Column, Value
+from rollmux_env.replay.dollar_bound import USD, USD_PER_WORK_HOUR, over
 from rollmux_env.replay.metrics import Outcome
 
 
@@ -86,6 +87,8 @@ OVER_OPTIMAL = Column("cost / optimal", _cost, ("optimal",))
 PENALISED = Column("penalised cost / optimal", _penalised, ("optimal",))
 WORK_OVER_OPTIMAL = Column("$/work-h / optimal", _work_cost, ("optimal-work",))
 OVER_REGROUP = Column("cost / hourly regrouping", _cost, ("regroup",))
+OVER_BOUND = Column("cost / bound", lambda own, base: over(own, "cost_usd", USD), bound=True)
+WORK_OVER_BOUND = Column("$/work-h / bound", lambda own, base: over(own, "usd_per_work_hour", USD_PER_WORK_HOUR), bound=True)
 COST = Column("thousand $", lambda own, base: own.metrics.cost_usd / 1000, digits=1, style="")
 SLO_KEPT = Column("SLO kept", lambda own, base: 100 * own.metrics.slo_attainment, digits=1, style="%")
 SLO_OBSERVED = Column("SLO kept, observed", _slo_observed, digits=1, style="%", observed=True)

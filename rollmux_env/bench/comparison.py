@@ -12,6 +12,7 @@ from pydantic import Field
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean, mean_if_known, mean_interval, ratios
 from rollmux_env.replay.completion import Shown
+from rollmux_env.replay.dollar_bound import USD, USD_PER_WORK_HOUR, over
 from rollmux_env.replay.metrics import Metrics
 
 
@@ -71,6 +72,10 @@ class ComparisonRow(Waiting):
         gpus: Mean over seeds of the peak number of GPUs, by pool.
         packed: Share of the jobs that joined a group (direct packing and rollout scaling).
         lost_work_h: Mean hours of work that jobs repeated after failures; None for replays without failures.
+        bound_usd: Mean lower bound of the stream's dollars, as in `rollmux_env.replay.dollar_bound`; None if it was not asked for,
+            or does not hold for a run.
+        over_bound: Cost over that bound.
+        over_bound_per_work: Dollars per work-hour over their bound.
         decision_ms: Median over all decisions in milliseconds, or None without decisions. It is not part of the JSON, since it
             differs between runs.
     """
@@ -89,6 +94,9 @@ class ComparisonRow(Waiting):
     gpus: dict[str, float]
     packed: float
     lost_work_h: Mean | None = None
+    bound_usd: Shown[Mean] = None
+    over_bound: Shown[Mean] = None
+    over_bound_per_work: Shown[Mean] = None
     decision_ms: Annotated[float | None, Field(exclude=True)] = None
 
 
@@ -124,6 +132,9 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> ComparisonR
     def over_jobs(name: str) -> Mean:
         return mean_interval([float(np.mean([getattr(job, name) for job in result.outcome.jobs])) for result in results])
 
+    def over_bound(name: str, bound: str) -> Mean | None:
+        return mean_if_known([over(result.outcome, name, bound) for result in results])
+
     extra = [result.outcome.extra for result in results]
     observed = every[0].slo_attainment_observed is not None
     decisions = [seconds for result in results for seconds in result.outcome.decision_s]
@@ -143,6 +154,9 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> ComparisonR
         gpus={name: float(np.mean([metrics.peak_gpus[name] for metrics in every])) for name in every[0].peak_gpus},
         packed=_packed(every),
         lost_work_h=mean_if_known([figures.get("lost_work_h") for figures in extra]),
+        bound_usd=mean_if_known([figures.get(USD) for figures in extra]),
+        over_bound=over_bound("cost_usd", USD),
+        over_bound_per_work=over_bound("usd_per_work_hour", USD_PER_WORK_HOUR),
         decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
     )
 

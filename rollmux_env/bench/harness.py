@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, perf_counter
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from rollmux_env.bench.possible import check_possible, unwritten
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.replay.dollar_bound import bound_figures
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.fluid import replay
@@ -71,6 +72,7 @@ class Task:
         most_phases: Largest number of phases of an event replay, as in `rollmux_env.replay.event.Watch`.
         failures: Failures of an event replay, or None.
         keep_phases: Whether the outcome of an event replay has all phases.
+        bound: Whether the outcome has the lower bounds of the stream's dollars, as in `rollmux_env.replay.dollar_bound`.
     """
 
     spec: str
@@ -82,6 +84,7 @@ class Task:
     most_phases: int | None = None
     failures: Failures | None = None
     keep_phases: bool = False
+    bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,8 @@ def run_task(make: MakeContender, task: Task, report: Callable[[int, int], None]
             with unwritten(task.scenario, any(map(is_users, (contender, task.dispatch, task.rollout)))):
                 measured = _measured(contender, task, report)
             check_possible(measured, task.scenario)
+            if task.bound:
+                measured = replace(measured, extra={**measured.extra, **bound_figures(measured, task.scenario)})
         except PlanError as error:
             raise PlanError(f"{_named(task)}: {error}") from error
     return Result(task.spec, task.seed, measured, perf_counter() - began)

@@ -83,6 +83,7 @@ class Column:
         digits: Number of digits after the decimal point.
         style: `x` for ratios, `%` for shares, empty for plain figures.
         observed: Whether the figure comes from the event replay of a case that also has a fluid one.
+        bound: Whether the figure needs the lower bounds of the stream's dollars.
     """
 
     heading: str
@@ -91,6 +92,7 @@ class Column:
     digits: int = 2
     style: str = "x"
     observed: bool = False
+    bound: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,11 +174,14 @@ def suite_tasks(
     suite: Suite, seeds: Sequence[int], quick: bool, dispatch: Callable[[str], DispatchPolicy], check: bool = False
 ) -> list[tuple[SuiteCase, Task]]:
     """Return all tasks of a suite, seed by seed."""
+    bound = any(column.bound for column in suite.columns)
+
+    def task(replay: SuiteCase, policy: str, seed: int, scenario: Scenario) -> Task:
+        order = dispatch(replay.dispatch) if replay.dispatch else None
+        return Task(policy, seed, scenario, order, check, failures=replay.failures, bound=bound and order is None)
+
     return [
-        (
-            replay,
-            Task(policy, seed, scenario, dispatch(replay.dispatch) if replay.dispatch else None, check, failures=replay.failures),
-        )
+        (replay, task(replay, policy, seed, scenario))
         for case in suite.cases
         for seed in seeds
         for scenario in (case.stream(seed, quick),)

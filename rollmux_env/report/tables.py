@@ -83,6 +83,13 @@ def ratio_text(mean: Mean | None, digits: int = 2) -> str:
     return "-" if mean is None else mean.text(digits, "x")
 
 
+_BOUND_COLUMNS: dict[str, Callable[[ComparisonRow], str]] = {
+    "$ / bound": lambda row: ratio_text(row.over_bound),
+    "$/work-h / bound": lambda row: ratio_text(row.over_bound_per_work),
+}
+_BOUND_NOTE = "bound: no policy that places jobs on arrival and keeps every SLO costs less; - where that is not so"
+
+
 def comparison_table(
     title: str, rows: Sequence[ComparisonRow], baseline: str, seeds: int = 1, owned: bool = False
 ) -> RenderableType:
@@ -102,7 +109,7 @@ def comparison_table(
         "saving $": lambda row: ratio_text(row.saving),
         "$/work-h": lambda row: row.usd_per_work_hour.text(2),
         "saving $/work-h": lambda row: ratio_text(row.saving_per_work),
-        "SLO kept (observed)" if observed else "SLO kept": _slos,
+        "SLO kept (same draws)" if observed else "SLO kept": _slos,
         "slowdown": lambda row: f"{(row.slowdown_observed or row.slowdown).mean:.2f}x",
         "lost work-h": lambda row: "" if row.lost_work_h is None else row.lost_work_h.text(1),
         "peak GPUs": lambda row: " + ".join(f"{gpus:.0f}" for gpus in row.gpus.values()),
@@ -111,6 +118,9 @@ def comparison_table(
     }
     if not lost:
         del columns["lost work-h"]
+    if bounded := any(row.bound_usd is not None for row in rows):
+        after = [*columns].index("saving $/work-h") + 1
+        columns = dict([*columns.items()][:after]) | _BOUND_COLUMNS | dict([*columns.items()][after:])
     if owned:
         columns = {heading: text for heading, text in columns.items() if "$" not in heading}
     notes = [
@@ -119,10 +129,11 @@ def comparison_table(
         f"peak GPUs: {' + '.join(rows[0].gpus)}",
         "packed: share of jobs that joined a group",
         f"decision: median{interval_note(seeds)}",
-        "SLO kept: as planned (as observed)"
+        "SLO kept: against worst cases (against the same job alone with the same draws)"
         if observed
         else "SLO kept: of steady periods, --fidelity event observes waits and switches",
         *(["lost work: what jobs did again after failures"] if lost else []),
+        *([_BOUND_NOTE] if bounded else []),
         *yardstick_notes([rows]),
     ]
     table = table_of(rows, columns, style=lambda row: "dim" if row.policy == baseline else "")
@@ -169,8 +180,14 @@ def _waiting_table(title: str, rows: Sequence[ComparisonRow], baseline: str, see
 def broken_words(jobs: Sequence[JobResult]) -> str:
     """Return the jobs whose SLO is broken, the worst first, with slowdown and SLO, such as `a 1.31x of 1.20x`."""
     broken = sorted((job for job in jobs if not job.keeps_slo), key=lambda job: -job.shown_slowdown / job.slo)
-    words = [f"{job.job} {job.shown_slowdown:.3f}x of {job.slo:g}x" for job in broken[:_NAMED]]
+    words = [f"{job.job} {_above(job.shown_slowdown, job.slo)}x of {job.slo:.9g}x" for job in broken[:_NAMED]]
     return ", ".join(words) + (f" and {len(broken) - _NAMED} more" if len(broken) > _NAMED else "")
+
+
+def _above(value: float, limit: float) -> str:
+    """Format a value that is above a limit with at least three digits, and as many as show that it is."""
+    texts = (f"{value:.{digits}f}" for digits in range(3, 10))
+    return next((text for text in texts if float(text) > limit), f"{value:.9f}")
 
 
 def jobs_table(jobs: Sequence[JobResult]) -> Table:
@@ -184,9 +201,9 @@ def jobs_table(jobs: Sequence[JobResult]) -> Table:
         "stretch": lambda job: figure(job.stretch),
         "rho": lambda job: figure(job.rho),
         "parks": lambda job: figure(job.parks, form="d"),
-        "slowdown": lambda job: f"{job.slowdown:.3f}x",
+        "slowdown": lambda job: f"{job.slowdown:.3f}x" if job.slo_kept else f"{_above(job.slowdown, job.slo)}x",
         "observed": lambda job: figure(job.slowdown_observed, "x", ".3f"),
-        "SLO": lambda job: f"{job.slo:g}x",
+        "SLO": lambda job: f"{job.slo:.9g}x",
         "kept": lambda job: "kept" if job.keeps_slo else "broken",
         "$": lambda job: figure(job.usd, form=",.2f"),
         "alone $": lambda job: f"{job.usd_alone:,.2f}",
@@ -236,7 +253,9 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
     observed = first.fidelity == "event"
     keys, names = benched.keys, len(benched.keys) + 1
     owned = all(is_owned(point.bench) for point in benched.points)
-    of_dollars = () if owned else ("cost $", "saving $", "$/work-h", "saving $/work-h")
+    bounded = not owned and any(row.bound_usd is not None for point in benched.points for row in point.bench.summary)
+    bounds = _BOUND_COLUMNS if bounded else {}
+    of_dollars = () if owned else ("cost $", "saving $", "$/work-h", "saving $/work-h", *bounds)
     table = make_table(*keys, "policy", *of_dollars, "SLO kept", "slowdown", left=names)
     compared = ["slowdown"] if owned else ["cost $", "$/work-h", "slowdown", "other's cost / own"]
     if waits := jobs_wait(first.summary):
@@ -250,7 +269,8 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
             share = row.slo_attainment_observed or row.slo_attainment
             slowdown = row.slowdown_observed or row.slowdown
             dollars = row.cost_usd.text(0), ratio_text(row.saving), row.usd_per_work_hour.text(2), ratio_text(row.saving_per_work)
-            figures = *(() if owned else dollars), _percent(share.mean), f"{slowdown.mean:.2f}x"
+            over = [text(row) for text in bounds.values()]
+            figures = *(() if owned else (*dollars, *over)), _percent(share.mean), f"{slowdown.mean:.2f}x"
             table.add_row(*(same if k else values), row.policy, *figures)
         for k, one in enumerate(point.bench.differences):
             figures = one.cost_usd.text(0), one.usd_per_work_hour.text(2), one.slowdown.text(3), ratio_text(one.cost_ratio, 3)
@@ -261,6 +281,7 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
     notes = [
         *([] if owned else [f"saving: {first.baseline}'s dollars over the policy's"]),
         f"{how}{interval_note(len(first.seeds))}",
+        *([_BOUND_NOTE] if bounded else []),
         *yardstick_notes([point.bench.summary for point in benched.points]),
     ]
     parts: list[RenderableType] = [heading(title), *_swept_waiting(benched)]

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import re
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from policies.api import ArrivalPolicy, Job, Placement, State, isolated
 from rollmux_env.bench.differences import holm, p_value
 from rollmux_env.bench.results import results_schema
 from rollmux_env.errors import InputError
+from rollmux_env.report.tables import broken_words
 from rollmux_env.scenario import parse_scenario
 from tests.conftest import Command
 from tests.test_package import ROOT
@@ -119,6 +121,12 @@ def test_a_job_whose_slo_is_broken_is_named_everywhere(command: Command, tmp_pat
     assert (out / "results.json").read_bytes() == before
     assert command(*words, "--overwrite", "--plots", "svg")[0] == 0 and (out / "saving.svg").read_bytes().startswith(b"<?xml")
     assert (out / "results.html").read_text().count("data:image/svg+xml;base64,") == 4
+
+
+def test_a_broken_slo_is_seen_in_its_digits() -> None:
+    run = rollmux.replay(stream(LUCK), "random", fidelity="event")
+    barely = replace(run.jobs[0], slowdown_observed=1.0010004, slo=1.001, slo_kept_observed=False)
+    assert broken_words([barely]) == "tight 1.0010004x of 1.001x"
 
 
 @pytest.mark.parametrize("table", ["runs", "jobs", "summary", "differences"])
