@@ -277,9 +277,8 @@ def test_a_sweep_of_a_file_has_a_table_and_a_plot(command: Command, tmp_path: Pa
     words = ("bench", "quickstart", "-p", "solo", "-p", "rollmux", "--sweep", "max_group_size=1,3")
     status, out, _ = command(*words, "--out", str(tmp_path))
     assert status == 0 and "Differences of every two policies" in out
-    assert {path.name for path in tmp_path.iterdir()} == {
-        "results.json", "runs.csv", "jobs.csv", "results.html", "max_group_size_sweep.png"
-    }  # fmt: skip
+    tables = {f"{name}.csv" for name in ("runs", "jobs", "summary", "differences", "timeline")}
+    assert {path.name for path in tmp_path.iterdir()} == {*tables, "results.json", "results.html", "max_group_size_sweep.png"}
     status, latex, _ = command(*words, "--format", "latex")
     assert status == 0 and latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == 2 and r"cost \$" in latex
 
