@@ -43,48 +43,11 @@ import time
 import urllib.parse
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
+
+from rollmux_protocol import ATTACHMENT, ITERATION, IterationStates, OutOfOrder, PhaseName, Turn, following
 
 __all__ = ["Interrupted", "Job", "Mismatch", "PhaseContext", "Refused", "Service", "attach"]
-
-ITERATION: dict[str, dict[str, str]] = {
-    "due": {"ask rollout": "rollout asked"},
-    "rollout asked": {"grant rollout": "rollout"},
-    "rollout": {"release rollout": "sampled"},
-    "sampled": {"ask training": "training asked"},
-    "training asked": {"grant training": "training"},
-    "training": {"release training": "trained"},
-    "trained": {"ask sync": "sync asked", "synced": "synced", "next": "over"},
-    "sync asked": {"grant sync": "sync"},
-    "sync": {"release sync": "synced", "synced": "synced"},
-    "synced": {"synced": "synced", "next": "over"},
-    "over": {},
-    "new": {"ask init": "init asked", "ask sync": "first sync asked"},
-    "init asked": {"grant init": "init"},
-    "init": {"release init": "made"},
-    "made": {"ask sync": "first sync asked"},
-    "first sync asked": {"grant sync": "first sync"},
-    "first sync": {"release sync": "seeded"},
-    "seeded": {},
-    "begun": {},
-    "no evaluation": {"ask extra": "evaluation asked"},
-    "evaluation asked": {"grant extra": "evaluation"},
-    "evaluation": {"release extra": "no evaluation"},
-}
-"""State machine of one iteration: for each state, the allowed messages and the state that follows.
-
-The last states belong to the initialisation and first sync, which come before an owner's first iteration, and to evaluations, which
-count as no iteration. The rules for several iterations together are those of `Turns`.
-"""
-ATTACHMENT: dict[str, dict[str, str]] = {
-    "away": {"attach": "attached"},
-    "attached": {"move": "to move", "stay": "attached", "stop": "to stop", "leave": "away", "finish": "done", "lose": "lost"},
-    "to move": {"move": "to move", "stay": "attached", "stop": "to stop", "leave": "away", "finish": "done", "lose": "lost"},
-    "to stop": {"move": "to stop", "stay": "to stop", "stop": "to stop", "leave": "away", "finish": "done", "lose": "lost"},
-    "lost": {"free": "away"},
-    "done": {},
-}
-"""State machine of an owner as the service sees it, in the same form. The nodes of a lost owner stay reserved until `free`."""
 
 ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
 """States of a job that has ended."""
@@ -286,255 +249,6 @@ def _parts_of(url: str) -> urllib.parse.SplitResult:
     return parts
 
 
-class OutOfOrder(Exception):
-    """A phase cannot be the next one of its job."""
-
-
-_PhaseName = Literal["init", "rollout", "training", "sync"]
-_ALL_NODES = ("init", "sync")  # phases on all nodes of the job
-
-
-class Turn(NamedTuple):
-    """A phase of an iteration, as an owner asks for it.
-
-    Attributes:
-        phase: Name of the phase.
-        iteration: Number of the iteration. For `init` it is the owner's first iteration. For a sync before that, it is one less,
-            and -1 for a new job.
-        extra: Whether it is a rollout that counts as no iteration, such as an evaluation.
-    """
-
-    phase: _PhaseName
-    iteration: int
-    extra: bool = False
-
-
-class Turns:
-    """Progress of an owner through its iterations, and the phases that it may ask for next.
-
-    `ITERATION` has the states of a single iteration. This class adds the rules for several iterations:
-
-    - Each phase goes through the iterations in order.
-    - An `init` and then a sync of the iteration before may come once each, before all other phases of the owner.
-    - Without staleness an owner has one phase at a time, and an iteration begins when the training of the one before is over.
-    - With staleness the owner may have a rollout and a training at the same time. A phase that is asked for too early waits:
-      rollout k for the end of iteration k - 1 - staleness, a training for its rollout, and a sync and other phases for each other.
-
-    Args:
-        iterations: Number of iterations of the job, or None for no end.
-        staleness: Staleness of the job.
-        done: Number of iterations that are over.
-
-    Attributes:
-        begins: First iteration of this owner.
-        made: Whether its init is over.
-        seeded: Whether its first sync is over.
-        rollouts: Number of rollouts that are over.
-        trainings: Number of trainings that are over.
-        syncs: Number of syncs that are over.
-        done: Number of iterations that count.
-        open: Phases that the owner has asked for and not released, by name.
-        granted: Names of the open phases that have been granted.
-        last: Last released phase of each name.
-    """
-
-    def __init__(self, iterations: int | None = None, staleness: int = 0, done: int = 0) -> None:
-        self._last, self._staleness = math.inf if iterations is None else iterations, staleness
-        self.rollouts = self.trainings = self.syncs = self.done = self.begins = done
-        self.made = self.seeded = False
-        self.open: dict[_PhaseName, Turn] = {}
-        self.granted: set[_PhaseName] = set()
-        self.last: dict[_PhaseName, Turn] = {}
-
-    def restore(self, rollouts: int, trainings: int, syncs: int, made: bool = False, seeded: bool = False) -> None:
-        """Set the numbers of phases that are over, and whether init and first sync are."""
-        self.rollouts, self.trainings, self.syncs = rollouts, trainings, syncs
-        self.made, self.seeded = made, seeded
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the owner holds nothing and has finished no phase of an iteration since it attached."""
-        return not self.open and self.rollouts == self.trainings == self.begins
-
-    def go_back(self, iteration: int) -> None:
-        """Let a fresh owner continue with an earlier iteration. Its init and its first sync are not repeated."""
-        self.rollouts = self.trainings = self.syncs = self.done = self.begins = iteration
-
-    def restore_grant(self, turn: Turn) -> None:
-        """Record a granted phase that the owner already held before."""
-        self.open[turn.phase] = turn
-        self.granted.add(turn.phase)
-
-    def drop(self, phase: _PhaseName) -> None:
-        """Record that a phase that the owner may have held counts for nothing."""
-        self.open.pop(phase, None)
-        self.granted.discard(phase)
-
-    def must_wait(self, turn: Turn, measured: bool = False, leaves: bool = False) -> bool:
-        """Return whether a phase of a job with staleness is the next one of its name but may not begin yet.
-
-        Args:
-            turn: The phase.
-            measured: Whether the job is being profiled, with one phase at a time.
-            leaves: Whether the job is about to leave its placement. Nothing new begins before that.
-        """
-        if not self._staleness:
-            return False
-        if leaves and self.open:
-            return True
-        whole = turn.phase in _ALL_NODES
-        if any(phase != turn.phase and (measured or whole or phase in _ALL_NODES) for phase in self.open):
-            return True
-        staleness, number = 0 if measured else self._staleness, turn.iteration
-        if turn.phase == "rollout" and not turn.extra:
-            return number == self.rollouts and self.done + staleness < number < self._last
-        return turn.phase == "training" and number == self.trainings == self.rollouts < self._last
-
-    def check(self, turn: Turn) -> None:
-        """Check that a phase can be the next one.
-
-        Raises:
-            OutOfOrder: It cannot.
-        """
-        for other in self.open.values():
-            if not self._staleness or other.phase == turn.phase:
-                raise OutOfOrder(f"has asked for the {other.phase} of iteration {other.iteration}; release it first")
-        if self.is_over(turn) and not turn.extra:
-            raise OutOfOrder(f"the {turn.phase} of iteration {turn.iteration} is over")
-        due = {"init": self.begins, "rollout": self.rollouts, "training": self.trainings, "sync": self.trainings - 1}[turn.phase]
-        last = self._last + (turn.phase == "init")  # after all iterations, an owner may still load its models and go back
-        fits = f"ask {_name(turn)}" in ITERATION[self._state(turn)] and (turn.extra or due == turn.iteration < last)
-        if fits and (self._staleness or self.rollouts == self.trainings or turn.phase == "training"):
-            return
-        what = "init" if turn.phase == "init" else f"{'extra ' if turn.extra else ''}{turn.phase} of iteration {turn.iteration}"
-        raise OutOfOrder(f"cannot begin the {what}; {self._next_one(due)}")
-
-    def _next_one(self, due: int) -> str:
-        """Describe the phase that is due instead of one that cannot begin."""
-        if self._staleness:
-            return f"the next one is that of iteration {due}"
-        if self.rollouts != self.trainings:
-            return f"the next one is the training of iteration {self.trainings}"
-        if self.rollouts >= self._last:
-            return f"it has done its {self._last} iterations"
-        return f"the next one is the rollout of iteration {self.rollouts}"
-
-    @property
-    def is_between(self) -> bool:
-        """Whether the owner is between two iterations: it has no open phase, and no training waits for the end of its iteration."""
-        return not self.open and self.trainings == self.done and (self._staleness > 0 or self.rollouts == self.trainings)
-
-    def may_leave(self, turn: Turn) -> bool:
-        """Return whether the owner may leave its placement instead of getting a phase. It then holds nothing and loses no work."""
-        return not self.open and (self._staleness > 0 or turn.phase in ("init", "rollout"))
-
-    def may_end(self, turn: Turn) -> bool:
-        """Return whether the job may end when this phase is asked for, because an iteration begins."""
-        return (self._staleness > 0 and turn.phase != "sync") or self.is_next(turn)
-
-    def is_next(self, turn: Turn) -> bool:
-        """Return whether asking for this phase implies that the iteration before is over. No sync of it was reported then."""
-        return self.trainings > self.done and turn.phase == ("training" if self._staleness else "rollout") and not turn.extra
-
-    def ask(self, turn: Turn) -> None:
-        """Ask for a phase. Raises `OutOfOrder` as `check` does."""
-        self.check(turn)
-        self.open[turn.phase] = turn
-
-    def grant(self, phase: _PhaseName) -> None:
-        """Grant a phase that the owner has asked for."""
-        self.granted.add(phase)
-
-    def release(self, phase: _PhaseName) -> None:
-        """Release a phase. If it was not granted yet, nothing counts."""
-        turn = self.last[phase] = self.open.pop(phase)
-        if phase not in self.granted:
-            return
-        self.granted.discard(phase)
-        self.rollouts += _name(turn) == "rollout"
-        self.trainings += phase == "training"
-        self.made |= phase == "init"
-        self.seeded |= phase == "sync" and turn.iteration < self.begins
-        self.syncs = turn.iteration + 1 if phase == "sync" else self.syncs
-
-    def is_open(self, phase: _PhaseName, iteration: int, extra: bool = False) -> bool:
-        """Return whether the owner has asked for this phase and not released it. With `extra`, it must be an extra rollout."""
-        turn = self.open.get(phase)
-        return turn is not None and turn.iteration == iteration and (turn.extra or not extra)
-
-    def may_release(self, phase: _PhaseName, iteration: int, extra: bool = False) -> bool:
-        """Return whether the owner holds a phase, or False if the phase is already over.
-
-        Args:
-            phase: Name of the phase.
-            iteration: Number of its iteration.
-            extra: Whether it must be a rollout that counts as no iteration. False if it may be either.
-
-        Raises:
-            OutOfOrder: The owner never had the phase, or it has not been granted yet.
-        """
-        last = self.last.get(phase)
-        if self.is_open(phase, iteration, extra):
-            if phase not in self.granted:
-                raise OutOfOrder(f"the {phase} of iteration {iteration} has not been granted")
-            return True
-        if self.is_over(Turn(phase, iteration)) or (last is not None and last.iteration == iteration):
-            return False
-        raise OutOfOrder(f"does not hold the {phase} of iteration {iteration}")
-
-    def check_synced(self, iteration: int) -> None:
-        """Check that the sync of an iteration can be reported.
-
-        Raises:
-            OutOfOrder: The training of this iteration is not over, or that of the next one is.
-        """
-        if "synced" not in ITERATION[self._state(Turn("sync", iteration))]:
-            raise OutOfOrder(f"iteration {iteration} has no training that is over and waits for its sync")
-
-    def synced(self, iteration: int) -> bool:
-        """Record that the sync of an iteration is over. Return whether this is new. Raises as `check_synced`."""
-        self.check_synced(iteration)
-        is_new = self.syncs <= iteration
-        self.syncs = iteration + 1
-        return is_new
-
-    def is_over(self, turn: Turn) -> bool:
-        """Return whether a phase was asked for before and is over."""
-        if turn.phase == "init":
-            return self.made
-        if turn.phase == "sync" and turn.iteration == self.begins - 1:
-            return self.seeded
-        over = {"rollout": self.rollouts, "training": self.trainings, "sync": self.syncs}[turn.phase]
-        return turn == self.last.get(turn.phase) or (not turn.extra and turn.iteration < over)
-
-    def _state(self, turn: Turn) -> str:
-        """Return the state in `ITERATION` of the phase's iteration, or of evaluations."""
-        for phase, other in self.open.items():
-            if other.extra == turn.extra and (other.extra or other.iteration == turn.iteration):
-                is_first = phase == "sync" and other.iteration < self.begins
-                name = "evaluation" if other.extra else "first sync" if is_first else phase
-                return name if phase in self.granted else f"{name} asked"
-        if turn.extra:
-            return "no evaluation"
-        if turn.phase == "init" or (turn.phase == "sync" and turn.iteration == self.begins - 1):
-            return self._start()
-        if turn.iteration >= self.trainings:
-            return "due" if turn.iteration >= self.rollouts else "sampled"
-        if turn.iteration < max(self.trainings - 1, self.begins):
-            return "over"
-        return "synced" if turn.iteration < self.syncs else "trained"
-
-    def _start(self) -> str:
-        """Return the state of init and first sync, which come before the first iteration."""
-        if self.rollouts > self.begins or not {*self.open, *self.last} <= {*_ALL_NODES}:
-            return "begun"
-        return "seeded" if self.seeded else "made" if self.made else "new"
-
-
-def _name(turn: Turn) -> str:
-    return "extra" if turn.extra else turn.phase
-
-
 def _now() -> float:
     return time.clock_gettime(_CLOCK)
 
@@ -732,6 +446,14 @@ class PhaseContext:
         """Fields that identify the phase in requests."""
         return {"phase": self.name} | ({} if self.name == "init" else {"iteration": self.iteration})
 
+    def in_protocol(self, begins: int) -> Turn:
+        """Return the phase as `rollmux_protocol` names it.
+
+        Args:
+            begins: First iteration of the owner.
+        """
+        return Turn(cast(PhaseName, self.name), begins if self.name == "init" else self.iteration, self.extra)
+
     def report(self, **metrics: float) -> None:
         """Add figures of this phase, such as reward and loss, to report to the service when it ends."""
         self.metrics.update(metrics)
@@ -759,7 +481,154 @@ class PhaseContext:
             await asyncio.to_thread(self._job.release, self)
 
 
-class Job:
+class _Lease:
+    """The lease of a job: requests in its name, heartbeats, and the fence.
+
+    Args:
+        service: Service that has the job, or None.
+        name: Id of the job.
+        pids: Function that returns the ids of the job's processes on this machine, or None to search for them.
+        fence: Function that ends the job's processes and gets the reason, or None to kill them.
+    """
+
+    def __init__(
+        self,
+        service: Service | None,
+        name: str,
+        pids: Callable[[], Collection[int]] | None,
+        fence: Callable[[str], None] | None,
+    ) -> None:
+        self.name = name
+        self.lease: str | None = None
+        self.ttl_s = _TTL_S
+        self._mine = LeaseProcesses()
+        self.pids = pids or self._own_pids
+        self._fence = fence or (lambda why: end_own_processes(why, self._own_pids))
+        self._service = service
+        self._owner = "away"  # state in `ATTACHMENT`
+        self._keeper = ""  # process of `rollmux exec` that keeps the lease
+        self._answered_s = _now()
+        self._progress: dict[str, int] | None = None
+        self._wake, self._over = threading.Event(), False
+        self._heart: threading.Thread | None = None
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the service has asked the job to end."""
+        return self._owner == "to stop"
+
+    def _keep(self, lease: str, ttl_s: float) -> None:
+        """Begin to send heartbeats for a lease."""
+        self.lease, self.ttl_s = lease, ttl_s
+        self._mine.leases.add(lease)
+        self._owner = following(ATTACHMENT, "away", "attach")
+        self._answered_s, self._over = _now(), False
+        self._ask("heartbeat", self._own_process_ids())  # the answer may have been delayed, so the lease counts from this request
+        self._heart = threading.Thread(target=self._beat, name="rollmux-heartbeat", daemon=True)
+        self._heart.start()
+
+    def _state(self) -> str | None:
+        """Return the job's state, or None if the service does not say it."""
+        return self._described().get("state")
+
+    def _described(self) -> dict[str, Any]:
+        """Return the job as the service describes it, or an empty mapping if the service does not say it."""
+        assert self._service is not None
+        try:
+            return self._service.ask("GET", _path_of(self.name))
+        except (OSError, Refused):
+            return {}
+
+    def _let_go(self) -> None:
+        self._over = True
+        self._wake.set()
+        if self._heart is not None and self._heart is not threading.current_thread():
+            self._heart.join()
+        self.lease = None
+
+    def _check_stop(self) -> None:
+        if self.stopping:
+            raise Interrupted("stop")
+
+    def _ask(self, request: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
+        """Send a request until it is answered. Repetitions of a request have the same answer. Does nothing without a lease."""
+        if self.lease is None or self._service is None:
+            return {}
+        try:
+            answer = _until_answered(lambda: self._once(request, body, wait_s + _ANSWERS_S))
+        except Refused as error:
+            if error.status == 409 and request != "heartbeat":  # perhaps because the job has to stop
+                self._ask("heartbeat", self._own_process_ids())
+                self._check_stop()
+            raise
+        self._check_fence()  # the process may have been suspended before it read the answer
+        return answer
+
+    def _once(self, request: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        assert self._service is not None
+        asked_s = _now()
+        self._check_fence(asked_s)  # a later answer does not make up for a time in which this process was suspended
+        try:
+            answer = self._service.ask("POST", f"/v1/leases/{self.lease}/{request}", body, timeout_s)
+        except Refused as error:
+            if error.status == 404:
+                self._lose(f"the service has no lease of job {self.name} any more")
+            raise
+        self._answered_s = max(self._answered_s, asked_s)  # the service counts from the request's arrival, which is not earlier
+        if answer.get("stop") and self._owner in ("attached", "to move"):
+            self._owner = following(ATTACHMENT, self._owner, "stop")
+        if request == "heartbeat" and answer.get("lost"):
+            self._lose(f"the lease of job {self.name} is over: {answer['lost']}")
+        return answer
+
+    def _own_process_ids(self) -> dict[str, Any]:
+        return {"pids": sorted(self.pids()), "pid_space": pid_space()}
+
+    def _own_pids(self) -> set[int]:
+        """Return the processes of this process group, those that have a lease of the job, and all descendants of both."""
+        return {os.getpid()} | self._mine.find(processes(), {os.getpid()}, os.getpgrp())
+
+    def _check_fence(self, now_s: float | None = None) -> None:
+        """Kill the job's processes if its lease may be lost, unless `rollmux exec` keeps the lease and does this itself."""
+        silent_s = (_now() if now_s is None else now_s) - self._answered_s
+        if silent_s >= self.ttl_s and not is_keeper_alive(self._keeper):
+            self._lose(f"no answer from the service for {silent_s:.0f} s, and the lease of job {self.name} lasts {self.ttl_s:g} s")
+
+    def _beat(self) -> None:
+        """Send heartbeats and progress, as the main function of the heartbeat thread."""
+        period_s, warned, next_s = self.ttl_s / 6, False, _now()
+        while not self._over:
+            silent_s = _now() - self._answered_s
+            if silent_s < self.ttl_s / 2:
+                warned = False
+            elif not warned:
+                warned = True
+                _LOG.warning("no answer from the service for %.0f s; at %g s this process ends", silent_s, self.ttl_s)
+            self._check_fence()
+            timeout_s = min(period_s, max(0.05, self.ttl_s - silent_s))
+            progress, self._progress = self._progress, None
+            try:
+                if progress is not None:
+                    self._once("progress", progress, timeout_s)
+                if _now() >= next_s:
+                    self._once("heartbeat", self._own_process_ids(), timeout_s)
+                    next_s = _now() + period_s
+            except (OSError, Refused) as error:
+                next_s = _now() + min(max(1.0, _after(error)), period_s)
+            silent_s = _now() - self._answered_s
+            self._wake.wait(max(0.05, min(next_s - _now(), self.ttl_s - silent_s)))
+            if self._progress is not None:
+                time.sleep(0.05)  # combine several calls of `progress` into one request
+            self._wake.clear()
+
+    def _lose(self, why: str) -> None:
+        """End the job's processes, because other jobs may get its nodes."""
+        if "lose" in ATTACHMENT.get(self._owner, {}):
+            self._owner = following(ATTACHMENT, self._owner, "lose")
+        self._fence(why)
+
+
+class Job(_Lease):
     """A job that is attached to the service while its context is open. Created by `attach`, and also usable with `async with`.
 
     Attributes:
@@ -782,23 +651,14 @@ class Job:
         say: Callable[[str], None] = _LOG.warning,
         moved: Callable[[Job], None] | None = None,
     ) -> None:
+        super().__init__(service, name, pids, fence)
         self._moved = moved
-        self.name, self.iteration = name, 0
+        self.iteration = 0
         self.nodes: dict[str, list[dict[str, Any]]] = {}
-        self.lease: str | None = None
-        self.stopping = False
-        self.ttl_s = _TTL_S
-        self._mine = LeaseProcesses()
-        self.pids = pids or self._own_pids
-        self._fence = fence or (lambda why: end_own_processes(why, self._own_pids))
-        self._service, self._host, self._say = service, host, say
+        self._host, self._say = host, say
         self._handed_over = False  # whether the lease belongs to `rollmux exec`, which gives it back
-        self._keeper = ""  # process of `rollmux exec` that keeps the lease
-        self._answered_s = _now()
-        self._progress: dict[str, int] | None = None
-        self._wake, self._over = threading.Event(), False
+        self._phases: IterationStates | None = None  # None if another process may have begun phases with this lease
         self._other_thread_error: BaseException | None = None  # error of the other thread of `side_by_side`
-        self._heart: threading.Thread | None = None
 
     # The lease.
 
@@ -846,7 +706,9 @@ class Job:
                     ) from error
             except Refused as error:
                 heard_s = _now()
-                if error.status not in _AGAIN and not (error.status == 409 and self._lease_may_end(since_s)):
+                if error.status not in _AGAIN and not (
+                    error.status == 409 and self._state() not in ENDED and _now() - since_s < _OLD_LEASE_S
+                ):
                     raise
                 why, pause_s = str(error), max(1.0, _longer(pause_s), _after(error))
             else:
@@ -862,22 +724,6 @@ class Job:
                 reason = words
             time.sleep(pause_s)
 
-    def _lease_may_end(self, since_s: float) -> bool:
-        """Return whether a lease in the way may be that of a process of this job which has died."""
-        return self._state() not in ENDED and _now() - since_s < _OLD_LEASE_S
-
-    def _state(self) -> str | None:
-        """Return the job's state, or None if the service does not say it."""
-        return self._described().get("state")
-
-    def _described(self) -> dict[str, Any]:
-        """Return the job as the service describes it, or an empty mapping if the service does not say it."""
-        assert self._service is not None
-        try:
-            return self._service.ask("GET", _path_of(self.name))
-        except (OSError, Refused):
-            return {}
-
     def _take_over(self, environment: Any) -> None:
         """Use the lease of `rollmux exec`, which keeps it after this process has ended."""
         nodes = json.loads(environment.get("ROLLMUX_NODES") or "{}")
@@ -889,14 +735,10 @@ class Job:
         self.iteration = counted if isinstance(counted, int) else iteration
 
     def _begin(self, answer: dict[str, Any], handed_over: bool) -> None:
-        self.lease, self._handed_over = str(answer["lease"]), handed_over
-        self._mine.leases.add(self.lease)
-        self.ttl_s, self.iteration = float(answer.get("ttl_s", _TTL_S)), int(answer.get("iteration", 0))
+        self._handed_over, self.iteration = handed_over, int(answer.get("iteration", 0))
         self.nodes = answer.get("nodes") or {}
-        self._answered_s, self.stopping, self._over = _now(), False, False
-        self._ask("heartbeat", self._own_process_ids())  # the answer may have been delayed, so the lease counts from this request
-        self._heart = threading.Thread(target=self._beat, name="rollmux-heartbeat", daemon=True)
-        self._heart.start()
+        self._phases = None if handed_over else IterationStates(self.iteration)
+        self._keep(str(answer["lease"]), float(answer.get("ttl_s", _TTL_S)))
 
     def end(self, done: bool) -> None:
         """Give the lease back.
@@ -913,7 +755,9 @@ class Job:
         service, path = self._service, f"/v1/leases/{self.lease}{'?done=true' if done else ''}"
         self._let_go()
         left_s = self.ttl_s - (_now() - self._answered_s)  # afterwards there is no lease to end, only a completion to report
+        message = "free" if self._owner == "lost" else "finish" if done else "leave"
         try:
+            self._owner = following(ATTACHMENT, self._owner, message)
             if not self._handed_over and (done or left_s > 0):
                 _until_answered(lambda: service.ask("DELETE", path), _UNHEARD_S if done else left_s)
         except Refused:  # the lease has already ended
@@ -931,13 +775,6 @@ class Job:
         if self.lease is not None and self._service is not None:
             self._let_go()
             self._service.close()
-
-    def _let_go(self) -> None:
-        self._over = True
-        self._wake.set()
-        if self._heart is not None and self._heart is not threading.current_thread():
-            self._heart.join()
-        self.lease = None
 
     # The interface for scripts.
 
@@ -1004,6 +841,8 @@ class Job:
 
         try:
             self.iteration = int(_until_answered(once)["iteration"])
+            if self._phases is not None:
+                self._phases.go_back(self.iteration)
         except Refused as error:
             if error.status != 400:
                 raise
@@ -1155,6 +994,7 @@ class Job:
         """
         if self.lease is None:
             return
+        self._check_next(phase)
         body = {**phase.named, "wait_s": _WAIT_S}
         if phase.extra:
             body["extra"] = True
@@ -1164,6 +1004,7 @@ class Job:
             asked_s = _now()
             answer = self._ask("acquire", body, _WAIT_S)
             if answer.get("move"):
+                self._owner = following(ATTACHMENT, self._owner, "move")
                 self._move()
             elif answer.get("granted"):
                 break
@@ -1173,6 +1014,7 @@ class Job:
                 raise self._other_thread_error
             if _now() - asked_s < _SOON_S:  # a service that is shutting down answers without waiting
                 time.sleep(_SOON_S)
+        self._check_next(phase, granted=True)
         phase.switched = bool(answer.get("switched"))
         self.nodes = answer.get("nodes") or self.nodes
         if phase.given_up:
@@ -1193,8 +1035,35 @@ class Job:
         if phase.device_gb is not None:
             body["device_gb"] = phase.device_gb
         self._ask("release", body)
+        if self._phases is not None and phase.name in self._phases.open:
+            self._phases.release(phase.name)
         if phase.name == "sync":
             self.synced(_now() - phase.asked_s, phase.iteration)
+
+    def _check_next(self, phase: PhaseContext, granted: bool = False) -> None:
+        """Check that a phase follows what this process has done of its iteration. The service checks the rest.
+
+        Args:
+            phase: The phase.
+            granted: Whether the service has granted it, so that the process holds it from now on.
+
+        Raises:
+            Refused: It does not, as the service would say.
+        """
+        if self._phases is None:
+            return
+        turn = phase.in_protocol(self._phases.begins)
+        if self._phases.open.get(turn.phase) == turn:  # an exception has left it unfinished
+            return
+        try:
+            after = following(ITERATION, self._phases.state(turn), f"ask {turn.name}")
+            following(ITERATION, after, f"grant {turn.name}")
+            if granted:
+                self._phases.follow(turn, f"ask {turn.name}")
+                self._phases.grant(turn.phase)
+        except OutOfOrder as wrong:
+            what = "init" if turn.phase == "init" else f"{turn.name} of iteration {turn.iteration}"
+            raise Refused(409, f"job {self.name}: cannot begin the {what}: {wrong}") from None
 
     def _move(self) -> None:
         """Continue on other nodes: in this process if the script can move its state, otherwise in a new one."""
@@ -1203,82 +1072,6 @@ class Job:
         self.end(done=False)
         self.attach()
         self._moved(self)
-
-    def _check_stop(self) -> None:
-        if self.stopping:
-            raise Interrupted("stop")
-
-    # Requests about the lease.
-
-    def _ask(self, request: str, body: dict[str, Any], wait_s: float = 0.0) -> dict[str, Any]:
-        """Send a request until it is answered. Repetitions of a request have the same answer. Does nothing without a lease."""
-        if self.lease is None or self._service is None:
-            return {}
-        try:
-            answer = _until_answered(lambda: self._once(request, body, wait_s + _ANSWERS_S))
-        except Refused as error:
-            if error.status == 409 and request != "heartbeat":  # perhaps because the job has to stop
-                self._ask("heartbeat", self._own_process_ids())
-                self._check_stop()
-            raise
-        self._check_fence()  # the process may have been suspended before it read the answer
-        return answer
-
-    def _once(self, request: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        assert self._service is not None
-        asked_s = _now()
-        self._check_fence(asked_s)  # a later answer does not make up for a time in which this process was suspended
-        try:
-            answer = self._service.ask("POST", f"/v1/leases/{self.lease}/{request}", body, timeout_s)
-        except Refused as error:
-            if error.status == 404:
-                self._fence(f"the service has no lease of job {self.name} any more")
-            raise
-        self._answered_s = max(self._answered_s, asked_s)  # the service counts from the request's arrival, which is not earlier
-        self.stopping = self.stopping or bool(answer.get("stop"))
-        if request == "heartbeat" and answer.get("lost"):
-            self._fence(f"the lease of job {self.name} is over: {answer['lost']}")
-        return answer
-
-    def _own_process_ids(self) -> dict[str, Any]:
-        return {"pids": sorted(self.pids()), "pid_space": pid_space()}
-
-    def _own_pids(self) -> set[int]:
-        """Return the processes of this process group, those that have a lease of the job, and all descendants of both."""
-        return {os.getpid()} | self._mine.find(processes(), {os.getpid()}, os.getpgrp())
-
-    def _check_fence(self, now_s: float | None = None) -> None:
-        """Kill the job's processes if its lease may be lost, unless `rollmux exec` keeps the lease and does this itself."""
-        silent_s = (_now() if now_s is None else now_s) - self._answered_s
-        if silent_s >= self.ttl_s and not is_keeper_alive(self._keeper):
-            self._fence(f"no answer from the service for {silent_s:.0f} s, and the lease of job {self.name} lasts {self.ttl_s:g} s")
-
-    def _beat(self) -> None:
-        """Send heartbeats and progress, as the main function of the heartbeat thread."""
-        period_s, warned, next_s = self.ttl_s / 6, False, _now()
-        while not self._over:
-            silent_s = _now() - self._answered_s
-            if silent_s < self.ttl_s / 2:
-                warned = False
-            elif not warned:
-                warned = True
-                _LOG.warning("no answer from the service for %.0f s; at %g s this process ends", silent_s, self.ttl_s)
-            self._check_fence()
-            timeout_s = min(period_s, max(0.05, self.ttl_s - silent_s))
-            progress, self._progress = self._progress, None
-            try:
-                if progress is not None:
-                    self._once("progress", progress, timeout_s)
-                if _now() >= next_s:
-                    self._once("heartbeat", self._own_process_ids(), timeout_s)
-                    next_s = _now() + period_s
-            except (OSError, Refused) as error:
-                next_s = _now() + min(max(1.0, _after(error)), period_s)
-            silent_s = _now() - self._answered_s
-            self._wake.wait(max(0.05, min(next_s - _now(), self.ttl_s - silent_s)))
-            if self._progress is not None:
-                time.sleep(0.05)  # combine several calls of `progress` into one request
-            self._wake.clear()
 
 
 class _ExpectedPlacement:

@@ -12,8 +12,8 @@ from time import monotonic
 from typing import Any
 
 import ray
-from rollmux_client import OutOfOrder as CannotBeNext
-from rollmux_client import Turn, Turns
+from rollmux_protocol import OutOfOrder as CannotBeNext
+from rollmux_protocol import Turn, Turns
 from rollmux_segment import Footprint
 
 from runtime.jobs.spec import ClassJob, TaskJob
@@ -204,7 +204,7 @@ class JobSession(CoordinatorLink):
         Raises:
             OutOfOrder: If it cannot be the next phase.
         """
-        self._check_order(phase)
+        turn = self._turn(phase)
         self.where = "training" if phase == "train" else phase
         if phase == "sync":
             start_s = self.now()
@@ -222,7 +222,12 @@ class JobSession(CoordinatorLink):
         runtime_hook.reported.stages = {}
         cold = pool not in self._pools_loaded
         self._pools_loaded.add(pool)
-        with self._devices[pool]:
+        if self._is_ahead(phase):
+            self.turns.restore_grant(turn)
+        else:
+            self.turns.ask(turn)
+            self.turns.grant(turn.phase)
+        with self.turns.held(turn), self._devices[pool]:
             load_s = timed(job, "load", phase)[0]
             load_wait_s = self._waited(self._usage(pool)) if self.worst_case else 0.0
             run_s = self.now()
@@ -244,7 +249,6 @@ class JobSession(CoordinatorLink):
         fields |= {"host_gb": host_gb, "device_gb": device_gb, "taken_gb": taken_gb, "stages": dict(runtime_hook.reported.stages)}
         self._release(PhaseReport(pool, False, begun_s, run_s, done_s, cold=cold, **fields))
         self._left_s = monotonic()
-        self.turns.restore(self.turns.trainings + 1, self.turns.trainings + (phase == "train"), self.turns.syncs)
         self.where = ""
 
     def _begin_phase(self, job: Any, phase: PhaseOfJob) -> None:
@@ -368,16 +372,27 @@ class JobSession(CoordinatorLink):
             return "train"
         return "sync" if turns.trainings > turns.syncs else "rollout"
 
-    def _check_order(self, phase: PhaseOfJob) -> None:
+    def _is_ahead(self, phase: PhaseOfJob) -> bool:
+        """Return whether a phase follows no other one of this session, because rollouts of an asynchronous job have their own."""
+        return self._spec.is_asynchronous and not self.worst_case and phase != "sync"
+
+    def _turn(self, phase: PhaseOfJob) -> Turn:
+        """Return a phase as a turn of the present iteration.
+
+        Raises:
+            OutOfOrder: If it cannot be the next phase.
+        """
         turns = self.turns
-        if self._spec.is_asynchronous and not self.worst_case and phase != "sync":  # its rollouts have their own numbers
-            return
+        if self._is_ahead(phase):
+            return Turn("training" if phase == "train" else phase, turns.trainings)
         number = {"rollout": turns.rollouts, "train": turns.trainings, "sync": turns.trainings - 1}[phase]
+        turn = Turn("training" if phase == "train" else phase, number)
         try:
-            turns.check(Turn("training" if phase == "train" else phase, number))
+            turns.check(turn)
         except CannotBeNext:
             problem = f"the phase '{phase}' came where '{self._due}' was due; an iteration is rollout, train, sync"
             raise CallOutOfOrder(problem) from None
+        return turn
 
     def _release(self, report: PhaseReport) -> None:
         self._leave(self.ask("release", report))  # wait, since calls of an asynchronous actor may overtake each other

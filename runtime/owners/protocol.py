@@ -1,6 +1,6 @@
 """Consequences of what an owner reports: facts for the scheduler, entries for the journal, and lines for the user.
 
-`rollmux_client.Turns` defines the order of calls, which is the same for all owners. This module defines the meaning of each call,
+`rollmux_protocol.Turns` defines the order of calls, which is the same for all owners. This module defines the meaning of each call,
 for the processes of a job on Ray (`runtime.owners.ray`) and for programs that attach over HTTP (`runtime.owners.http`). Nothing
 here uses a clock, a process or a file. The caller passes the consequences to `RunState.apply`.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from enum import Enum
 
-from rollmux_client import Turns
+from rollmux_protocol import Turns
 
 from rollmux_env.cluster.events import JobProgress
 from rollmux_env.scheduler import facts

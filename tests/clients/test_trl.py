@@ -103,7 +103,7 @@ def test_a_generation_in_the_middle_of_an_optimizer_step_is_an_iteration_too(ser
 def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(service: LittleService, make: Make, tmp_path: Path) -> None:
     with pytest.raises(rollmux_client.Interrupted), rollmux_client.attach() as job:
         trainer = make(job, gradient_accumulation_steps=2, max_steps=3)
-        job.stopping = True  # as a heartbeat would say
+        job._owner = "to stop"  # noqa: SLF001 (as a heartbeat would say)
         trainer._job._check_stop = lambda: None  # noqa: SLF001 (it is said between the turn and the end of the step)
         trainer.train()
     assert (

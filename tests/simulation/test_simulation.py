@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from rollmux_client import Turn
+from rollmux_protocol import Turn
 
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import RunState

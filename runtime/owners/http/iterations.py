@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollmux_client import Turn
+from rollmux_protocol import Turn
 
 from rollmux_env.errors import Conflict, Stopping
 from rollmux_env.scheduler import facts

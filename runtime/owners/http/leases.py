@@ -17,7 +17,7 @@ from dataclasses import replace
 from math import inf, isfinite
 from typing import Any
 
-from rollmux_client import Turn
+from rollmux_protocol import OutOfOrder, Turn
 
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Arrived
@@ -236,7 +236,7 @@ class Leases:
                 self.ledger.release(lease, phase)
                 await self._run.durable()
                 self._check_lives(lease)
-            if not lease.turns.may_release(phase, iteration, extra):
+            if not self._may_release(lease, phase, iteration, extra):
                 await self._run.durable()
                 return {}
             keep_metrics(lease.metrics.setdefault(iteration, {}), metrics or {})
@@ -396,6 +396,14 @@ class Leases:
             if lease.must_move:
                 return False
         return True
+
+    def _may_release(self, lease: Lease, phase: HoldName, iteration: int, extra: bool) -> bool:
+        """Return whether an owner holds a phase, as `Turns.may_release`. A phase that a lost lease held is no longer open."""
+        try:
+            return lease.turns.may_release(phase, iteration, extra)
+        except OutOfOrder:
+            self._check_lives(lease)
+            raise
 
     def _check_lives(self, lease: Lease) -> None:
         if lease.ended:

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollmux_client import ATTACHMENT, JOB, OutOfOrder, Turns, lease_variables_of, pid_space, same_host
+from rollmux_client import JOB, lease_variables_of, pid_space, same_host
+from rollmux_protocol import ATTACHMENT, OutOfOrder, Turns, following
 
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
@@ -75,7 +76,7 @@ class Lease:
         requests: Number of open requests.
         metrics: Metrics of iterations that are not over, by number of the iteration.
         warm: Phases that the owner has run before.
-        state: State of the owner in `rollmux_client.ATTACHMENT`.
+        state: State of the owner in `rollmux_protocol.ATTACHMENT`.
         ended: Reason why the lease is over, or an empty string while it is active.
         stop_requested_s: Time at which the owner was asked to stop, or None.
         suspect_nodes: Names of the nodes that the lease held when it was lost and that may still be in use.
@@ -91,7 +92,7 @@ class Lease:
     requests: int = 0
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     warm: set[str] = field(default_factory=set)
-    state: str = ATTACHMENT["away"]["attach"]
+    state: str = field(default_factory=lambda: following(ATTACHMENT, "away", "attach"))
     ended: str = ""
     stop_requested_s: float | None = None
     suspect_nodes: set[str] = field(default_factory=set)
@@ -128,10 +129,10 @@ class Lease:
         """Change the state of the lease.
 
         Args:
-            event: Event of `rollmux_client.ATTACHMENT`.
+            event: Event of `rollmux_protocol.ATTACHMENT`.
             why: Reason why the lease is over, or an empty string if it is not.
         """
-        self.state = ATTACHMENT[self.state][event]
+        self.state = following(ATTACHMENT, self.state, event)
         self.ended = self.ended or why
 
 
@@ -351,7 +352,7 @@ class Ledger:
 
     def release(self, lease: Lease, phase: HoldName) -> None:
         """Record that a phase of a lost lease has ended. The last one frees the nodes."""
-        lease.turns.granted.discard(phase)
+        lease.turns.drop(phase)
         if not lease.has_grants:
             self.free(lease, lease.suspect_nodes, "its owner has released it")
 

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rollmux_client import Turn, Turns
+from rollmux_protocol import Turn, Turns
 
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rollmux_client import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
+from rollmux_client import Job, Refused, Service
+from rollmux_protocol import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
 
 from rollmux_env.errors import Conflict
 from rollmux_env.scheduler import facts
-from runtime.jobside.messages import IterationResult, PhaseReport
+from runtime.jobside.job_session import JobSession
+from runtime.jobside.messages import CallOutOfOrder, IterationResult, PhaseReport
 from runtime.run.driver import RunDriver
+from tests.clients.little_service import TOKEN, LittleService, serving
 from tests.runtime.pretend import Served, Waiting, attached_plan, job, plan_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "owners.md"
@@ -182,3 +187,66 @@ def test_what_an_attached_owner_may_ask_is_what_the_table_says(asks: list[Turn])
             await run.stop(permits=False)
 
     asyncio.run(main())
+
+
+class SessionWithoutRay(JobSession):
+    """A job's session whose coordinator grants everything at once."""
+
+    def __init__(self) -> None:
+        self.turns, self.worst_case, self.where = Turns(), False, ""
+        self.workers, self._staying, self._pools_loaded = [SimpleNamespace()], {}, set()  # type: ignore[list-item]
+        self._spec = SimpleNamespace(is_asynchronous=False)  # type: ignore[assignment]
+        self._devices = {"rollout": nullcontext(), "training": nullcontext()}
+        self.now = lambda: 0.0  # type: ignore[method-assign]
+        self.ask = self.flush = self._begin_phase = self._leave = lambda *_: ()  # type: ignore[assignment, method-assign]
+        self._usage = self._waited = lambda *_: 0.0  # type: ignore[assignment, method-assign]
+        self._used = lambda *_: (0.0, 0.0, 0.0)  # type: ignore[method-assign]
+
+
+def ray_owner(_: LittleService) -> None:
+    session = SessionWithoutRay()
+    for phase in ("rollout", "train", "sync"):
+        with session.hold(SimpleNamespace(), phase):
+            pass
+
+
+def http_owner(_: LittleService) -> None:
+    async def main() -> None:
+        with TemporaryDirectory() as folder:
+            run = Served(attached_plan(Path(folder), job("a", iterations=2, sync_s=1.0)))
+            lease = await run.place("a")
+            await run.iterate(lease, 0)
+            await run.leases.synced(lease, 0, 0.0)
+            await run.leases.end(lease, done=True)
+            await run.stop(permits=False)
+
+    asyncio.run(main())
+
+
+def client(little: LittleService) -> None:
+    with Job(Service(little.url, TOKEN), "one") as owner:
+        for phase in ("rollout", "training", "sync"):
+            with owner.phase(phase):
+                pass
+
+
+NONSENSE = {"due": "ask rollout", "rollout asked": "grant rollout", "rollout": "release rollout", "training": "release training"}
+
+
+@pytest.mark.parametrize("owner", [ray_owner, http_owner, client])
+def test_owners_follow_the_table_that_the_page_draws(owner: Callable[[LittleService], None]) -> None:
+    with serving({"one": 2}) as little:
+        owner(little)
+    for state, message in NONSENSE.items():
+        with serving({"one": 2}) as little, pytest.MonkeyPatch.context() as patch:
+            patch.setitem(ITERATION[state], message, "nonsense")
+            with pytest.raises((OutOfOrder, CallOutOfOrder, Conflict, Refused, AssertionError)):  # or is never granted a phase
+                owner(little)
+
+
+def test_attachments_follow_their_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ATTACHMENT["away"], "attach", "nonsense")
+    with serving({"one": 2}) as little, pytest.raises(OutOfOrder):
+        client(little)
+    with pytest.raises((OutOfOrder, Conflict)):
+        http_owner(little)

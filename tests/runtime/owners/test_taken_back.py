@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollmux_client import Turns
+from rollmux_protocol import OutOfOrder, Turn, Turns
 
 from rollmux_env.errors import Conflict, NotFound, Unprocessable
 from runtime.journal.facts import IterationSlice, JobRolledBack, LeaseEnded
@@ -173,11 +173,15 @@ def test_a_job_goes_back_while_its_first_iterations_are_measured(tmp_path: Path)
 def test_what_came_before_the_first_iteration_stays(tmp_path: Path) -> None:
     """An owner that has loaded its models, and its engines the first weights, does neither again."""
     turns = Turns(9, 0, 6)
-    turns.restore(6, 6, 6, made=True, seeded=True)
+    first = (Turn("init", 6), Turn("sync", 5))
+    for turn in first:
+        turns.ask(turn)
+        turns.grant(turn.phase)
+        turns.release(turn.phase)
     assert turns.is_fresh
     turns.go_back(4)
-    assert (turns.made, turns.seeded, turns.done, turns.begins, turns.rollouts, turns.trainings, turns.syncs) == (
-        True,
-        True,
-        *[4] * 5,
-    )
+    assert {turns.state(turn) for turn in (Turn("init", 4), Turn("sync", 3))} == {"seeded"}
+    assert {turns.done, turns.begins, turns.rollouts, turns.trainings, turns.syncs} == {4}
+    for phase, number in (("init", 4), ("sync", 3)):
+        with pytest.raises(OutOfOrder, match="is over"):
+            turns.ask(Turn(phase, number))  # type: ignore[arg-type]
