@@ -22,6 +22,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.job_state import JobState
 from runtime.coordinator.node_changes import NodeChanges
+from runtime.coordinator.planned_drains import PlannedDrains
 from runtime.coordinator.profiling import arrival
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import OwnersJob
@@ -123,11 +124,13 @@ class JobLifecycle:
 
     Attributes:
         node_changes: Drains, undrains and joins of nodes.
+        planned_drains: Drains that begin later.
     """
 
     def __init__(self, run: RunState, end: RunEnd, processes: ProcessBackends, keeps_running: bool) -> None:
         self._run, self._end, self._processes, self._keeps_running = run, end, processes, keeps_running
         self.node_changes = NodeChanges(run, run.plan.nodes)
+        self.planned_drains = PlannedDrains(run, self.node_changes)
 
     async def carry_out(self) -> None:
         """Start and end processes as errands request it, until cancelled."""

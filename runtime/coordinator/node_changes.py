@@ -40,9 +40,7 @@ class NodeChanges:
             Stopping: If the run is about to end, after which its nodes belong to the next one; one line.
         """
         run = self._run
-        self._check(name)
-        if name in run.nodes.drained:
-            raise Conflict(f"{name}: is drained already")
+        self.check_drainable(name)
         run.log.say(f"{name}: is drained")
         run.inform_scheduler(facts.Drained(frozenset({name})))
         seats = [seat for seat in run.scheduler.members.seats.values() if name in seat.nodes()]
@@ -87,6 +85,12 @@ class NodeChanges:
                 fits.append(node)
         if fits:
             run.inform_scheduler(facts.Joined(tuple(fits)))
+
+    def check_drainable(self, name: str) -> None:
+        """Check that a node can be drained. Raises as `drain` does."""
+        self._check(name)
+        if name in self._run.nodes.drained:
+            raise Conflict(f"{name}: is drained already")
 
     def _check(self, name: str) -> None:
         if self._run.stopping:

@@ -372,6 +372,21 @@ class JobFailed(_OfJob):
 
 
 @dataclass(frozen=True)
+class DrainPlanned(_Timed):
+    """A node is to be drained later. Without start and deadline there is no such plan any more.
+
+    Attributes:
+        node: Name of the node.
+        starts_s: Time at which the drain begins at the latest, in seconds since 1970, or None.
+        deadline_s: Time by which jobs are to have left the node, in seconds since 1970, or None.
+    """
+
+    node: str
+    starts_s: float | None = None
+    deadline_s: float | None = None
+
+
+@dataclass(frozen=True)
 class RunEnded(_Timed):
     """The last fact of a run that was not killed. A stopped run may be resumed after it.
 

@@ -31,6 +31,7 @@ KINDS: dict[str, type] = {
     "Restored": facts.SchedulerRestored,
     "Submitted": facts.JobSubmitted,
     "Profiled": facts.JobProfiled,
+    "DrainPlanned": facts.DrainPlanned,
     "Ended": facts.RunEnded,
     "PhaseSlice": facts.PhaseSlice,
     "SyncSlice": facts.SyncSlice,

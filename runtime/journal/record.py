@@ -57,6 +57,7 @@ class RunRecord:
         leases_ended: Ends of leases.
         suspected: Nodes of lost leases.
         freed: Nodes of lost leases that are free again.
+        drains_planned: Plans to drain nodes, and their ends.
         ended: Last fact, or None for a killed run.
         bounds: Bounds of the gain for pairs of phases of the first two jobs, with `--compare solo`. Empty otherwise.
         solo: Iterations of jobs alone after their last ones, with `--compare solo`. Empty otherwise.
@@ -87,6 +88,7 @@ class RunRecord:
     leases_ended: tuple[facts.LeaseEnded, ...] = ()
     suspected: tuple[facts.NodesSuspected, ...] = ()
     freed: tuple[facts.NodesFreed, ...] = ()
+    drains_planned: tuple[facts.DrainPlanned, ...] = ()
     ended: facts.RunEnded | None = None
     bounds: tuple[facts.SharingBound, ...] = ()
     solo: tuple[facts.SoloIterationSlice, ...] = ()
@@ -133,6 +135,12 @@ class RunRecord:
         changes = (fact for instant in self.scheduler_reports for fact in instant.facts if isinstance(fact, Drained | Undrained))
         drained = {name: isinstance(fact, Drained) for fact in changes for name in fact.names}
         return {name for name, is_drained in drained.items() if is_drained}
+
+    @property
+    def planned_drains(self) -> dict[str, facts.DrainPlanned]:
+        """Drains that are to begin after the end of the record, by name of the node."""
+        last = {plan.node: plan for plan in self.drains_planned}
+        return {name: plan for name, plan in last.items() if not (plan.starts_s is None and plan.deadline_s is None)}
 
     @property
     def cluster(self) -> Cluster:

@@ -114,6 +114,7 @@ class RunDriver:
             resume_run(run, self.lifecycle.node_changes, self.record, self._recalled)
             self.lifecycle.carry_out_now()  # leases refer to places, which jobs must have first
             continue_leases(self._ledger, {fact.job_id for fact in (*self.record.failed, *self.record.cancelled)})
+            self.lifecycle.planned_drains.recall(self.record.planned_drains)
             self._recalled = None
             if self._keeps_running and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
                 self.lifecycle.node_changes.join(more)
@@ -132,7 +133,7 @@ class RunDriver:
         run.spawn(self._solo.measure())
         for work in (self.lifecycle.carry_out(), self.lifecycle.patrol(), self._ledger.patrol()):
             run.spawn(work)
-        for work in (self._tick(), run.write_again(), self._keep_logs()):
+        for work in (self._tick(), run.write_again(), self._keep_logs(), self.lifecycle.planned_drains.follow()):
             run.spawn(work)
 
     async def carry_out(self) -> str:

@@ -291,7 +291,8 @@ class RunService:
         """Return the report of all jobs, groups and pools; see `runtime.service.report.Reports.all`. Its facts are durable."""
         waiting = await self._forecast.waiting()
         await self.known()
-        return await self._reports.all(waiting)
+        drains = self.driver.lifecycle.planned_drains.reports()
+        return await self._reports.all(waiting) | {"drains": drains}
 
     async def usage(self, by: Sequence[Key]) -> list[Row]:
         """Return what users and jobs have used, grouped by some keys; see `runtime.report.usage`."""

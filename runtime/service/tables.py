@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -46,7 +47,8 @@ def status_tables(report: dict[str, Any], every: bool = False) -> list[Renderabl
         parts.append(Text(f"recent throughput per node-hour: {report['throughput_gain']:.2f}x that of the jobs alone"))
     if any(user["quota"] or user["user"] for user in report["users"]):
         parts.append(users_table(report["users"]))
-    return [*parts, _groups_table(report["groups"]), _pools_table(report["pools"]), *problems]
+    drains = [Text(_drain_words(plan)) for plan in report.get("drains", ())]
+    return [*parts, _groups_table(report["groups"]), _pools_table(report["pools"]), *drains, *problems]
 
 
 def _folded(jobs: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], str]:
@@ -74,6 +76,15 @@ def _jobs_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
         row = (group, " ".join(job["nodes"]), f"{job['iteration']} of {job['iterations']}", "yes" if job["at_risk"] else "", reward)
         table.add_row(job["id"], state, *row, style=_STYLES.get(job["state"], ""))
     return table
+
+
+def _drain_words(plan: Mapping[str, Any]) -> str:
+    """Return a line about a drain that begins later."""
+    starts, deadline = (
+        None if wall_s is None else datetime.fromtimestamp(wall_s).astimezone().isoformat(timespec="seconds")
+        for wall_s in (plan["starts_s"], plan["deadline_s"])
+    )
+    return f"{plan['node']} is drained from {starts} on" + (f", so that its jobs leave it by {deadline}" if deadline else "")
 
 
 def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -21,7 +21,7 @@ from rollmux_client import Refused
 from rollmux_env.cluster.events import Parked
 from rollmux_env.errors import InputError
 from rollmux_env.keys.queue import Quota
-from runtime.coordinator import run_log
+from runtime.coordinator import planned_drains, run_log
 from runtime.coordinator.profiles import versions
 from runtime.coordinator.run_plan import LeaseRules, RunPlan
 from runtime.journal import commits
@@ -486,6 +486,7 @@ def simulated() -> Iterator[None]:
         },
         events: {"monotonic": monotonic, "entries_after": lambda *asked: _scene().disk.after(*asked)},
         forecast: {"monotonic": monotonic},
+        planned_drains: {"time": lambda: _scene().wall_s + _scene().world.now_s},
         quotas: {"time": lambda: _scene().wall_s + _scene().world.now_s},
         leases: {"secrets": threads.Chance},
         ledger: {

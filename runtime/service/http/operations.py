@@ -166,6 +166,15 @@ class HeartbeatRequest(Body):
     pid_space: _PidSpace = ""
 
 
+class DrainQuery(Query):
+    """When to drain a node; by default now."""
+
+    starts_s: Annotated[float | None, Field(ge=0)] = None
+    """Time at which the drain begins at the latest, in seconds since 1970."""
+    deadline_s: Annotated[float | None, Field(ge=0)] = None
+    """Time by which its jobs are to have left it, in seconds since 1970: the drain begins a period of theirs before."""
+
+
 class QuotaRequest(Body):
     """Another quota of a user."""
 
@@ -377,16 +386,23 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[RequestInput], at:
     )
 
 
-def _nodes(name: str, ask: Callable[[RunDriver, str], dict[str, Any]], summary: str) -> Operation:
-    """Return an operation on a node."""
+def _nodes(name: str, ask: Callable[..., dict[str, Any]], summary: str, query: type[Query] | None = None) -> Operation:
+    """Return an operation on a node.
+
+    Args:
+        name: Name of the operation.
+        ask: Function of the driver, the name of the node and the fields of the query.
+        summary: One-line description.
+        query: Model of the query, or None.
+    """
 
     async def work(call: ApiCall) -> Any:
-        answered = ask(call.service.driver, call.path["node"])
+        answered = ask(call.service.driver, call.path["node"], **(vars(call.query) if call.query is not None else {}))
         await call.service.run.durable()
         return answered
 
     path = f"/v1/nodes/{{node}}/{name}"
-    return Operation(name, "POST", path, Right.OPERATE, work, summary, refuses=(404, 409), logged=True, at_once=True)
+    return Operation(name, "POST", path, Right.OPERATE, work, summary, query, refuses=(404, 409), logged=True, at_once=True)
 
 
 def _clear(driver: RunDriver, node: str) -> dict[str, Any]:
@@ -432,8 +448,9 @@ OPERATIONS = (  # in the order of frequency
     Operation("metrics", "GET", "/metrics", Right.LOOK, _metrics, "Get metrics in Prometheus's text format.", media="text/plain"),
     _nodes(
         "drain",
-        lambda driver, node: driver.lifecycle.node_changes.drain(node),
-        "Drain a node: its jobs move away, and no other job gets it.",
+        lambda driver, node, **times: driver.lifecycle.planned_drains.drain(node, **times),
+        "Drain a node now or later: its jobs move away, and no other job gets it.",
+        DrainQuery,
     ),
     Operation(
         "quota",
@@ -447,6 +464,6 @@ OPERATIONS = (  # in the order of frequency
         logged=True,
         at_once=True,
     ),
-    _nodes("undrain", lambda driver, node: driver.lifecycle.node_changes.undrain(node), "Use a drained node again."),
+    _nodes("undrain", lambda driver, node: driver.lifecycle.planned_drains.undrain(node), "Use a drained node again."),
     _nodes("clear", _clear, "Declare that no process runs on a suspect node any more: it may be granted."),
 )
