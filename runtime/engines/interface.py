@@ -208,6 +208,11 @@ class Engine(ABC):
         self._load(self._checked(weights))
         self.version = version
 
+    @property
+    @abstractmethod
+    def kv_tokens(self) -> int:
+        """Number of tokens for which the KV cache has room while the engine is awake, at least one longest response."""
+
     @abstractmethod
     def offload(self, drop: bool = False) -> Footprint:
         """Move the state to host memory, and release device memory. Has no effect if the engine is offloaded.

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from runtime.engines.interface import Engine, Response, Sampling, SamplingBatch
 from runtime.engines.pretrained import load_model
+from runtime.memory import memory
 
 
 class TorchEngine(Engine):
@@ -55,6 +56,13 @@ class TorchEngine(Engine):
     def stay(self) -> Footprint:
         """Return the footprint with the weights on the device. The KV cache was freed together with its batch."""
         return self._offloader.stay()
+
+    @property
+    def kv_tokens(self) -> int:
+        """Number of tokens for which the device has free memory now. The cache grows with the batch."""
+        on_gpu = self._device.type == "cuda"
+        free_bytes = torch.cuda.mem_get_info(self._device)[0] if on_gpu else memory().free_gb * 1e9
+        return max(self._max_length, int(free_bytes // (self._files.cached * (2 if on_gpu else 4))))
 
     def close(self) -> None:
         """Free the weights."""

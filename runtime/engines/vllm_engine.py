@@ -194,6 +194,12 @@ class VllmEngine(Engine):
         """Return the footprint. Weights and KV cache keep all their memory."""
         return self._footprint()
 
+    @property
+    def kv_tokens(self) -> int:
+        """Number of tokens in the blocks that vLLM has taken for its cache."""
+        cache = self._llm.llm_engine.vllm_config.cache_config
+        return max(self._max_length, int(cache.num_gpu_blocks * cache.block_size))
+
     def close(self) -> None:
         """Shut vLLM's engine process down."""
         if self._llm is None:

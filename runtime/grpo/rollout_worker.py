@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _MEASUREMENTS = 2  # number of measurements of an engine's speed
 _MOST_MEASURED = 16  # largest number of sequences in a measured batch; larger ones are extrapolated
-_NEVER_FULL = 2**40  # number of tokens that the cache holds
 
 
 class RolloutWorker:
@@ -396,8 +395,6 @@ class RolloutWorker:
 def _timing_of(engine: Engine, vocabulary: int, batch: int, prompt: int, response: int) -> ReplicaTiming:
     """Measure the speed of an engine at a few points. Policies that choose the size of engines use it in forecasts.
 
-    The result describes an engine whose cache is never full.
-
     Args:
         engine: The engine.
         vocabulary: Size of the model's vocabulary, in tokens.
@@ -415,4 +412,4 @@ def _timing_of(engine: Engine, vocabulary: int, batch: int, prompt: int, respons
     every = Grid.up_to(min(batch, _MOST_MEASURED), prompt, response)
     grid = Grid(*(tuple(sorted({points[0], points[-1]})) for points in (every.batches, every.contexts, every.prompts)))
     now = clock() if torch.cuda.is_available() else perf_counter  # on a CPU wall-clock seconds, since threads share the work
-    return fit(measure(Measurer(engine, vocabulary, 0, now), grid, _MEASUREMENTS, ()), _NEVER_FULL)
+    return fit(measure(Measurer(engine, vocabulary, 0, now), grid, _MEASUREMENTS, ()), engine.kv_tokens)

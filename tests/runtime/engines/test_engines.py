@@ -19,7 +19,7 @@ from rollmux_env.errors import InputError
 from runtime.engines import make_engine, vllm_problem
 from runtime.engines.interface import Engine, Response, Sampling, SamplingProgress
 from runtime.engines.torch_engine import TorchEngine
-from runtime.engines.vllm_engine import VllmEngine
+from runtime.engines.vllm_engine import _CPU_FULL_SEQUENCES, VllmEngine
 from runtime.residency.layout import WeightLayout
 from runtime.residency.staging import WeightStage, pieces
 from tests.runtime.engines.models import END, greedy, saved, scores, tiny
@@ -58,6 +58,13 @@ def _agrees(engine: Engine, model: Any) -> None:
 
 def test_greedy_is_what_the_plain_model_says(engine: Engine) -> None:
     _agrees(engine, tiny(0))
+
+
+def test_the_room_of_the_cache_is_that_of_its_memory(engine: Engine) -> None:
+    if isinstance(engine, VllmEngine) and not torch.cuda.is_available():
+        assert engine.kv_tokens == _CPU_FULL_SEQUENCES * 128, "blocks for as many responses of 128 tokens"
+    else:
+        assert engine.kv_tokens > 200 * 128, "a batch of the fixture"
 
 
 def test_nothing_is_compiled_on_a_cpu_also_where_a_model_of_transformers_was_loaded_before(engine: Engine) -> None:
