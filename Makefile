@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE # else every process of a run, and all tests, c
 # What distributions, the site and notebooks need is installed when it is asked for: `make setup` and `make test` are quicker without.
 EXTRA = @$(PIP) install --quiet -c constraints.txt -e '.[$(1)]'
 
-.PHONY: help setup packages demo test test-long test-gpu lint kernels format benchmarks dist docs docs-tables notebooks clean
+.PHONY: help setup packages demo test test-long test-gpu lint kernels format benchmarks dist audit docs docs-tables notebooks clean
 
 help:
 	@echo "make demo        compare scheduling policies on two weeks of jobs, then run two real jobs"
@@ -28,6 +28,7 @@ help:
 	@echo "make benchmarks  print the speed figures of docs/results/speed.md"
 	@echo "make format      let ruff format the code"
 	@echo "make dist        build and check the distributions of rollmux and rollmux-client in dist/"
+	@echo "make audit       look for known vulnerabilities in the versions of constraints.txt"
 	@echo "make docs        build the site in site/; no link may be broken"
 	@echo "make docs-tables write the tables of keys and commands, and the names to import, into the pages of docs/"
 	@echo "make notebooks   run the notebooks of examples/notebooks, and strip their outputs"
@@ -97,6 +98,10 @@ dist: $(READY)
 	@$(BIN)/python -m build --quiet --outdir dist .
 	@$(BIN)/python -m build --quiet --outdir dist clients/python
 	@$(BIN)/twine check --strict dist/*
+
+audit: $(READY)
+	$(call EXTRA,audit)
+	@$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip
 
 docs: $(READY)
 	$(call EXTRA,docs)

@@ -3,8 +3,12 @@
 examples/ is installed inside `rollmux_env`, where commands find its files by name. The modules of clients/python are installed
 beside `rollmux`, which uses them too; `rollmux-client` has them alone, for environments without RollMux. `rollmux-stubs` has the
 types of the module `rollmux` (PEP 561).
+
+ROLLMUX_REPOSITORY is the address at which the repository is published, as in https://example.org/us/rollmux. Without it no address
+is in the metadata, and links of README.md that lead to other files are plain text.
 """
 
+import os
 import re
 import tomllib
 from pathlib import Path
@@ -24,12 +28,14 @@ def with_whole_links(text: str, source: str, version: str) -> str:
 
     Args:
         text: Text of the page, in Markdown.
-        source: Address of the repository on GitHub.
+        source: Address of the repository, or an empty text if it is not known: then such links become plain text, and pictures go.
         version: Version, which follows the v of its tag.
     """
 
     def whole(link: re.Match[str]) -> str:
         image, words, target = link.groups()
+        if not source:
+            return "" if image else words[1:-1]
         page = "README.md" if target.startswith("#") else ""
         return f"{image}{words}({source}/{'raw' if image else 'blob'}/v{version}/{page}{target})"
 
@@ -48,12 +54,15 @@ class BuildModules(build_py):
 
 if __name__ == "__main__":
     project = tomllib.loads((HERE / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = os.environ.get("ROLLMUX_REPOSITORY", "").rstrip("/")
+    addresses = {"Source": source, "Issues": f"{source}/issues", "Changelog": f"{source}/blob/main/CHANGELOG.md"}
     readme = (HERE / "README.md").read_text(encoding="utf-8")
     setup(
         packages=[*PACKAGES, "rollmux_env.examples", "rollmux-stubs"],
         package_dir={"rollmux_env.examples": "examples", **CLIENT},
         py_modules=["rollmux", *CLIENT],
         cmdclass={"build_py": BuildModules},
-        long_description=with_whole_links(readme, project["urls"]["Source"], project["version"]),
+        long_description=with_whole_links(readme, source, project["version"]),
+        project_urls=addresses if source else {},
         long_description_content_type="text/markdown",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import runpy
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_package import ROOT, project
+from tests.test_package import ROOT
 
 DOCS = ROOT / "docs"
 CONFIG = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
@@ -58,12 +57,7 @@ def test_links_that_leave_docs_lead_to_the_repository() -> None:
         f"[a]({at}/blob/main/Makefile#x) [b](walkthrough.md#y) [c]({at}/tree/main/examples/mini) [d](https://e.org) [e](#f)"
         " `[g](../../Makefile)`"
     )
-
-
-def test_addresses_are_those_of_the_distribution() -> None:
-    urls = project()["urls"]
-    assert f"site_url: {urls['Documentation']}\n" in CONFIG
-    assert re.findall(r"link: (https\S+),", CONFIG) == [urls["Source"]]
+    assert whole(text, "guides/attach.md", ROOT, "") == "a [b](walkthrough.md#y) c [d](https://e.org) [e](#f) `[g](../../Makefile)`"
 
 
 @pytest.mark.long

@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 _BLOCK = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.S | re.M)
-_LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)")
+_LINK = re.compile(r"\[([^\[\]]*)\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_SOURCE = os.environ.get("ROLLMUX_REPOSITORY", "").rstrip("/")  # address of the repository, where it is known
 _ROW = re.compile(r"^\| \[(.+?)\]\(([^)#]+\.md)\) \|", re.M)
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 
@@ -54,22 +55,26 @@ def with_links_to_the_repository(text: str, page: str, root: Path, source: str) 
         text: Text of the page, in Markdown.
         page: Path of the page in docs/.
         root: Folder of the repository.
-        source: Address of the repository.
+        source: Address of the repository, or an empty text if it is not known: then such links become plain text.
     """
     parts = _BLOCK.split(text)
 
     def whole(link: re.Match[str]) -> str:
-        path = os.path.normpath(PurePosixPath("docs", page).parent / link[1])
+        path = os.path.normpath(PurePosixPath("docs", page).parent / link[2])
         if path.startswith("docs/") and not (root / path).is_dir():
             return link[0]
-        return f"]({source}/{'tree' if (root / path).is_dir() else 'blob'}/main/{path}"
+        if not source:
+            return link[1]
+        return f"[{link[1]}]({source}/{'tree' if (root / path).is_dir() else 'blob'}/main/{path}{link[3] or ''})"
 
     parts[::2] = [_LINK.sub(whole, prose) for prose in parts[::2]]
     return "".join(parts)
 
 
 def on_config(config: Any) -> Any:
-    """Make the navigation of the site."""
+    """Make the navigation of the site, and link to the repository. With `repo_url`, each page would ask GitHub for stars."""
+    if _SOURCE:
+        config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": _SOURCE, "name": "Source"}]
     first, *others = navigation(Path(config.docs_dir))
     config.nav = [{"Home": first}, *others]
     return config
@@ -80,7 +85,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if page.is_homepage:
         page.meta["hide"] = ["navigation", "toc"]
     root = Path(config.config_file_path).parent
-    return with_links_to_the_repository(markdown, page.file.src_uri, root, config.extra["social"][0]["link"])
+    return with_links_to_the_repository(markdown, page.file.src_uri, root, _SOURCE)
 
 
 def on_page_content(text: str, page: Any, config: Any, files: Any) -> str:

@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from ruamel.yaml import YAML
 
+import rollmux
 from rollmux_env.errors import InputError
 from runtime.machines.nodes import RESOURCE, find_nodes
+from runtime.service.address import parse_listen
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 PRINTS = '#!/usr/bin/env bash\necho "$(basename "$0") $RAY_AUTH_MODE: $*"\n'
@@ -143,3 +146,22 @@ def test_the_slurm_script_brings_up_both_partitions_and_goes_on_with_a_run_that_
     assert bash(tools, str(script), "jobs.yaml", status=2, **slurm)[-1].endswith("'127.0.1.1': set ROLLMUX_HEAD to one")
     asked = [line for line in script.read_text().splitlines() if line.startswith("#SBATCH --partition")]
     assert len(asked) == 2 and all(" --mem=0 " in line for line in asked)  # else a job gets the share of a few cores
+
+
+def test_the_container_and_the_cloud_serve_as_the_command_does() -> None:
+    """Their commands are options that `rollmux serve` has; neither an image nor a machine is made here."""
+    lines = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    steps = dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    assert list(steps) == ["FROM", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT", "CMD"]
+    in_container = json.loads(steps["ENTRYPOINT"]) + json.loads(steps["CMD"])
+    task = YAML(typ="safe", pure=True).load(DEPLOY / "skypilot.yaml")
+    assert task.keys() == {"name", "resources", "workdir", "setup", "run"}
+    in_cloud = shlex.split(task["run"].replace("~/rollmux-env/bin/", ""))
+    assert [in_cloud[:2], in_cloud[3:]] == [in_container[:2], in_container[3:]]
+    group = typer.main.get_command(rollmux.command())
+    serve = group.commands["serve"]  # type: ignore[attr-defined] # it is a group
+    with serve.make_context("serve", in_container[2:]) as context:
+        assert context.params["no_ray"] and context.params["http"] == f"0.0.0.0:{steps['EXPOSE']}"
+        assert parse_listen(context.params["http"], beyond_loopback=context.params["beyond_loopback"]) is not None
+    assert task["resources"]["ports"] == int(steps["EXPOSE"])
+    assert subprocess.run(["bash", "-n"], input=task["setup"] + task["run"], text=True, check=True).returncode == 0
