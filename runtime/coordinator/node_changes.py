@@ -45,7 +45,8 @@ class NodeChanges:
         run.inform_scheduler(facts.Drained(frozenset({name})))
         seats = [seat for seat in run.scheduler.members.seats.values() if name in seat.nodes()]
         moves = [seat.job_id for seat in seats if seat.moving or seat.guest]
-        queues = [seat.job_id for seat in seats if run.scheduler.must_vacate(seat.job_id)]
+        parking = run.scheduler.planner.parking
+        queues = [seat.job_id for seat in seats if seat.job_id in parking or run.scheduler.must_vacate(seat.job_id)]
         waits_for = [seat.job_id for seat in seats if seat.job_id not in (*moves, *queues)]
         return {"node": name, "drained": not seats, "moves": moves, "queues": queues, "waits_for": waits_for}
 

@@ -115,18 +115,19 @@ class RunState:
         self._pending: list[Command] = []  # commands to carry out when their entries are in the journal
         self._writable = asyncio.Event()
 
-    def inform_scheduler(self, *reported: facts.Fact, entries: tuple[Fact, ...] = ()) -> None:
+    def inform_scheduler(self, *reported: facts.Fact, entries: tuple[Fact, ...] = (), wakes: bool = False) -> None:
         """Let the scheduler decide about facts, write the entries to the journal, and carry the commands out.
 
         Args:
             *reported: Facts of this instant.
             entries: Further journal entries, before those of the scheduler.
+            wakes: Whether the policy asked for this instant, which is then recorded even if nothing follows.
         """
         try:
             at_s, stopped = self.log.now(), self.scheduler.members.stopped
             step = self.scheduler.step(at_s, reported)
             permits = tuple((one.job_id, one.phase) for one in step.commands if isinstance(one, commands.Grant))
-            instant = [SchedulerInformed(at_s, reported, permits, stopped)] if reported or any(step) else []
+            instant = [SchedulerInformed(at_s, reported, permits, stopped)] if reported or wakes or any(step) else []
             self.log.write(*entries, *instant, *step.entries)
             for entry in step.entries:
                 self.decisions.announce(entry)

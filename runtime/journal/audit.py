@@ -9,7 +9,8 @@ A3  a node belongs to one place of one group at a time and is given back once; i
     apart from a migrated tail, within its memory
 A4  replaying the events gives a valid state after each of them, and an empty one at the end of a completed run
 A5  the clock never runs backwards, also over resumes
-A6  a parked job holds no nodes: it gets no permit, and runs nothing until it has a place again; it has one in the end, or ends
+A6  a job is parked when it has had its place for `min_run_s`; it then gets no permit, and runs nothing until it has a place again;
+    it has one in the end, or ends
 
 `check_run` asserts A2 for the iterations that count, and those invariants of a replay (`rollmux_env.replay.checks`) that a real run
 can break:
@@ -31,12 +32,13 @@ from pathlib import Path
 from typing import Literal
 
 from policies.registry import observed_state
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Parked, Withdrawn
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Parked, Withdrawn
 from rollmux_env.cluster.recorded import IMPOSSIBLE, apply_recorded
 from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.files import check_regular, copy_data
 from rollmux_env.replay.checks import check_clock, check_sample, check_state
 from rollmux_env.scheduler.facts import Drained, Undrained
+from rollmux_env.scheduler.ticks import INSTANT_S
 from rollmux_env.validation_errors import one_line
 from runtime.journal import facts as journal_facts
 from runtime.journal.facts import LEASE, Fact, PhaseSlice, RunStarted, SharingBound, Span, StateOffloaded, SyncSlice
@@ -248,13 +250,20 @@ def _clock(facts: Sequence[Fact]) -> Iterator[str]:
 
 
 def _parks(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
-    """Check A6: that parked jobs hold nothing, and get a place again or end."""
+    """Check A6: that jobs are not parked too early, hold nothing then, and get a place again or end."""
     parked: set[str] = set()
+    placed_at_s: dict[str, float] = {}
+    least_s = record.started.cluster.min_run_s
     for fact in facts:
         match fact:
-            case Parked(job_id=job_id):
+            case Parked(job_id=job_id, at_s=at_s):
                 parked.add(job_id)
-            case Admitted(job_id=job_id) | Withdrawn(job_id=job_id):
+                if at_s - placed_at_s.get(job_id, at_s) < least_s - INSTANT_S:
+                    yield f"A6: job {job_id} is parked {at_s - placed_at_s.get(job_id, at_s):.3f} s after it got its place"
+            case Admitted(job_id=job_id, at_s=at_s) | Moved(job_id=job_id, at_s=at_s):
+                parked.discard(job_id)
+                placed_at_s[job_id] = at_s
+            case Withdrawn(job_id=job_id):
                 parked.discard(job_id)
             case _ if isinstance(fact, _OF_PLACED_JOBS) and fact.job_id in parked:
                 yield f"A6: at {fact.at_s:.3f} s job {fact.job_id} is parked, and {kind_of(fact)} says that it runs"

@@ -182,7 +182,7 @@ class RunDriver:
             await asyncio.sleep(min(max(wait_s, 0.0), 1.0))
             if wait_s <= 0 and not self.run.stopping:
                 await self.run.written()
-                self.run.inform_scheduler()
+                self.run.inform_scheduler(wakes=True)
 
     def lacks(self, spec: JobSpec) -> str | None:
         """Return what a job needs and this run does not have, or None.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from rollmux_env.cluster.events import Admitted, Departed, Parked, Resumed
 from runtime.coordinator.job_handle import JobHandle
@@ -14,10 +17,10 @@ from runtime.journal.facts import Fact, JobSubmitted
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, Served, attached_plan, job, node, served, specs_of
 
 
-def plan(folder: Path, *jobs: dict[str, Any], **more: Any) -> RunPlan:
+def plan(folder: Path, *jobs: dict[str, Any], order: str = "fcfs", min_run_s: float = 0.0, **more: Any) -> RunPlan:
     """A service that parks jobs of a lower priority at once."""
-    made = attached_plan(folder, *jobs, policy="solo,order=fcfs,park=true", **more)
-    return replace(made, cluster=made.cluster.model_copy(update={"min_run_s": 0.0, "resume_s": 5.0, "max_group_size": 1}))
+    made = attached_plan(folder, *jobs, policy=f"solo,order={order},park=true", **more)
+    return replace(made, cluster=made.cluster.model_copy(update={"min_run_s": min_run_s, "resume_s": 5.0, "max_group_size": 1}))
 
 
 def long(**more: Any) -> dict[str, Any]:
@@ -26,7 +29,7 @@ def long(**more: Any) -> dict[str, Any]:
 
 async def submit(run: Served, name: str = "short", **more: Any) -> None:
     """A job of a higher priority comes."""
-    (spec,) = specs_of(job(name, iterations=1, priority=1, **more))
+    (spec,) = specs_of(job(name, iterations=1, **{"priority": 1, **more}))
     state = run.driver.run
     state.log.write(JobSubmitted(state.log.now(), spec))
     state.handles[spec.id] = JobHandle(spec)
@@ -162,3 +165,46 @@ def test_no_reserved_place_is_given_on_a_drained_node(tmp_path: Path) -> None:
         assert log_of(await run.stop()) == OVERTAKEN
 
     served(work, plan(tmp_path, long()))
+
+
+def test_a_place_is_kept_for_its_least_time(tmp_path: Path) -> None:
+    """The policy is woken when that is over, though nothing else happens."""
+
+    async def work(run: Served) -> None:
+        lease, state = await run.place("long"), run.driver.run
+        await run.iterate(lease, 0)
+        await submit(run)
+        await run.settle()
+        assert not state.handles["long"].is_yielding
+        while not state.handles["long"].is_yielding:
+            await asyncio.sleep(0.05)
+        assert state.log.now() >= state.scheduler.state.stays.placed_at_s["long"] + 0.7
+        await run.iterate(lease, 1)
+        await leave(run, lease, 2)
+        await finish(run, "short", range(1))
+        await finish(run, "long", range(2, 4))
+        assert log_of(await run.stop()) == OVERTAKEN
+
+    served(work, plan(tmp_path, long(), min_run_s=0.7))
+
+
+def test_the_usage_of_users_is_halved_and_outlives_the_service(tmp_path: Path) -> None:
+    """Users take turns by it: the job of one who has used less overtakes."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("long")
+        await run.iterate(lease, 0)
+        await submit(run, priority=0, user="bob")
+        await run.iterate(lease, 1)
+        await leave(run, lease, 2)
+        now_s, used_h = run.driver.run.log.now(), run.driver.run.scheduler.state.charges.usage_h
+        used = used_h("ann", now_s)
+        run = await run.replaced()
+        again_h = run.driver.run.scheduler.state.charges.usage_h
+        assert again_h("ann", now_s) == pytest.approx(used) and used > 0
+        assert again_h("ann", now_s + 3600) == pytest.approx(used / 2)
+        await finish(run, "short", range(1))
+        await finish(run, "long", range(2, 4))
+        assert log_of(await run.stop()) == OVERTAKEN
+
+    served(work, plan(tmp_path, long(user="ann"), order="fair,half_life_h=1"))
