@@ -195,7 +195,7 @@ def parking(seed: int, *faults: Fault, **more: Any) -> Schedule:
 
 @pytest.mark.parametrize("kind", ["plain", "sync", "asynchronous"])
 def test_a_parked_job_continues_whatever_goes_wrong(kind: str) -> None:
-    faults = (
+    faults: tuple[list[Fault], ...] = (
         [],
         [Fault("kill owner", 14.0, "one")],
         [Fault("dies after", 40)],
