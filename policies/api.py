@@ -8,7 +8,7 @@ from policies.rollout.rounds import Rounds
 from rollmux_env.cluster.candidates import CandidateTable, candidates, cheapest
 from rollmux_env.cluster.events import Arrived, Departed, Event, Placement, Ticked, isolated
 from rollmux_env.cluster.group import Group
-from rollmux_env.cluster.plan import Move, Park, Place, Plan, Policy, Wait, may_move, may_park
+from rollmux_env.cluster.plan import Move, Park, Place, Plan, Policy, Wait, after, may_move, may_park
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
 from rollmux_env.network.play import Forecast
@@ -47,6 +47,7 @@ __all__ = [
     "Wait",
     "WaitingPhase",
     "Wake",
+    "after",
     "candidates",
     "cheapest",
     "deal",

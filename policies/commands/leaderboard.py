@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.text import Text
@@ -28,8 +29,9 @@ from rollmux_env.bench.leaderboard.entries import (
     measure,
     planned_streams,
 )
-from rollmux_env.bench.leaderboard.tracks import Entrant
+from rollmux_env.bench.leaderboard.tracks import TRACKS, Entrant, Track, own_track
 from rollmux_env.bench.suite import Makers
+from rollmux_env.command_options import parse_pairs
 from rollmux_env.errors import InputError
 from rollmux_env.factories import own_object
 from rollmux_env.files import read_file, write_whole
@@ -37,38 +39,50 @@ from rollmux_env.progress import ProgressLines
 from rollmux_env.report.folder import results_folder
 from rollmux_env.report.leaderboard import entry_csv, entry_tables
 from rollmux_env.user_code import keep_stdout
+from rollmux_env.workloads.own import is_own as is_own_workload
 
 if TYPE_CHECKING:
     from policies.commands.bench import BenchOptions
+
+_SETTINGS = ("author", "link", "workload")
 
 
 def enter_leaderboard(options: BenchOptions) -> Printed:
     """Measure an entrant of the leaderboard, and write its entry.
 
     Raises:
-        InputError: There is no policy, or more than one of a kind, or one is not valid.
+        InputError: There is no policy, or more than one of a kind, or one is not valid, or a setting is none of the leaderboard.
         PlanError: A policy broke an invariant.
     """
     keep_stdout()
     if len(options.policy or ()) > 1:
         raise typer.BadParameter("the leaderboard takes one policy at a time", param_hint="--policy")
+    settings = dict(parse_pairs("--set", options.settings or ()))
+    for key in settings:
+        if key not in _SETTINGS:
+            raise InputError(f"--set {key}: the leaderboard takes {', '.join(_SETTINGS)} alone")
+    workload = settings.pop("workload", None)
+    if workload is not None and not is_own_workload(workload):
+        raise InputError(f"--set workload={workload}: must be module:name of a workload of your own")
+    tracks = TRACKS if workload is None else (*TRACKS, own_track(workload))
     entrant = Entrant(options.policy[0] if options.policy else None, options.dispatch, options.rollout_policy)
     folder = options.out or Path()
     file = folder / file_name(entrant)
     with results_folder(folder, file.name, options.overwrite):
-        entry = enter(entrant, options.workers, options.limit_s)
+        entry = replace(enter(entrant, options.workers, options.limit_s, tracks), **settings)
         text = entry_json(entry)
         write_whole(file, text)
-    return Printed(json.loads(text), entry_csv(entry), [*entry_tables(entry), Text(f"written: {file}")])
+    return Printed(json.loads(text), entry_csv(entry), [*entry_tables(entry, tracks), Text(f"written: {file}")])
 
 
-def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> LeaderboardEntry:
+def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None, tracks: Sequence[Track] = TRACKS) -> LeaderboardEntry:
     """Measure an entrant of the leaderboard.
 
     Args:
         entrant: Policies to measure.
         workers: Number of processes.
         limit_s: Longest that one stream may take, in seconds, or None for no limit.
+        tracks: Tracks that are measured if the entrant is in them.
 
     Raises:
         InputError: A policy is unknown or not valid.
@@ -83,12 +97,13 @@ def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None) -> L
         made.dispatch(entrant.dispatch)
     if entrant.rollout is not None:
         made.rollout(entrant.rollout)
-    streams, results = planned_streams(entrant), {}
+    streams, results = planned_streams(entrant, tracks), {}
     with ProgressLines("leaderboard") as progress:
         for index, result in spread(partial(_one, entrant), streams, workers, limit_s=limit_s, name=lambda stream: entrant.name):
             results[index] = result
             progress.report(f"{len(results)} of {len(streams)} streams done")
-    return entry_of(entrant, [results[index] for index in range(len(streams))], sources_of(entrant))
+    measured = entry_of(entrant, [results[index] for index in range(len(streams))], sources_of(entrant))
+    return replace(measured, files=files_of(entrant))
 
 
 @cache
@@ -103,11 +118,28 @@ def _one(entrant: Entrant, stream: tuple[str, int, bool], report: Callable[[int,
 
 def sources_of(entrant: Entrant) -> dict[str, str]:
     """Return the SHA-256 of each user-written policy's source file and of each policy file, by the name of the policy."""
-    files = {}
-    for spec in filter(None, (entrant.placement, entrant.dispatch, entrant.rollout)):
+    files = {name: file for name, file, is_users in _files(entrant) if is_users}
+    return {name: hashlib.sha256(read_file(file)).hexdigest() for name, file in files.items()}
+
+
+def files_of(entrant: Entrant) -> dict[str, str]:
+    """Return the file of each policy by its name: the name of a user's, or the path of one of RollMux."""
+    root = Path(__file__).parents[2]
+    return {name: file.name if is_users else str(file.relative_to(root)) for name, file, is_users in _files(entrant)}
+
+
+def _files(entrant: Entrant) -> Iterator[tuple[str, Path, bool]]:
+    """Yield the name and the file of each policy, and whether it is a user's."""
+    made = replaying_makers()
+    kinds = ((entrant.placement, make_runnable), (entrant.dispatch, made.dispatch), (entrant.rollout, made.rollout))
+    for spec, make in kinds:
+        if spec is None:
+            continue
         name = spec.partition(",")[0]
-        if is_own(spec):
-            files[name] = inspect.getsourcefile(own_object("leaderboard", name))
-        elif name.startswith(LEARNED) and name.removeprefix(LEARNED) not in ("default", "random"):
-            files[name] = name.removeprefix(LEARNED)
-    return {name: hashlib.sha256(read_file(file)).hexdigest() for name, file in files.items() if file is not None}
+        if name.startswith(LEARNED) and name.removeprefix(LEARNED) not in ("default", "random"):
+            yield name, Path(name.removeprefix(LEARNED)), True
+            continue
+        own: Any = own_object("leaderboard", name) if is_own(spec) else type(make(spec))
+        file = inspect.getsourcefile(own)
+        if file is not None:
+            yield name, Path(file), is_own(spec)

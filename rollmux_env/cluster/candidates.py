@@ -45,6 +45,8 @@ class CandidateTable:
         usd_per_hour: Marginal cost, $/h, shape (R,).
         period_s: Period of the group with the job in it, seconds, shape (R,).
         reason: Index into `REASONS`: 0 for feasible, else the first obstacle, shape (R,).
+        load_s: T_load of the group without the job, the busiest of its nodes in a period, seconds; 0 for a new group; shape (R,).
+        cycle_s: T_cycle of the group without the job, its longest member alone, seconds; 0 for a new group; shape (R,).
         saturated: Whether the group's T_load is at least its T_cycle without the job, shape (R,).
         limit_s: Longest period that keeps every SLO and, if switches are planned, every promise, seconds, shape (R,).
         training_nodes: Training nodes that the shape asks for, which is the number in a new group, shape (R,).
@@ -58,6 +60,8 @@ class CandidateTable:
     usd_per_hour: Floats
     period_s: Floats
     reason: Ints
+    load_s: Floats
+    cycle_s: Floats
     saturated: NDArray[np.bool_]
     limit_s: Floats
     training_nodes: Ints
@@ -137,8 +141,10 @@ def candidates(state: State, job_id: str, order: Ints | None = None) -> Candidat
     group_row = rows["group"]
     new = group_row < 0
     period_s = rows["period_s"].copy()
+    load_s = cycle_s = np.zeros(len(rows))
     if state.tables.order.size:
-        saturated = ~new & (groups["load_s"][group_row] >= groups["cycle_s"][group_row] * (1 - TOLERANCE))
+        load_s, cycle_s = (np.where(new, 0.0, groups[name][group_row]) for name in ("load_s", "cycle_s"))
+        saturated = ~new & (load_s >= cycle_s * (1 - TOLERANCE))
         group_id = np.where(new, -1, groups["id"][group_row])
     else:
         saturated, group_id = np.zeros(len(rows), dtype=bool), np.full(len(rows), -1)
@@ -151,6 +157,8 @@ def candidates(state: State, job_id: str, order: Ints | None = None) -> Candidat
         usd_per_hour=rows["usd"].copy(),
         period_s=period_s,
         reason=rows["reason"].copy(),
+        load_s=load_s,
+        cycle_s=cycle_s,
         saturated=saturated,
         limit_s=rows["limit_s"].copy(),
         training_nodes=jobs["training_nodes"][shape_row],

@@ -169,6 +169,22 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0, queue:
     return [*events]
 
 
+def after(state: State, plan: Plan, keeps_slo: bool = False) -> State:
+    """Return the state after a plan, to compare plans before one is chosen. The state itself stays the same.
+
+    Args:
+        state: State of the cluster.
+        plan: Plan to try. Its jobs need not be the first of the queue.
+        keeps_slo: Whether a plan that would break an SLO is refused, too.
+
+    Raises:
+        PlanError: The plan breaks an invariant, whose number starts the message.
+    """
+    twin = state.copy()
+    carry_out(twin, plan, keeps_slo, queue=[action.job_id for action in plan if isinstance(action, Place)])
+    return twin
+
+
 def _check_named(state: State, plan: Plan, passed: int, queue: Sequence[str]) -> None:
     """Check P1, P7, P8 and P9 of the jobs that a plan names. `passed` jobs at the head of the queue may be passed over."""
     named: set[str] = set()

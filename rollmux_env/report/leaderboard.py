@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import RenderableType
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.leaderboard.entries import LeaderboardEntry, TrackScore, track_score
-from rollmux_env.bench.leaderboard.tracks import REFERENCE, TRACKS, VERSION
+from rollmux_env.bench.leaderboard.tracks import REFERENCE, TRACKS, VERSION, Track
 from rollmux_env.report.results import to_csv
 from rollmux_env.report.tables import heading, make_table
 
@@ -19,15 +19,15 @@ LOWER = "lower than the fixed ones"
 """Mark of a score on fresh streams that is lower than on fixed streams, by more than the interval of the difference."""
 
 
-def entry_tables(entry: LeaderboardEntry) -> list[RenderableType]:
+def entry_tables(entry: LeaderboardEntry, tracks: Sequence[Track] = TRACKS) -> list[RenderableType]:
     """Return an entry's scores by track for a terminal, with a note on their scale."""
     table = make_table("track", *_HEADINGS)
-    for track in TRACKS:
+    for track in tracks:
         if (score := track_score(track, entry)) is not None:
             table.add_row(track.name, *_cells(score))
     streams = sum(1 for result in entry.streams if not result.fresh)
     return [
-        heading(f"RollMux-Bench {VERSION}: {entry.entrant.name}"),
+        heading(f"RollMux-Bench {VERSION}: {entry.entrant.name}{f', by {entry.author}' if entry.author else ''}"),
         table,
         Text(f"{streams} fixed streams and as many that were drawn now; 0: {REFERENCE.name}; 100: the yardstick", style="dim"),
     ]
@@ -59,7 +59,8 @@ A score is the mean over fixed public streams, with its 95% interval: 0 for the 
 (`{REFERENCE.placement}`, `{REFERENCE.dispatch}`, `{REFERENCE.rollout}`), 100 for the track's yardstick. *Fresh streams* is
 the score on as many streams that were drawn when the entry was measured. *SLOs kept* is the share
 of all these streams on which every job kept its SLO; a stream on which a job did not scores 0 at
-most. Decision times are those on the entry's machine.
+most, and an entry with such a stream ranks below all that have none. Entries whose scores are the
+same share a rank (`=`). Decision times are those on the entry's machine.
 """
 
 
@@ -67,13 +68,28 @@ def page(entries: Sequence[LeaderboardEntry]) -> str:
     """Return the page of all entries, with one table per track; the best score on fixed streams comes first."""
     parts = [_HEAD]
     for track in TRACKS:
-        scores = {entry.entrant.name: score for entry in entries if (score := track_score(track, entry)) is not None}
+        scores = [(entry, score) for entry in entries if (score := track_score(track, entry)) is not None]
         parts.append(f"## {track.title}\n\n{_table(scores)}")
     return "\n".join(parts)
 
 
-def _table(scores: Mapping[str, TrackScore]) -> str:
-    ranked = sorted(scores.items(), key=lambda item: (-item[1].fixed.mean, item[0]))
-    lines = [f"| | entry | {' | '.join(_HEADINGS)} |", "|---" * (2 + len(_HEADINGS)) + "|"]
-    lines += [f"| {rank} | `{name}` | {' | '.join(_cells(score))} |" for rank, (name, score) in enumerate(ranked, 1)]
+def _table(scores: Sequence[tuple[LeaderboardEntry, TrackScore]]) -> str:
+    ranked = sorted(scores, key=lambda one: (not one[1].keeps_slos, -one[1].fixed.mean, one[0].entrant.name))
+    lines = [f"| | entry | author | {' | '.join(_HEADINGS)} |", "|---" * (3 + len(_HEADINGS)) + "|"]
+    for (entry, score), rank in zip(ranked, _ranks([score for _, score in ranked]), strict=True):
+        lines.append(f"| {rank} | {_linked(entry)} | {entry.author} | {' | '.join(_cells(score))} |")
     return "\n".join(lines) + "\n"
+
+
+def _ranks(scores: Sequence[TrackScore]) -> list[str]:
+    """Return the ranks of sorted scores. Those that keep SLOs alike and have the same score, as shown, share one."""
+    keys = [(score.keeps_slos, _text(score.fixed)) for score in scores]
+    return [f"{keys.index(key) + 1}{'=' if keys.count(key) > 1 else ''}" for key in keys]
+
+
+def _linked(entry: LeaderboardEntry) -> str:
+    """Return the name of an entry, with links to its page and to those of its files that the repository has."""
+    name = f"`{entry.entrant.name}`"
+    named = f"[{name}]({entry.link})" if entry.link else name
+    own = [f"`{file}`" if policy in entry.sources else f"[code](../{file})" for policy, file in entry.files.items()]
+    return ", ".join([named, *dict.fromkeys(own)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from importlib.metadata import version
 from math import hypot
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
 from rollmux_env.bench.intervals import Mean, mean_interval, ratio
-from rollmux_env.bench.leaderboard.tracks import KINDS, REFERENCE, TRACKS, VERSION, Entrant, Track
+from rollmux_env.bench.leaderboard.tracks import REFERENCE, TRACKS, VERSION, Entrant, Track, kind_named
 from rollmux_env.bench.suite import Makers
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.files import read_text
@@ -74,6 +74,9 @@ class LeaderboardEntry:
         sources: SHA-256 of each of the entrant's files, by the name of its policy.
         machine: Machine on which it was measured.
         streams: Results by stream.
+        author: Name of the entry's author, or an empty text.
+        link: Address of a page about the entry, or an empty text.
+        files: Name of the file of each of the entrant's policies, by the name of the policy.
     """
 
     benchmark: int
@@ -82,6 +85,9 @@ class LeaderboardEntry:
     sources: Mapping[str, str]
     machine: Mapping[str, str]
     streams: tuple[StreamResult, ...]
+    author: str = ""
+    link: Annotated[str, Field(pattern=r"^(https?://\S+)?$")] = ""
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,11 @@ class TrackScore:
     fresh: Mean
     attainment: float
     decision_ms: float
+
+    @property
+    def keeps_slos(self) -> bool:
+        """Whether every job of every stream kept its SLO."""
+        return self.attainment == 1
 
     @property
     def agrees(self) -> bool:
@@ -145,9 +156,9 @@ def measure(entrant: Entrant, stream: tuple[str, int, bool], makers: Makers) -> 
     """
     kind, seed, fresh = stream
     with seeded(seed):
-        own = KINDS[kind].play(seed, entrant, makers)
+        own = kind_named(kind).play(seed, entrant, makers)
     result = StreamResult(kind, seed, fresh=fresh, **_standards(kind, seed, makers), **own._asdict())
-    if not result.score <= KINDS[kind].most * (1 + 1e-6):
+    if not result.score <= kind_named(kind).most * (1 + 1e-6):
         raise PlanError(f"{entrant.name}: it scores {result.score:,.1f} on {kind}, seed {seed}, where 100 is the yardstick")
     return result
 
@@ -155,7 +166,7 @@ def measure(entrant: Entrant, stream: tuple[str, int, bool], makers: Makers) -> 
 @lru_cache(maxsize=512)
 def _standards(name: str, seed: int, makers: Makers) -> dict[str, Any]:
     """Return the hash of a stream and the figures of the reference and the yardstick on it."""
-    kind = KINDS[name]
+    kind = kind_named(name)
     reference = kind.play(seed, REFERENCE, makers)
     return {"sha256": kind.sha256(seed), "reference": reference.figure, "bound": kind.bound(seed, makers)}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.types import SimulatedGroup
 from rollmux_env.replay.metrics import JobResult, Outcome, outcome
 from rollmux_env.scenario import Scenario
+from rollmux_env.workloads.own import is_own, own_stream
 
 VERSION = 1
 """Version of the tracks, streams, references and bounds. Scores of different versions are not comparable."""
@@ -130,7 +131,9 @@ def _played(outcome: Outcome) -> StreamOutcome:
     return StreamOutcome(metrics.usd_per_work_hour, keeps, metrics.migrations, 1e3 * float(np.median(outcome.decision_s)))
 
 
-_stream = lru_cache(maxsize=4)(workload)  # the entrant, the reference, the bound and the hash use the same stream in turn
+@lru_cache(maxsize=4)  # the entrant, the reference, the bound and the hash use the same stream in turn
+def _stream(name: str, seed: int, **options: Any) -> Scenario:
+    return own_stream(name, seed) if is_own(name) else workload(name, seed, **options)
 
 
 def _fluid(name: str) -> StreamKind:
@@ -248,3 +251,13 @@ KINDS = {
     "worst cases": _together(lambda seed: _stream("production", seed, jobs=20, switches=True)),
     "lengths": _together(lambda seed: _modelled(seed, 10)),
 }
+
+
+def kind_named(name: str) -> StreamKind:
+    """Return a kind of streams: one of `KINDS`, or that of a user's workload `module:name`, in fluid replays."""
+    return KINDS[name] if name in KINDS else _fluid(name)
+
+
+def own_track(name: str) -> Track:
+    """Return the track of a user's workload `module:name`, which is measured beside the others and ranks nowhere."""
+    return Track(name, name, "placement", (name,), 5)

@@ -24,7 +24,7 @@ from rollmux_env.bench.leaderboard.entries import (
     read_entry,
     track_score,
 )
-from rollmux_env.bench.leaderboard.tracks import KINDS, REFERENCE, TRACKS, Entrant
+from rollmux_env.bench.leaderboard.tracks import KINDS, REFERENCE, TRACKS, Entrant, own_track
 from rollmux_env.bench.streams import workload
 from rollmux_env.bench.suites.rollout import with_models
 from rollmux_env.envs.dispatch.generator import SHAPES, RandomGroups
@@ -61,6 +61,32 @@ def test_a_track_means_fixed_streams_and_marks_fresh_ones_that_are_worse() -> No
     assert all(score is not None and score.fixed.mean == pytest.approx(50.0) for score in scores)
     assert [score is not None and score.agrees for score in scores] == [True, False]
     assert LOWER in page([entry(*fixed, *worse, dispatch="fifo")])
+
+
+def test_entries_that_break_slos_rank_below_and_ties_share_a_rank() -> None:
+    fixed, broken = [result(15.0)], [result(11.0, kept=True), result(11.0, kept=False)]
+    rows = {"b": fixed, "a": fixed, "late": broken, "last": [result(19.0)]}
+    entries = [entry(*own, *(replace(one, fresh=True) for one in own), dispatch=name) for name, own in rows.items()]
+    entries[0] = replace(entries[0], author="Ann", link="https://example.org", files={"b": "b.py"}, sources={"b": "0"})
+    table = page(entries).split("## Dispatch")[1].split("##")[0]
+    ranked = [line.split(" | ")[:3] for line in table.splitlines() if "`" in line]
+    assert [(rank.removeprefix("| "), name.partition("dispatch ")[2].partition("`")[0]) for rank, name, _ in ranked] == [
+        ("1=", "a"), ("1=", "b"), ("3", "last"), ("4", "late")
+    ]  # fmt: skip
+    assert ranked[1][1:] == ["[`dispatch b`](https://example.org), `b.py`", "Ann"]
+
+
+def test_an_own_workload_is_measured_beside_the_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "streams.py").write_text(
+        "from rollmux_env.workloads import WorkloadOptions, make_workload\n"
+        "def few(seed):\n    return make_workload('mixed', WorkloadOptions(seed=seed, jobs=4))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    track = own_track("streams:few")
+    streams = [stream for stream in planned_streams(Entrant("rollmux"), [track]) if not stream[2]]
+    assert streams == [("streams:few", seed, False) for seed in range(5)]
+    one = measure(Entrant("rollmux"), streams[0], replaying_makers())
+    assert one.score == 0.0 and one.sha256 == workload("mixed", 0, jobs=4).sha256
 
 
 def test_whatever_moves_jobs_is_not_in_the_track_without_moves() -> None:
@@ -135,13 +161,15 @@ def test_one_command_prints_the_scores_and_writes_the_entry(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = [("groups", 2, False), ("groups", 70000, True)]
-    monkeypatch.setattr("policies.commands.leaderboard.planned_streams", lambda entrant: streams)
+    monkeypatch.setattr("policies.commands.leaderboard.planned_streams", lambda entrant, tracks: streams)
     monkeypatch.chdir(tmp_path)
-    words = ("bench", "--suite", "leaderboard", "--dispatch", "fifo,migrate=0.8")
+    words = ("bench", "--suite", "leaderboard", "--dispatch", "fifo,migrate=0.8", "--set", "author=Ann")
     status, out, err = command(*words)
     assert (status, err) == (0, "") and "dispatch" in out and "written: dispatch-fifo-migrate-0-8.json" in out
     written = read_entry(tmp_path / "dispatch-fifo-migrate-0-8.json")
     assert [(one.kind, one.seed, one.fresh) for one in written.streams] == streams
+    assert (written.author, written.files) == ("Ann", {"fifo": "policies/dispatch/rules.py"})
+    assert "the leaderboard takes author, link, workload alone" in command(*words, "--set", "jobs=3")[2]
     status, _, err = command(*words)
     assert status == 2 and "--overwrite" in err
     assert "takes one policy at a time" in command("bench", "--suite", "leaderboard", "-p", "solo", "-p", "rollmux")[2]

@@ -48,6 +48,8 @@ def test_table_is_the_plain_enumeration_and_cheapest_its_argmin_and_algorithm_1(
     twin = data.draw(twins(fine=fine))
     job = twin.arrive(data.draw(drawing.jobs("new", fine=fine, shaped=True, pooled=twin.pooled)))
     table = candidates(twin.state, "new")
+    loads = {group.id: (group.load_s, group.cycle_s) for group in twin.state.group_list()} | {-1: (0.0, 0.0)}
+    assert [*zip(table.load_s.tolist(), table.cycle_s.tolist(), strict=True)] == [loads[group] for group in table.group.tolist()]
     rows = planner.table(twin.cluster_left(), twin.groups, job)
     assert len(table) == len(rows)
     for k, row in enumerate(rows):

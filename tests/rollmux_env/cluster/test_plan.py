@@ -9,7 +9,8 @@ import pytest
 
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Placement, Resumed
-from rollmux_env.cluster.plan import Action, Move, Place, Plan, Wait, carry_out, may_move
+from rollmux_env.cluster.plan import Action, Move, Place, Plan, Wait, after, carry_out, may_move
+from rollmux_env.cluster.snapshot import Snapshot
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from tests.oracle.planner import MEMORY
@@ -41,6 +42,21 @@ def refused(state: State, *plan: Action, keeps_slo: bool = True) -> str:
     message = str(error.value)
     assert "\n" not in message
     return message.split(":")[0]
+
+
+def test_a_plan_is_tried_without_being_carried_out() -> None:
+    state = started((make_job("runs"), OWN), waiting=[make_job("first"), make_job("new")], now_s=10_000)
+    before = state.group_list()
+    joined = after(state, (Place("new", JOIN),))
+    assert joined.group_of("new").jobs == ("runs", "new") and joined.waiting == ["first"]
+    assert [sum(group.usd_per_hour for group in one.group_list()) for one in (joined, after(state, (Place("new", OWN),)))] == [
+        before[0].usd_per_hour,
+        2 * before[0].usd_per_hour,
+    ]
+    assert state.group_list() == before and state.waiting == ["first", "new"]
+    with pytest.raises(PlanError, match=r"^P1"):
+        after(state, (Place("runs", OWN),))
+    assert after(Snapshot(state), ()).group_list() == before
 
 
 @pytest.mark.parametrize(
