@@ -61,7 +61,9 @@ def enter_leaderboard(options: BenchOptions) -> Printed:
     for key in settings:
         if key not in _SETTINGS:
             raise InputError(f"--set {key}: the leaderboard takes {', '.join(_SETTINGS)} alone")
-    workload = settings.pop("workload", None)
+    workload, link = settings.get("workload"), settings.get("link", "")
+    if link and not link.startswith(("http://", "https://")):
+        raise InputError(f"--set link={link}: must be an address that begins with https://")
     if workload is not None and not is_own_workload(workload):
         raise InputError(f"--set workload={workload}: must be module:name of a workload of your own")
     tracks = TRACKS if workload is None else (*TRACKS, own_track(workload))
@@ -69,7 +71,8 @@ def enter_leaderboard(options: BenchOptions) -> Printed:
     folder = options.out or Path()
     file = folder / file_name(entrant)
     with results_folder(folder, file.name, options.overwrite):
-        entry = replace(enter(entrant, options.workers, options.limit_s, tracks), **settings)
+        measured = enter(entrant, options.workers, options.limit_s, tracks)
+        entry = replace(measured, author=settings.get("author", ""), link=link)
         text = entry_json(entry)
         write_whole(file, text)
     return Printed(json.loads(text), entry_csv(entry), [*entry_tables(entry, tracks), Text(f"written: {file}")])
