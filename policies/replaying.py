@@ -1,4 +1,4 @@
-"""How experiments replay: options of a replay, and the tasks of policies and streams."""
+"""Replays of experiments: options of a replay, and the tasks of policies and streams."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from policies.experiments import Run, bench, texts_of
 from policies.replaying import Fidelity, OwnPolicy
-from policies.targets import Streams, Target, find_streams
+from policies.targets import ResolvedTarget, Target, find_streams
 from rollmux_env.bench.results import SWEEP_SCHEMA, SweepPoint, SweepResult
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
@@ -110,7 +110,7 @@ def sweep(
     return SweepResult(SWEEP_SCHEMA, tuple(keys), tuple(points))
 
 
-def _split(streams: Streams, swept: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+def _split(streams: ResolvedTarget, swept: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the options of the workload as text, those that stay fixed included, and the changed keys of the cluster."""
     own = {key: value for key, value in swept.items() if key in streams.options}
     if isinstance(slo := own.get("slo"), int | float) and streams.source in WORKLOADS:
@@ -118,7 +118,7 @@ def _split(streams: Streams, swept: Mapping[str, Any], settings: Mapping[str, An
     return texts_of({**settings, **own}), {key: value for key, value in swept.items() if key not in own}
 
 
-def _scenario(streams: Streams, settings: Mapping[str, str], changes: Mapping[str, Any], seed: int) -> Scenario:
+def _scenario(streams: ResolvedTarget, settings: Mapping[str, str], changes: Mapping[str, Any], seed: int) -> Scenario:
     """Return a stream with other values for some keys of its cluster, such as `migration_s` or `rollout.max_nodes`."""
     if not changes:
         return streams.scenario(seed, settings)

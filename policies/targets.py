@@ -25,8 +25,8 @@ _OPTIONS = tuple(option.name for option in fields(WorkloadOptions) if option.nam
 
 
 @dataclass(frozen=True)
-class Streams:
-    """A target that is resolved: what gives the scenario of a seed.
+class ResolvedTarget:
+    """A target of a bench after its name was looked up: a source of scenarios by seed.
 
     Attributes:
         name: Name in titles and results.
@@ -89,7 +89,7 @@ class Streams:
         return target if isinstance(target, Scenario) else draw(target, seed)
 
 
-def find_streams(target: Target) -> Streams:
+def find_streams(target: Target) -> ResolvedTarget:
     """Resolve a target.
 
     Args:
@@ -105,17 +105,17 @@ def find_streams(target: Target) -> Streams:
             return find_streams(names[0])
         if not names:
             raise InputError("target: give a file at least")
-        return Streams(f"{names[0]} and {len(names) - 1} more", None, tuple(names))
+        return ResolvedTarget(f"{names[0]} and {len(names) - 1} more", None, tuple(names))
     if isinstance(target, str | Path):
         name = str(target)
         if not has_magic(name) or Path(name).exists():
-            return Streams(name, name)
+            return ResolvedTarget(name, name)
         if not (files := sorted(glob(name))):
             raise InputError(f"{name}: no file matches")
-        return Streams(name, None, tuple(files))
+        return ResolvedTarget(name, None, tuple(files))
     if not (isinstance(target, Scenario) or callable(target) or hasattr(target, "scenario")):
         raise InputError(f"target: must be a file, a workload or a scenario, not {describe(target)}")
-    return Streams(name_of(target), target)
+    return ResolvedTarget(name_of(target), target)
 
 
 def is_workload(target: str) -> bool:

@@ -33,7 +33,7 @@ Progress = Callable[[Any, Observation], NDArray[np.float64]]
 """Function from the environment and an observation to how far each stream is, in the unit of the discount, shape (E,)."""
 
 
-class Choices(NamedTuple):
+class GroupChoices(NamedTuple):
     """The D decisions of an update that had a choice, with N valid rows in all.
 
     Attributes:
@@ -112,7 +112,7 @@ class GroupPPO(BaseAlgorithm):
         called.on_training_end()
         return self
 
-    def play(self) -> tuple[Choices, Tensor, list[dict[str, Any]]]:
+    def play(self) -> tuple[GroupChoices, Tensor, list[dict[str, Any]]]:
         """Play drawn streams to their ends. Return the decisions with a choice, their advantages, and each stream's `info`."""
         assert isinstance(self.env, NativeVecEnv)
         env, began = self.env.env, perf_counter()
@@ -121,7 +121,7 @@ class GroupPPO(BaseAlgorithm):
         observation, info = env.reset(options={"stream_seed": drawn.tolist()})
         self.env.seconds += perf_counter() - began
         over = np.zeros(self.n_envs, dtype=np.bool_)
-        steps: list[Choices] = []
+        steps: list[GroupChoices] = []
         rewards, progress, alive = [], [self.progress(env, observation)], []
         while not over.all():
             alive.append(~over)
@@ -135,7 +135,7 @@ class GroupPPO(BaseAlgorithm):
             over |= terminated | truncated
         lengths = np.sum(alive, axis=0)
         self.num_timesteps += int(lengths.sum())
-        choices = Choices(*(torch.cat(column) for column in zip(*steps, strict=True)))
+        choices = GroupChoices(*(torch.cat(column) for column in zip(*steps, strict=True)))
         returns = discounted(np.array(rewards), np.array(progress), self.settings.gamma)
         advantages = torch.from_numpy(returns - baseline(returns, np.array(progress), lengths, copies)).float()
         picked = advantages[choices.step, choices.stream]
@@ -152,7 +152,7 @@ class GroupPPO(BaseAlgorithm):
         ]
         return choices, picked / picked.std().clamp(min=1e-8), infos
 
-    def _choose(self, observation: Observation, over: NDArray[np.bool_], step: int) -> tuple[NDArray[np.int64], Choices]:
+    def _choose(self, observation: Observation, over: NDArray[np.bool_], step: int) -> tuple[NDArray[np.int64], GroupChoices]:
         """Draw an action for every stream, and return them with the decisions that had a choice."""
         mask = (observation["mask"] > 0) & ~over[:, None]
         actions = mask.argmax(axis=1)
@@ -169,16 +169,16 @@ class GroupPPO(BaseAlgorithm):
         chosen = drawn[:, 0]
         actions[which] = np.argsort(~valid, axis=1, kind="stable")[np.arange(len(which)), chosen.numpy()]
         stream = torch.from_numpy(which)
-        return actions, Choices(
+        return actions, GroupChoices(
             job, cluster, rows, counts, chosen, log_probs.gather(1, drawn)[:, 0], torch.full_like(stream, step), stream
         )
 
-    def train(self, choices: Choices, advantages: Tensor) -> None:
+    def train(self, choices: GroupChoices, advantages: Tensor) -> None:
         """Update the network.
 
         Args:
             choices: Decisions of an update.
-            advantages: Their advantages, divided by their standard deviation, shape (D,).
+            advantages: Advantages of the decisions, divided by their standard deviation, shape (D,).
         """
         settings, optimizer, scorer = self.settings, self.policy.optimizer, self.policy.scorer
         rate = self.lr_schedule(self._current_progress_remaining)

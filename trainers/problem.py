@@ -74,7 +74,7 @@ class Problem(Settings):
 
         Args:
             env: Environment of `environment`.
-            observation: Its last observation.
+            observation: Last observation of the environment.
         """
         raise NotImplementedError
 

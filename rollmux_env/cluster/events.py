@@ -180,7 +180,7 @@ class QuotaSet:
 
     Attributes:
         at_s: Time of the event, seconds.
-        user: Name of the user, or `*` for each user without a quota of its own.
+        user: Name of the user, or `*` for each user who has no own quota.
         quota: The quota, or None to remove the user's own.
     """
 

@@ -73,7 +73,7 @@ class Tables:
         return twin
 
     def sharing(self) -> Tables:
-        """Return tables that share the records of jobs and groups, and have a list of groups of their own."""
+        """Return tables that share the records of jobs and groups, and have a separate list of groups."""
         twin = shallow_copy(self)
         for name in ("departs_s", "group_rows", "_free"):
             setattr(twin, name, getattr(self, name).copy())

@@ -1,4 +1,4 @@
-"""What becomes of jobs as things are, and after a change: the figures of `rollmux whatif`."""
+"""The expected course of jobs as things are, and after a change: the figures of `rollmux whatif`."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Projection:
     Attributes:
         policy: Name and options of the placement policy.
         jobs: Course of each job.
-        run: For a scenario, the run as in the JSON of `rollmux bench`; otherwise empty.
+        run: The run of a scenario as in the JSON of `rollmux bench`; otherwise empty.
     """
 
     policy: str

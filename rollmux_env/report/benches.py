@@ -1,4 +1,4 @@
-"""What is shown and written of a bench or a sweep: tables, plots, one HTML page, and a folder of files."""
+"""Outputs of a bench or a sweep: tables, plots, one HTML page, and a folder of files."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ class QuotaChanged(NamedTuple):
     """Another quota of a user.
 
     Attributes:
-        user: Name of the user, or `*` for each user without a quota of its own.
+        user: Name of the user, or `*` for each user who has no own quota.
         quota: The quota, or None to remove the user's own.
     """
 

@@ -95,7 +95,7 @@ class Planner:
         reserved: Decisions that wait for jobs that are parked, or None. Meanwhile the policy is not asked.
         ticks: Times at which the policy is woken.
         events: Applied events that have not been taken yet.
-        arriving_with_nodes: For each job that arrives now with running processes, the names of its nodes.
+        arriving_with_nodes: Names of the nodes of each job that arrives now with running processes, by id.
         queue_may_advance: Whether nodes may have become free since the queue was last served.
     """
 

@@ -56,7 +56,7 @@ def least_periods_s(jobs: Records, groups: Records, free: Floats, limits: Limits
     cycle_s = (rollout_s + training_s + own["sync_s"]) / (1 + stale)
     cycle_s = np.maximum(cycle_s, np.where(stale > 0, np.maximum(rollout_s, training_s), 0.0))
     least_s = np.maximum(np.maximum(cycle_s, groups["period_s"]), groups["training_load_s"] + training_s)
-    # Of the rollout nodes, the job needs at least so many of the group's own ones. The last of them bears at least this load.
+    # Rollout nodes of the group that the job needs at least. The last of them bears at least this load.
     needed = jobs["rollout_nodes"] - np.minimum(jobs["rollout_nodes"], free[jobs["rollout_pool"]]).astype(int)
     is_node = np.arange(groups["node_load_s"].shape[1]) < groups["n_nodes"][:, None]
     load_s = np.sort(np.where(is_node, groups["node_load_s"], np.inf), axis=1)

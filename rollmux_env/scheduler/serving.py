@@ -32,7 +32,7 @@ class _Pass(NamedTuple):
         state: State with the decisions so far.
         queue: Waiting jobs in order.
         keys: Keys of the waiting jobs, and of the running ones if they may be parked, by id.
-        fits: For each waiting job, whether it may fit at all.
+        fits: Flags of the waiting jobs, in the same order: whether one may fit at all.
         quotas: Quotas in the state.
     """
 

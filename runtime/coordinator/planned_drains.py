@@ -42,7 +42,7 @@ class PlannedDrains:
 
         Args:
             name: Name of the node.
-            starts_s: Time at which the drain begins at the latest, in seconds since 1970, or None.
+            starts_s: Latest time at which the drain begins, in seconds since 1970, or None.
             deadline_s: Time by which the jobs are to have left the node, in seconds since 1970, or None. The drain begins a period
                 of their group before.
 

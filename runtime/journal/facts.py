@@ -373,11 +373,11 @@ class JobFailed(_OfJob):
 
 @dataclass(frozen=True)
 class DrainPlanned(_Timed):
-    """A node is to be drained later. Without start and deadline there is no such plan any more.
+    """The drain of a node was planned. Without start and deadline, its plan was cancelled.
 
     Attributes:
         node: Name of the node.
-        starts_s: Time at which the drain begins at the latest, in seconds since 1970, or None.
+        starts_s: Latest time at which the drain begins, in seconds since 1970, or None.
         deadline_s: Time by which jobs are to have left the node, in seconds since 1970, or None.
     """
 

@@ -167,7 +167,7 @@ def _paces(
 
     Args:
         job: The job, or None if it is unknown.
-        iterations: Its iterations in the run.
+        iterations: Iterations of the job in the run.
         alone: Seconds of its iterations alone.
         away: Times between which it was parked, which do not count.
     """

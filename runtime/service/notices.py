@@ -1,4 +1,4 @@
-"""Notices of what somebody should know: failed, over budget, lost and overdue jobs, and quotas that are used up."""
+"""Notices to operators: failed, over budget, lost and overdue jobs, and quotas that are used up."""
 
 from __future__ import annotations
 

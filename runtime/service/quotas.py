@@ -56,7 +56,7 @@ class UserQuotas:
         """Give a user another quota from now on. Jobs that run keep their places.
 
         Args:
-            user: Name of the user, or `*` for each user without a quota of its own.
+            user: Name of the user, or `*` for each user who has no own quota.
             quota: The quota, or None to remove the user's own.
 
         Raises:
@@ -141,7 +141,7 @@ def written(quota: Quota) -> str:
 
 
 def described(user: str) -> str:
-    """Return words for a user, or for each user without a quota of its own."""
+    """Return words for a user, or for each user who has no own quota."""
     return "every other user" if user == EVERY_USER else f"user {user}" if user else "the user without a name"
 
 

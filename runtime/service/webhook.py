@@ -1,4 +1,4 @@
-"""Delivery of notices to a URL: signed, in a thread of its own, and repeated a bounded number of times."""
+"""Delivery of notices to a URL: signed, in a separate thread, and repeated a bounded number of times."""
 
 from __future__ import annotations
 

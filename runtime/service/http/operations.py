@@ -75,10 +75,10 @@ class EventsQuery(Query):
 
 
 class UsageQuery(Query):
-    """How usage is added up."""
+    """Query for the usage of nodes."""
 
     by: Annotated[str, Field(pattern="^(user|month|job)(,(user|month|job)){0,2}$")] = "user,month"
-    """Keys by which it is grouped, separated by commas: some of user, month and job."""
+    """Keys by which usage is grouped, separated by commas: some of user, month and job."""
 
 
 class WhatIfRequest(Body):
