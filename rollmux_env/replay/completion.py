@@ -107,6 +107,16 @@ class Times:
     parks: int
     work_s: float
 
+    @property
+    def completion_h(self) -> float:
+        """Time from arrival to departure, in hours."""
+        return (self.departed_s - self.arrived_s) / 3600
+
+    @property
+    def queue_h(self) -> float:
+        """Time without a place, in hours."""
+        return (self.admitted_s - self.arrived_s + self.parked_s) / 3600
+
 
 def job_completions(scenario: Scenario, times: Mapping[str, Times]) -> dict[str, JobCompletion]:
     """Return the completion and waiting of each job, by id."""
@@ -115,9 +125,9 @@ def job_completions(scenario: Scenario, times: Mapping[str, Times]) -> dict[str,
     for job_id, own in times.items():
         stretch = (own.departed_s - own.arrived_s) / own.work_s
         completions[job_id] = JobCompletion(
-            completion_h=(own.departed_s - own.arrived_s) / 3600,
+            completion_h=own.completion_h,
             first_wait_h=(own.admitted_s - own.arrived_s) / 3600,
-            queue_h=(own.admitted_s - own.arrived_s + own.parked_s) / 3600,
+            queue_h=own.queue_h,
             stretch=stretch,
             rho=stretch / demand.mean(own.arrived_s, own.departed_s),
             parks=own.parks,
@@ -168,12 +178,7 @@ def completion_of(
     users = _by_user(scenario.jobs, stretch)
     pools = scenario.cluster.pools
     return Completion(
-        mean_completion_h=fsum(weight * hours for weight, hours in zip(weights, done_h, strict=True)) / fsum(weights),
-        completion_p50_h=nearest_rank(done_h, 50),
-        completion_p95_h=nearest_rank(done_h, 95),
-        completion_p99_h=nearest_rank(done_h, 99),
-        mean_queue_h=fsum(queue_h) / len(queue_h),
-        max_queue_h=max(queue_h),
+        **hours_of(done_h, queue_h, weights),
         mean_stretch=fsum(stretch) / len(stretch),
         stretch_p99=nearest_rank(stretch, 99),
         worst_rho=max(rho),
@@ -187,6 +192,22 @@ def completion_of(
         parks=sum(one.parks or 0 for one in every),
         bound_completion_h=bound_h,
     )
+
+
+def hours_of(completion_h: Sequence[float], queue_h: Sequence[float], weights: Sequence[float]) -> dict[str, float]:
+    """Return the figures of `Completion` about hours of completion and of waiting.
+
+    Args:
+        completion_h: Time from arrival to departure of each job, in hours.
+        queue_h: Time without a place of each job, in hours.
+        weights: Weight of each job.
+    """
+    return {
+        "mean_completion_h": fsum(weight * hours for weight, hours in zip(weights, completion_h, strict=True)) / fsum(weights),
+        **{f"completion_p{percent}_h": nearest_rank(completion_h, percent) for percent in (50, 95, 99)},
+        "mean_queue_h": fsum(queue_h) / len(queue_h),
+        "max_queue_h": max(queue_h),
+    }
 
 
 def nearest_rank(values: Sequence[float], percent: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count
 from math import inf
@@ -175,6 +175,7 @@ class StayTimes:
         over_budget: Identifiers of the jobs that departed because their budget was exhausted.
         parked_s: Time for which each parked job waited for another place, in seconds.
         parks: Number of times that each parked job was parked.
+        parked_since_s: Time since which each job that is parked now has had no place, in seconds.
     """
 
     arrived_s: dict[str, float] = field(default_factory=dict)
@@ -186,6 +187,44 @@ class StayTimes:
     over_budget: list[str] = field(default_factory=list)
     parked_s: dict[str, float] = field(default_factory=dict)
     parks: dict[str, int] = field(default_factory=dict)
+    parked_since_s: dict[str, float] = field(default_factory=dict)
+    _new_group: Iterator[int] = field(default_factory=count)  # groups are numbered in the order in which they begin
+
+    def follow(self, event: object) -> None:
+        """Take an event; other facts change nothing."""
+        if isinstance(event, Admitted | Moved):
+            joined = event.placement.group
+            self.groups[event.job_id] = next(self._new_group) if joined is None else joined
+        match event:
+            case Arrived():
+                late = event.at_s > event.job.arrival_s + INSTANT_S  # the scheduler was away
+                self.arrived_s.setdefault(event.job.id, event.job.arrival_s if late else event.at_s)
+            case Admitted(at_s=at_s, job_id=job_id):
+                self.admitted_s.setdefault(job_id, at_s)
+                self.admissions[event.placement.strategy] += 1
+                if job_id in self.parked_since_s:
+                    self.parked_s[job_id] = self.parked_s.get(job_id, 0.0) + at_s - self.parked_since_s.pop(job_id)
+            case Parked(at_s=at_s, job_id=job_id):
+                self.parked_since_s[job_id] = at_s
+                self.parks[job_id] = self.parks.get(job_id, 0) + 1
+            case Departed(at_s=at_s, job_id=job_id):
+                self.departed_s[job_id] = at_s
+                if isinstance(event, OverBudget):
+                    self.over_budget.append(job_id)
+            case Moved(job_id=job_id):
+                self.moves[job_id] = self.moves.get(job_id, 0) + 1
+
+    def times(self, job_id: str, until_s: float, work_s: float) -> Times:
+        """Return the times of a job that has arrived.
+
+        Args:
+            job_id: Identifier of the job.
+            until_s: Time of its departure, or the present time, in seconds.
+            work_s: Iterations done times T_solo, in seconds.
+        """
+        away_s = until_s - self.parked_since_s[job_id] if job_id in self.parked_since_s else 0.0
+        parked_s, parks = self.parked_s.get(job_id, 0.0) + away_s, self.parks.get(job_id, 0)
+        return Times(self.arrived_s[job_id], self.admitted_s.get(job_id, until_s), until_s, parked_s, parks, work_s)
 
     def placed_s(self, job_id: str) -> float:
         """Return the time from the first admission to the departure of a job, less the time for which it was parked, in seconds."""
@@ -279,30 +318,9 @@ def metrics(run: Run) -> Metrics:
 
 def stays_of(log: Iterable[Event]) -> StayTimes:
     """Return the times of arrivals, admissions and departures of an event log."""
-    stays, since_s = StayTimes(), dict[str, float]()  # since when each parked job has had no place
-    new_group = count()  # groups are numbered in the order in which they begin
+    stays = StayTimes()
     for event in log:
-        if isinstance(event, Admitted | Moved):
-            joined = event.placement.group
-            stays.groups[event.job_id] = next(new_group) if joined is None else joined
-        match event:
-            case Arrived():
-                late = event.at_s > event.job.arrival_s + INSTANT_S  # the scheduler was away
-                stays.arrived_s.setdefault(event.job.id, event.job.arrival_s if late else event.at_s)
-            case Admitted():
-                stays.admitted_s.setdefault(event.job_id, event.at_s)
-                stays.admissions[event.placement.strategy] += 1
-                if event.job_id in since_s:
-                    stays.parked_s[event.job_id] = stays.parked_s.get(event.job_id, 0.0) + event.at_s - since_s.pop(event.job_id)
-            case Parked():
-                since_s[event.job_id] = event.at_s
-                stays.parks[event.job_id] = stays.parks.get(event.job_id, 0) + 1
-            case Departed():
-                stays.departed_s[event.job_id] = event.at_s
-                if isinstance(event, OverBudget):
-                    stays.over_budget.append(event.job_id)
-            case Moved():
-                stays.moves[event.job_id] = stays.moves.get(event.job_id, 0) + 1
+        stays.follow(event)
     return stays
 
 
@@ -369,10 +387,7 @@ def _completions(scenario: Scenario, stays: StayTimes, done: Mapping[str, float]
     waited = any(stays.admitted_s[job_id] > at_s + INSTANT_S for job_id, at_s in stays.arrived_s.items())
     if not (waited or stays.parks or any(pool.max_nodes for pool in scenario.cluster.pools.values())):
         return {}
-    times = {}
-    for job in scenario.jobs:
-        own = stays.arrived_s[job.id], stays.admitted_s[job.id], stays.departed_s[job.id]
-        times[job.id] = Times(*own, stays.parked_s.get(job.id, 0.0), stays.parks.get(job.id, 0), done[job.id] * job.solo_s)
+    times = {job.id: stays.times(job.id, stays.departed_s[job.id], done[job.id] * job.solo_s) for job in scenario.jobs}
     return job_completions(scenario, times)
 
 

@@ -178,6 +178,15 @@ class QueueRules:
     def _is_users(self) -> bool:
         return is_users(self.order)
 
+    @property
+    def unit(self) -> str:
+        """Unit in which keys are shown, empty for a user's order."""
+        return "" if self._is_users else getattr(self.order, "unit", "")
+
+    def shown(self, key: float) -> float:
+        """Return a key in `unit`."""
+        return key if self._is_users else key / getattr(self.order, "scale", 1.0)
+
     def keys(self, state: State, job_ids: Sequence[str]) -> list[float]:
         """Return the key of each job. The order sees jobs with their estimates.
 

@@ -29,7 +29,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.nodes import NodePool
-from rollmux_env.scheduler.order import rules_of, sequence
+from rollmux_env.scheduler.order import Ranking, ranked, rules_of
 from rollmux_env.scheduler.parking import next_park_s
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.scheduler.relocation import without
@@ -130,9 +130,9 @@ class Planner:
         return min(self.ticks.next_s, self.park_s)
 
     @property
-    def queue(self) -> list[str]:
-        """Waiting jobs in the order in which they are served."""
-        return sequence(self.state, self.rules)
+    def ranking(self) -> Ranking:
+        """Waiting jobs in the order in which they are served, with their keys."""
+        return ranked(self.state, self.rules)
 
     @property
     def planned(self) -> State:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rollmux_env.cluster.apply import forecast
-from rollmux_env.cluster.events import Admitted, Arrived
+from rollmux_env.cluster.events import Admitted, Arrived, Departed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
@@ -24,7 +24,6 @@ from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.order import QueueRules, may_be_passed, ranked, rules_of
 from rollmux_env.scheduler.quotas import Quotas, held_words
 from rollmux_env.scheduler.reasons import behind, no_place
-from rollmux_env.user_code import is_users
 
 _ASKED = 20  # largest number of jobs about which the policy is asked to find the first that waits for nodes, not for a quota
 
@@ -43,6 +42,18 @@ class WaitForecast(NamedTuple):
     position: int
     eta_s: float | None
     reason: str
+
+
+class Outlook(NamedTuple):
+    """The expected future of the jobs that wait or run.
+
+    Attributes:
+        waiting: Forecasts of the waiting jobs, by id, in the order of the queue.
+        done_s: Time at which each job is expected to depart in seconds, by id, as far as it is known.
+    """
+
+    waiting: dict[str, WaitForecast]
+    done_s: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -109,26 +120,28 @@ def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuc
     return Preview(False, None, None, None, None, {}, position, eta_s, reason)
 
 
-def waiting(state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = ()) -> tuple[WaitForecast, ...]:
-    """Return the forecasts for all jobs that wait, in the order of the queue.
+def outlook(state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = ()) -> Outlook:
+    """Return the forecasts for all jobs that wait or run, without further arrivals.
 
     Args:
         state: State of the cluster, left unchanged.
         policy: Placement policy, left unchanged.
-        instants: Number of instants that are simulated; a job without a place by then has no `eta_s`.
-        stuck: Jobs whose departure is unknown; a place that may depend on one has no `eta_s`.
+        instants: Number of instants that are simulated; what comes later is unknown.
+        stuck: Jobs whose departure is unknown; what may depend on one is unknown too.
 
     Raises:
         PlanError: If the policy breaks an invariant or cannot be copied.
     """
-    if not state.waiting:
-        return ()
     twin, policy = forecast(state), own_copy(policy)
-    words = reasons(twin, policy)
-    expected = _expected(Scheduler(twin, policy), instants, stuck)
-    return tuple(
-        WaitForecast(job_id, place, expected.get(job_id), reason) for place, (job_id, reason) in enumerate(words.items(), 1)
-    )
+    words, placed_s, done_s = reasons(twin, policy), dict[str, float](), dict[str, float]()
+    for entries in ahead(Scheduler(twin, policy), instants, stuck):
+        for event in entries:
+            if isinstance(event, Admitted):
+                placed_s.setdefault(event.job_id, event.at_s)
+            elif isinstance(event, Departed):
+                done_s[event.job_id] = event.at_s
+    queue = (WaitForecast(job_id, place, placed_s.get(job_id), reason) for place, (job_id, reason) in enumerate(words.items(), 1))
+    return Outlook({one.job_id: one for one in queue}, done_s)
 
 
 def own_copy(policy: Policy) -> Policy:
@@ -197,6 +210,5 @@ def _compared(state: State, rules: QueueRules, keys: Mapping[str, float], head: 
     first, own = keys[head], keys[job_id]
     if own == first or state.job(head).priority != state.job(job_id).priority:
         return ""
-    order = None if is_users(rules.order) else rules.order
-    scale, unit = getattr(order, "scale", 1.0), getattr(order, "unit", "")
-    return f" by {rules.name} ({own / scale:.4g}{unit and f' {unit}'} against {first / scale:.4g})"
+    unit = rules.unit and f" {rules.unit}"
+    return f" by {rules.name} ({rules.shown(own):.4g}{unit} against {rules.shown(first):.4g})"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rollmux_env.cluster.events import Departed, OverBudget
+from rollmux_env.replay.metrics import StayTimes, stays_of
 from rollmux_env.scheduler.commands import Command, Grant
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import Overdue
@@ -103,6 +104,7 @@ class RunFigures:
     Attributes:
         ends: Outcome and problem by job: `done`, `over_budget`, `failed` or `cancelled`, and a line or "".
         reported: Metrics of the last iteration, by job.
+        stays: Times of arrivals, admissions, parks and departures.
         usage: Use of nodes.
         metrics: Metrics that are exported to Prometheus.
     """
@@ -110,6 +112,7 @@ class RunFigures:
     def __init__(self) -> None:
         self.ends: dict[str, tuple[str, str]] = {}
         self.reported: dict[str, dict[str, float]] = {}
+        self.stays = StayTimes()
         self.usage = NodeUsage()
         self.metrics = MetricsRegistry()
         self._run: RunState | None = None
@@ -129,13 +132,14 @@ class RunFigures:
         self._run, self._followers = run, followers
         if record is None:
             return
-        self.ends = ends_of(record)
+        self.ends, self.stays = ends_of(record), stays_of(record.log)
         self.reported = {done.job_id: done.metrics for done in record.iterations}
 
     def on_entries(self, entries: tuple[Fact, ...]) -> None:
         """Take facts that were written to the journal."""
         assert self._run is not None
         for entry in entries:
+            self.stays.follow(entry)
             for follower in self._followers:
                 follower.follow(entry)
             match entry:

@@ -6,7 +6,7 @@ They are computed on a copy of the state, in a thread: permits do not wait for t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict
 from functools import partial
@@ -17,7 +17,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError, Unprocessable
 from rollmux_env.keys.job import Job
-from rollmux_env.scheduler.preview import Preview, WaitForecast, preview, waiting
+from rollmux_env.scheduler.preview import Outlook, Preview, outlook, preview
 from runtime.coordinator.profiles import job_as_stated, load_profile, profile_key
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node
@@ -29,6 +29,8 @@ _EVERY_S = 1.0  # shortest interval between forecasts of a queue that changes
 _AGAIN_S = 30.0  # interval for a queue that does not change: expected departures may be late
 _SHARE = 20  # forecasts take at most 1 / 20 of the time
 _UNKNOWN = "it is not known yet how long its phases take: it is profiled first"
+
+NOTHING_KNOWN = Outlook({}, {})
 
 T = TypeVar("T")
 
@@ -42,29 +44,30 @@ class QueueForecast:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._run = ledger, ledger.run
-        self._known: dict[str, WaitForecast] = {}
+        self._known = NOTHING_KNOWN
         self._version: tuple[Any, ...] = ()
         self._next_s = self._stale_s = 0.0
         self._of_queue, self._of_previews = asyncio.Lock(), asyncio.Lock()
 
-    async def waiting(self) -> Mapping[str, WaitForecast]:
-        """Return the forecast of each job in the queue, by id.
+    async def outlook(self) -> Outlook:
+        """Return the forecasts of the jobs that wait or run.
 
-        It may be a second old, or older if it takes long to compute. It is empty if the policy cannot be copied.
+        They may be a second old, or older if they take long to compute. Nothing is known if the policy cannot be copied.
         """
         async with self._of_queue:
             state, now_s = self._run.scheduler.state, monotonic()
             if now_s < self._next_s:
                 return self._known
-            stuck = stuck_jobs(self._ledger) if state.waiting else frozenset()
+            stuck = stuck_jobs(self._ledger)
             counts = (state.arrived, state.departed, state.rollout_nodes, state.training_nodes, len(state.months))
             version = (*counts, tuple(state.waiting), stuck, state.cluster)
             if version != self._version or now_s >= self._stale_s:
+                present = bool(state.waiting or state.tables.order.size)
                 try:
-                    expected = await self._ahead(partial(waiting, stuck=stuck)) if state.waiting else ()
+                    self._known = await self._ahead(partial(outlook, stuck=stuck)) if present else NOTHING_KNOWN
                 except PlanError:
-                    expected = ()
-                self._known, self._version = {one.job_id: one for one in expected}, version
+                    self._known = NOTHING_KNOWN
+                self._version = version
                 took_s = monotonic() - now_s
                 self._next_s = monotonic() + max(_EVERY_S, _SHARE * took_s)
                 self._stale_s = monotonic() + _AGAIN_S

@@ -121,6 +121,7 @@ def user_reports(state: State, present: Mapping[str, int]) -> Iterator[dict[str,
             "nodes": share.nodes,
             "usd_per_hour": share.usd_per_hour,
             "node_hours": used_h,
+            "usage_h": state.charges.usage_h(user, state.now_s),
             "quota": None if quota is None else quota_as_json(quota),
         }
 

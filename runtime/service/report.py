@@ -19,8 +19,11 @@ from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
+from rollmux_env.replay.completion import hours_of
+from rollmux_env.replay.metrics import StayTimes, stays_of
 from rollmux_env.report.job_shapes import shape_in_use
-from rollmux_env.scheduler.preview import WaitForecast
+from rollmux_env.scheduler.order import QueueRules, Ranking
+from rollmux_env.scheduler.preview import Outlook, WaitForecast
 from rollmux_env.scheduler.review import Pace
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
@@ -65,7 +68,12 @@ def _described(
         "state": name,
         "reason": None,
         "position": None,
+        "key": None,
         "eta_s": None,
+        "done_eta_s": None,
+        "completion_h": None,
+        "queue_h": None,
+        "parks": 0,
         "group": None,
         "nodes": [],
         "phase": None,
@@ -119,13 +127,15 @@ def past_report(folder: Path) -> dict[str, Any]:
     """
     record = read_run(folder)
     state, ends, known, jobs = state_of(record), ends_of(record), record.jobs, list[dict[str, Any]]()
+    stays = stays_of(record.log)
     for spec in (fact.spec for fact in record.submitted):
         done = record.iterations_of(spec.id)
         running = state.knows(spec.id) and state.is_running(spec.id)
         name, problem = ends.get(spec.id, ("stopped" if running else "waiting", ""))
         metrics = done[-1].metrics if done else {}
         job = _described(spec, name, problem or None, known.get(spec.id), len(done), metrics, record.started.cluster)
-        jobs.append(job | {"usd": _charged_usd(state, spec.id)})
+        over = spec.id in ends
+        jobs.append(job | {"usd": _charged_usd(state, spec.id)} | _waited(stays, spec.id, record.last_s, over))
     return {
         "folder": str(folder.resolve()),
         "policy": record.started.policy,
@@ -138,6 +148,8 @@ def past_report(folder: Path) -> dict[str, Any]:
         "continue": continuing(folder.resolve()),
         "states": _counts(jobs),
         "queue": [*state.waiting],
+        "order": None,
+        "completion": completion_of_ended(jobs, state),
         "users": [*user_reports(state, {})],
         "quotas": quotas_of(state.cluster),
         "jobs": jobs,
@@ -147,6 +159,37 @@ def past_report(folder: Path) -> dict[str, Any]:
         "usd_per_hour_solo": 0.0,
         "throughput_gain": None,
     }
+
+
+def _waited(stays: StayTimes, job_id: str, now_s: float, over: bool) -> dict[str, Any]:
+    """Return the completion, the time without a place and the parks of a job that has arrived, as in replays.
+
+    Args:
+        stays: Stays of all jobs.
+        job_id: Id of the job.
+        now_s: Present time, in seconds of the run's clock.
+        over: Whether the job has ended; only then it has a completion.
+    """
+    if job_id not in stays.arrived_s:
+        return {}
+    times = stays.times(job_id, stays.departed_s.get(job_id, now_s) if over else now_s, 0.0)
+    return {"completion_h": times.completion_h if over else None, "queue_h": times.queue_h, "parks": times.parks}
+
+
+def completion_of_ended(jobs: Iterable[Mapping[str, Any]], state: State) -> dict[str, float] | None:
+    """Return the hours of completion and of waiting of the jobs that are done, by the names of `figures` in results, or None."""
+    done = [job for job in jobs if job["state"] in ("done", "over_budget") and job["completion_h"] is not None]
+    if not done:
+        return None
+    weights = [state.job(job["id"]).weight if state.knows(job["id"]) else 1.0 for job in done]
+    return {"jobs": len(done), **hours_of([job["completion_h"] for job in done], [job["queue_h"] for job in done], weights)}
+
+
+def _order_of(rules: QueueRules | None) -> dict[str, Any] | None:
+    """Return the order by which the queue is served, or None for first come, first served."""
+    if rules is None:
+        return None
+    return {"name": rules.name, "unit": rules.unit, "backfill": rules.backfill, "park": rules.park}
 
 
 def _charged_usd(state: State, job_id: str) -> float:
@@ -167,14 +210,15 @@ class Reports:
         self._figures = figures
         self._ended: dict[str, dict[str, Any]] = {}
 
-    async def all(self, queue: Mapping[str, WaitForecast]) -> dict[str, Any]:
+    async def all(self, outlook: Outlook) -> dict[str, Any]:
         """Return the report of all jobs, groups and pools, as `rollmux status --format json` prints it.
 
         Args:
-            queue: Forecasts of the jobs in the queue, by id.
+            outlook: Forecasts of the jobs that wait or run.
         """
         run, state = self._run, self._run.scheduler.state
-        plan, waiting = run.plan, run.scheduler.planner.queue
+        plan, planner = run.plan, run.scheduler.planner
+        ranking = planner.ranking
         head = {
             "folder": plan.folder,
             "policy": plan.policy,
@@ -182,21 +226,23 @@ class Reports:
             "now_s": run.log.now(),
             "stopping": run.stopping,
             "paused": run.log.problem,
-            "queue": waiting,
+            "queue": ranking.queue,
+            "order": _order_of(planner.rules),
             "users": [*user_reports(state, self._present())],
             "quotas": quotas_of(state.cluster),
             "pools": self.pools(),
             "usd_per_hour": state.usd_per_hour,
         }
         groups = [group async for group in in_steps(groups_of(run))]
-        positions = {job_id: position for position, job_id in enumerate(waiting, 1)}
-        views = (self._job(handle, positions.get(handle.id), queue.get(handle.id)) for handle in (*run.handles.values(),))
+        turns = self._turns(ranking)
+        views = (self._job(handle, turns.get(handle.id), outlook) for handle in (*run.handles.values(),))
         jobs = [job async for job in in_steps(views)]
         present = (group for group in groups if all(map(state.is_running, group["jobs"])))  # jobs may have ended in between
         return head | {
             "usd_per_hour_solo": sum(group["usd_per_hour_solo"] for group in groups),
             "throughput_gain": throughput_gain(run, present),
             "groups": groups,
+            "completion": completion_of_ended(jobs, state),
             "states": _counts(jobs),
             "jobs": jobs,
         }
@@ -205,15 +251,20 @@ class Reports:
         """Return the number of jobs that wait or run, by user."""
         return Counter(handle.spec.user for handle in self._run.handles.values() if not handle.is_gone)
 
-    def job(self, handle: JobHandle, known: WaitForecast | None) -> dict[str, Any]:
+    def job(self, handle: JobHandle, outlook: Outlook) -> dict[str, Any]:
         """Return the report of one job.
 
         Args:
             handle: The job.
-            known: Forecast of the job, or None if it is not in the queue.
+            outlook: Forecasts of the jobs that wait or run.
         """
-        queue = self._run.scheduler.planner.queue
-        return self._job(handle, queue.index(handle.id) + 1 if handle.id in queue else None, known)
+        return self._job(handle, self._turns(self._run.scheduler.planner.ranking).get(handle.id), outlook)
+
+    def _turns(self, ranking: Ranking) -> dict[str, tuple[int, float | None]]:
+        """Return the position in the queue, from 1, and the key in the order's unit of each waiting job."""
+        rules = self._run.scheduler.planner.rules
+        keys = {} if rules is None else {job_id: rules.shown(key) for job_id, key in ranking.keys.items() if isfinite(key)}
+        return {job_id: (position, keys.get(job_id)) for position, job_id in enumerate(ranking.queue, 1)}
 
     def states(self) -> Counter[str]:
         """Return the number of jobs in each state."""
@@ -233,7 +284,7 @@ class Reports:
             return "waiting"
         return "moving" if handle.is_moving or state.is_paused(handle.id) else "running"
 
-    def _job(self, handle: JobHandle, position: int | None, known: WaitForecast | None) -> dict[str, Any]:
+    def _job(self, handle: JobHandle, turn: tuple[int, float | None] | None, outlook: Outlook) -> dict[str, Any]:
         if (ended := self._ended.get(handle.id)) is not None:
             return ended
         run, job_id, state = self._run, handle.id, self._run.scheduler.state
@@ -242,10 +293,13 @@ class Reports:
         done = handle.iteration if handle.spec.is_attached else max(handle.counts.done, 0)
         report = _described(handle.spec, name, self._problem(handle), job, done, metrics, run.plan.cluster)
         report |= {"phase": handle.permits.phase, "usd": _charged_usd(state, job_id)} | self._pace(job_id, job)
-        if position is not None:
-            report |= {"position": position, "eta_s": known.eta_s if known is not None else None}
+        report |= _waited(self._figures.stays, job_id, run.log.now(), handle.is_gone)
+        known = outlook.waiting.get(job_id)
+        if turn is not None:
+            report |= {"position": turn[0], "key": turn[1], "eta_s": known.eta_s if known is not None else None}
         if not handle.is_gone:
-            report["reason"] = self._reason(handle, position, known) if name == "waiting" else holdup(self._ledger, handle)
+            report["done_eta_s"] = outlook.done_s.get(job_id)
+            report["reason"] = self._reason(handle, turn is not None, known) if name == "waiting" else holdup(self._ledger, handle)
             report["overdue"] = next((_described_overdue(one) for one in overdue_phases(run, handle)), None)
         if (number := handle.place.group) is not None:
             names = {node.name for nodes in handle.place.nodes.values() for node in nodes}
@@ -268,10 +322,11 @@ class Reports:
             "at_risk": review is not None and job_id in review.late,
         }
 
-    def _reason(self, handle: JobHandle, position: int | None, known: WaitForecast | None) -> str:
+    def _reason(self, handle: JobHandle, queued: bool, known: WaitForecast | None) -> str:
         """Return the reason why a job waits, as a line."""
-        if position is not None:
-            words = known.reason if known is not None else "there is no place for it now"
+        if queued:
+            parked = self._run.scheduler.state.stays.parked.get(handle.id)
+            words = known.reason if known else f"parked{parked.words}" if parked else "there is no place for it now"
             return "; ".join(filter(None, (words, queue_holdup(self._ledger))))
         if handle.place.awaits_owner:
             return "it waits for its owner to attach"

@@ -27,7 +27,7 @@ from runtime.run.driver import RunDriver
 from runtime.service.address import Listen
 from runtime.service.events import Events
 from runtime.service.figures import RunFigures
-from runtime.service.forecast import QueueForecast
+from runtime.service.forecast import NOTHING_KNOWN, QueueForecast
 from runtime.service.notices import Notices
 from runtime.service.operations_log import OperationsLog
 from runtime.service.plan import MOST_JOBS, check_limits
@@ -289,10 +289,10 @@ class RunService:
 
     async def report(self) -> dict[str, Any]:
         """Return the report of all jobs, groups and pools; see `runtime.service.report.Reports.all`. Its facts are durable."""
-        waiting = await self._forecast.waiting()
+        outlook = await self._forecast.outlook()
         await self.known()
         drains = self.driver.lifecycle.planned_drains.reports()
-        return await self._reports.all(waiting) | {"drains": drains}
+        return await self._reports.all(outlook) | {"drains": drains}
 
     async def usage(self, by: Sequence[Key]) -> list[Row]:
         """Return what users and jobs have used, grouped by some keys; see `runtime.report.usage`."""
@@ -310,9 +310,9 @@ class RunService:
             NotFound: If there is no such job.
         """
         handle = self.handle_of(job_id)
-        known = await self._forecast.waiting() if handle.id in self.run.scheduler.state.waiting else {}
+        outlook = NOTHING_KNOWN if handle.is_gone else await self._forecast.outlook()
         await self.known()
-        return self._reports.job(handle, known.get(job_id))
+        return self._reports.job(handle, outlook)
 
     async def wait_of(self, job_id: str) -> dict[str, Any]:
         """Return why a job waits and until when, for its owner.

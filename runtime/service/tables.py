@@ -27,7 +27,8 @@ def status_tables(report: dict[str, Any], every: bool = False) -> list[Renderabl
         every: Whether all jobs that have ended are shown, and not only the last `LAST_ENDED` ones.
     """
     shown, folded = (report["jobs"], "") if every else _folded(report["jobs"])
-    jobs = Group(_jobs_table(shown), Text(folded, style="dim")) if folded else _jobs_table(shown)
+    table = _jobs_table(shown, report["now_s"])
+    jobs = Group(table, Text(folded, style="dim")) if folded else table
     said = [(job["id"], job[key]) for job in shown for key in ("problem", "reason") if _is_told(job, key)]
     problems = [Text(one_line(f"{job_id}: {words}", _LONGEST)) for job_id, words in said]
     if report["paused"]:
@@ -40,15 +41,23 @@ def status_tables(report: dict[str, Any], every: bool = False) -> list[Renderabl
     title += f", {figure(report['usd_per_hour'], ' $/h')}, {figure(report['usd_per_hour_solo'], ' $/h')} if every job were alone"
     parts: list[RenderableType] = [heading(title + (", stopping" if report["stopping"] else "")), jobs]
     if waiting := [job for job in report["jobs"] if job["position"] is not None]:
-        parts.append(queue_table(waiting, report["now_s"]))
+        parts.append(queue_table(waiting, report["now_s"], report["order"]))
     if placed := [job for job in report["jobs"] if job["usd_per_hour"] is not None]:
         parts += heading("Shared against alone, by profiles"), sharing_table(placed)
+    if report["completion"] is not None:
+        parts.append(Text(_completion_words(report["completion"])))
     if report["throughput_gain"] is not None:
         parts.append(Text(f"recent throughput per node-hour: {report['throughput_gain']:.2f}x that of the jobs alone"))
     if any(user["quota"] or user["user"] for user in report["users"]):
-        parts.append(users_table(report["users"]))
+        parts.append(users_table(report["users"], report["order"]))
     drains = [Text(_drain_words(plan)) for plan in report.get("drains", ())]
     return [*parts, _groups_table(report["groups"]), _pools_table(report["pools"]), *drains, *problems]
+
+
+def _completion_words(completion: Mapping[str, float]) -> str:
+    mean, most = (figure(completion[key], " h", ".1f") for key in ("mean_completion_h", "completion_p95_h"))
+    queue = figure(completion["mean_queue_h"], " h", ".1f")
+    return f"{completion['jobs']:,} done, from arrival to departure {mean} on average, 95% within {most}; without a place {queue}"
 
 
 def _folded(jobs: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], str]:
@@ -67,13 +76,14 @@ def _is_told(job: Mapping[str, Any], key: str) -> bool:
     return bool(job[key]) and (key == "problem" or job["position"] is None)
 
 
-def _jobs_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
-    table = make_table("job", "state", "group", "nodes", "iteration", "at risk", "reward", left=2)
+def _jobs_table(jobs: Sequence[Mapping[str, Any]], now_s: float) -> RenderableType:
+    table = make_table("job", "state", "group", "nodes", "iteration", "done", "at risk", "reward", left=2)
     for job in jobs:
         state = job["state"] + (f" ({job['phase']})" if job["phase"] else "")
         group = "" if job["group"] is None else str(job["group"])
         reward = "" if (value := job["metrics"].get("reward")) is None else f"{value:.4g}"
-        row = (group, " ".join(job["nodes"]), f"{job['iteration']} of {job['iterations']}", "yes" if job["at_risk"] else "", reward)
+        iteration, risk = f"{job['iteration']} of {job['iterations']}", "yes" if job["at_risk"] else ""
+        row = (group, " ".join(job["nodes"]), iteration, _done(job, now_s), risk, reward)
         table.add_row(job["id"], state, *row, style=_STYLES.get(job["state"], ""))
     return table
 
@@ -87,20 +97,30 @@ def _drain_words(plan: Mapping[str, Any]) -> str:
     return f"{plan['node']} is drained from {starts} on" + (f", so that its jobs leave it by {deadline}" if deadline else "")
 
 
-def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:
+def _done(job: Mapping[str, Any], now_s: float) -> str:
+    """Return when a job is expected to be done, or how long it took from its arrival."""
+    if job["completion_h"] is not None:
+        return f"after {figure(job['completion_h'], ' h', '.1f')}"
+    return "" if job["done_eta_s"] is None else _expected(job["done_eta_s"], now_s)
+
+
+def users_table(users: Sequence[Mapping[str, Any]], order: Mapping[str, Any] | None = None) -> RenderableType:
     """Return the table of what users hold, and of their quotas.
 
     Args:
         users: Reports of `runtime.service.quotas.user_reports`.
+        order: Order of the queue, or None; with `fair` the usage is shown by which users take turns.
     """
-    table = make_table("user", "jobs", "nodes", "$/h", "node-hours this month", "longest run h", "weight", left=1)
+    is_fair = order is not None and order["name"] == "fair"
+    usage = ("usage h",) if is_fair else ()
+    table = make_table("user", "jobs", "nodes", "$/h", "node-hours this month", *usage, "longest run h", "weight", left=1)
     for user in users:
         quota = user["quota"] or {}
 
         forms = {"jobs": "d", "nodes": ".3g", "usd_per_hour": ",.2f", "node_hours": ",.1f"}
         cells = (f"{user[key]:{form}}" + (f" of {quota[key]:g}" if key in quota else "") for key, form in forms.items())
         own = (f"{quota[key]:g}" if key in quota else "" for key in ("run_hours", "weight"))
-        table.add_row(user["user"] or "(no name)", *cells, *own)
+        table.add_row(user["user"] or "(no name)", *cells, *(f"{user['usage_h']:,.1f}" for _ in usage), *own)
     return table
 
 
@@ -121,18 +141,21 @@ def _pools_table(pools: Mapping[str, Mapping[str, Any]]) -> RenderableType:
     return table
 
 
-def queue_table(jobs: Sequence[Mapping[str, Any]], now_s: float) -> RenderableType:
+def queue_table(jobs: Sequence[Mapping[str, Any]], now_s: float, order: Mapping[str, Any] | None = None) -> RenderableType:
     """Return the table of the queue, with the reason why each job waits.
 
     Args:
         jobs: Reports of the jobs that have a position in the queue.
         now_s: Time of the report, in seconds of the run's clock.
+        order: Order of the queue, whose keys are shown, or None for first come, first served.
     """
-    table = make_table("", "waits", "user", "priority", "expected", "why", left=2)
+    key = () if order is None else (", ".join(filter(None, (order["name"], order["unit"]))),)
+    table = make_table("", "waits", "user", "priority", *key, "expected", "why", left=2)
     table.columns[2].justify = table.columns[-1].justify = "left"
     for job in sorted(jobs, key=lambda job: int(job["position"])):
         place = (str(job["position"]), job["id"], job["user"], str(job["priority"]))
-        table.add_row(*place, _expected(job["eta_s"], now_s), one_line(job["reason"] or "", _LONGEST))
+        keys = (figure(job["key"], form=".4g") for _ in key)
+        table.add_row(*place, *keys, _expected(job["eta_s"], now_s), one_line(job["reason"] or "", _LONGEST))
     return table
 
 

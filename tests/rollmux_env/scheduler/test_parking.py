@@ -22,7 +22,7 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import outcome
 from rollmux_env.scenario import parse_scenario
 from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
-from rollmux_env.scheduler.preview import waiting
+from rollmux_env.scheduler.preview import outlook
 from tests.oracle.draw import examples
 from tests.rollmux_env.scheduler.test_order import fleets, make, options, small
 
@@ -199,6 +199,6 @@ def test_what_waits_is_said_and_expected() -> None:
     apply(state, Arrived(3600.0, parse_scenario(small(SHORT)).jobs[0]))
     apply(state, Parked(3600.0, "long", "short"))
     apply(state, Admitted(3600.0, "short", isolated(state.job("short"))))
-    (job,) = waiting(state, make(PARKS))
+    (job,) = outlook(state, make(PARKS)).waiting.values()
     assert (job.job_id, job.position, job.eta_s) == ("long", 1, 7200.0)
     assert job.reason.startswith("parked for short since 1.00 h; needs 1 rollout node")

@@ -21,12 +21,16 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.facts import Queued
-from rollmux_env.scheduler.preview import preview, waiting
+from rollmux_env.scheduler.preview import WaitForecast, outlook, preview
 from tests.oracle.draw import examples
 from tests.oracle.queue_keys import queued
 from tests.rollmux_env.cluster.twin import CLUSTER, make_job, model
 
 NODES = {name: {**pool, "max_nodes": 2} for name, pool in CLUSTER.items()}
+
+
+def waiting(state: State, policy: Policy, instants: int = 500) -> list[WaitForecast]:
+    return [*outlook(state, policy, instants).waiting.values()]
 
 
 def with_all(scenario: Scenario, policy: Policy, observed: bool = False) -> State:

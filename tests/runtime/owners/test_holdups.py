@@ -23,8 +23,8 @@ CLEAR = "rollout-0 may still be in use by far: `rollmux clear rollout-0`"
 
 async def report_of(run: Served) -> dict[str, Any]:
     ledger, figures = run.leases.ledger, RunFigures()
-    figures.begin(run.driver.run, None)
-    report = await Reports(ledger, figures).all(await QueueForecast(ledger).waiting())
+    figures.begin(run.driver.run, None, ())
+    report = await Reports(ledger, figures).all(await QueueForecast(ledger).outlook())
     return report | {"jobs": {one["id"]: one for one in report["jobs"]}}
 
 

@@ -14,6 +14,8 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_state import JobState
 from runtime.coordinator.run_plan import RunPlan
 from runtime.journal.facts import Fact, JobSubmitted
+from runtime.service.report import past_report
+from tests.runtime.owners.test_holdups import report_of
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, Served, attached_plan, job, node, served, specs_of
 
 
@@ -79,11 +81,17 @@ def test_an_owner_leaves_and_continues_when_its_job_has_a_place_again(tmp_path: 
         assert state.scheduler.state.stays.parked["long"].for_job == "short"
         waits = await run.leases.attach("long", 0.0, "", ())
         assert (waits["placed"], waits["position"]) == (False, 1)
+        report = await report_of(run)
+        parked = report["jobs"]["long"]
+        assert parked["reason"].startswith("parked for short since ") and (parked["position"], parked["key"]) == (1, 0.0)
+        assert parked["done_eta_s"] > parked["eta_s"] and report["jobs"]["short"]["done_eta_s"] == parked["eta_s"]
         await finish(run, "short", range(1))
         await finish(run, "long", range(2, 4))
         assert log_of(await run.stop()) == OVERTAKEN
 
     served(work, plan(tmp_path, long()))
+    own, other = past_report(tmp_path)["jobs"]
+    assert (own["parks"], other["parks"]) == (1, 0) and own["completion_h"] > other["completion_h"]
 
 
 def test_a_killed_service_continues_with_a_job_that_is_parked_or_about_to_be(tmp_path: Path) -> None:
@@ -157,7 +165,7 @@ def test_no_reserved_place_is_given_on_a_drained_node(tmp_path: Path) -> None:
         run.driver.lifecycle.node_changes.drain("rollout-0")
         await run.iterate(lease, 1)
         await leave(run, lease, 2)
-        assert run.driver.run.scheduler.planner.queue == ["short", "long"]
+        assert run.driver.run.scheduler.planner.ranking.queue == ["short", "long"]
         run.driver.lifecycle.node_changes.undrain("rollout-0")
         await run.settle()
         await finish(run, "short", range(1))

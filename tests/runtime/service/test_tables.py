@@ -35,7 +35,12 @@ JOB = {
     "user": "ann",
     "priority": 2,
     "position": None,
+    "key": None,
     "eta_s": None,
+    "done_eta_s": 7300.0,
+    "completion_h": None,
+    "queue_h": 0.5,
+    "parks": 0,
     "reason": None,
 }
 FAILED = {
@@ -49,11 +54,14 @@ FAILED = {
     "slowdown": None,
     "usd_per_hour": None,
     "problem": "init: [no] model",
+    "done_eta_s": None,
 }
 WAITS = {**FAILED, "state": "waiting", "problem": None, "position": 1, "eta_s": 7300.0, "reason": "needs [more] nodes"}
 REPORT: dict[str, Any] = {
     "now_s": 100.0,
     "users": [],
+    "order": None,
+    "completion": None,
     "folder": "/srv/x",
     "policy": "consolidate",
     "dispatch": "round-robin",
@@ -82,7 +90,7 @@ def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -
     text = " ".join(capsys.readouterr().out.split())
     assert "/srv/x: consolidate, round-robin, 2.00 $/h, 3.50 $/h if every job were alone, stopping" in text
     assert "paused: journal.sqlite: cannot be written: database or disk is full" in text
-    assert "a running (rollout) 0 rollout-0 training-0 3 of 9 yes 0.5" in text
+    assert "a running (rollout) 0 rollout-0 training-0 3 of 9 in 2.0 h yes 0.5" in text
     assert "b failed 3 of 9" in text and "b: init: [no] model" in text
     assert "a 2.47 s 2.00 s 1.23x 2.00x 1.25 2.00" in text
     assert "recent throughput per node-hour: 1.75x" in text
@@ -108,6 +116,23 @@ def test_the_queue_says_when_and_why(capsys: pytest.CaptureFixture[str]) -> None
     show(*status_tables({**REPORT, "jobs": [JOB, later, WAITS]}))
     text = " ".join(capsys.readouterr().out.split())
     assert "1 b ann 2 in 2.0 h needs [more] nodes 2 c -1 unknown waits behind b" in text
+
+
+def test_a_fleet_shows_keys_usage_and_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    done = {**JOB, "id": "d", "state": "done", "phase": None, "completion_h": 5.25, "done_eta_s": None}
+    user = {"user": "ann", "jobs": 2, "nodes": 1.5, "usd_per_hour": 2.0, "node_hours": 7.0, "usage_h": 3.25, "quota": None}
+    fleet = {
+        "jobs": [{**WAITS, "key": 3.25, "done_eta_s": 10900.0}, done],
+        "order": {"name": "fair", "unit": "node-hours used", "backfill": False, "park": True},
+        "users": [user],
+        "completion": {"jobs": 1, "mean_completion_h": 5.25, "completion_p95_h": 5.25, "mean_queue_h": 0.5},
+    }
+    show(*status_tables({**REPORT, **fleet}))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "b waiting 3 of 9 in 3.0 h" in text and "d done 0 rollout-0 training-0 3 of 9 after 5.2 h" in text
+    assert "fair, node-hours used expected why" in text and "1 b ann 2 3.25 in 2.0 h needs" in text
+    assert "node-hours this month usage h longest run h weight" in text and "ann 2 1.5 2.00 7.0 3.2" in text
+    assert "1 done, from arrival to departure 5.2 h on average, 95% within 5.2 h; without a place 0.5 h" in text
 
 
 def test_a_dry_run_says_where_a_job_would_go_or_why_it_would_wait(capsys: pytest.CaptureFixture[str]) -> None:
