@@ -186,7 +186,7 @@ def parking(seed: int, *faults: Fault, **more: Any) -> Schedule:
     """Two jobs on a pair of nodes that only one of them may use at a time; the second one may take them from the first."""
     one, two = plain(seed).jobs
     jobs = (
-        replace(one, iterations=4, kind=more.pop("kind", "plain"), entry={"parkable": True}),
+        replace(one, iterations=9, kind=more.pop("kind", "plain"), entry={"parkable": True}),
         replace(two, entry={"priority": 1, "arrival_s": 9.0}),
     )
     more = {"policy": "solo,order=fcfs,park=true", "min_run_s": 0.0, "resume_s": 3.0} | more
