@@ -1,6 +1,6 @@
 """A network policy example: take the best circuits for the next step wherever the idle time before it covers the change."""
 
-from policies.api import Forecast
+from policies.network import Forecast
 
 
 class PatientCircuits:

@@ -1,4 +1,4 @@
-"""All names that are needed to write a policy."""
+"""All names that are needed to write a policy of jobs. A network policy takes `Forecast` from `policies.network`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rollmux_env.cluster.group import Group
 from rollmux_env.cluster.plan import Move, Park, Place, Plan, Policy, Wait, after, may_move, may_park
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
-from rollmux_env.network.play import Forecast
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import JobPolicy, Round, StaticControl, Wake, deal, gather
 from rollmux_env.rollout.setting import Setting
@@ -25,7 +24,6 @@ __all__ = [
     "Departed",
     "Event",
     "Fleet",
-    "Forecast",
     "Group",
     "GroupView",
     "Job",

@@ -59,6 +59,12 @@ ATTACHMENT: dict[str, dict[str, str]] = {
 ALL_NODES = ("init", "sync")
 """Phases on all nodes of the job."""
 _HOLDS = {"init": "init", "rollout": "rollout", "training": "training", "sync": "sync", "extra": "evaluation"}
+_OPEN = {  # states in which a phase is asked for or held, and whether it is held
+    state: message.startswith("release ")
+    for state, messages in ITERATION.items()
+    for message in messages
+    if message.startswith(("grant ", "release "))
+}
 _BEFORE = {  # states of an iteration before the end of its rollout, and before the end of its training
     "rollout": frozenset({"due", "rollout asked", "rollout"}),
     "training": frozenset({"due", "rollout asked", "rollout", "sampled", "training asked", "training"}),
@@ -117,6 +123,8 @@ class IterationStates:
         syncs: Number after the last iteration with a sync that is over. The states do not say it, because an iteration may also be
             over without a sync.
         last: Last released phase of each name, so that the release of it can be repeated.
+        open: Phases that the owner has asked for and not released, by name, as the states say.
+        granted: Names of the open phases that have been granted, as the states say.
     """
 
     def __init__(self, begins: int = 0) -> None:
@@ -125,7 +133,9 @@ class IterationStates:
         self._states: dict[int, str] = {}  # iterations after the first one that is not over, as far as they are not due
         self._first = begins  # all iterations before it are over
         self._start = "new"
-        self._evaluation, self._evaluated = "no evaluation", begins
+        self._evaluation = "no evaluation"
+        self.open: dict[PhaseName, Turn] = {}
+        self.granted: set[PhaseName] = set()
 
     def go_back(self, iteration: int) -> None:
         """Continue with an earlier iteration. Init and first sync are not repeated."""
@@ -167,7 +177,8 @@ class IterationStates:
         self.last[phase] = turn
         if phase == "sync":
             self.syncs = turn.iteration + 1
-        self._end_trained()
+        if phase != "rollout":
+            self._end_trained()
 
     def drop(self, phase: PhaseName) -> None:
         """Record that a phase that the owner may have asked for or held counts for nothing."""
@@ -176,7 +187,7 @@ class IterationStates:
             self.follow(turn, "drop")
 
     @contextmanager
-    def held(self, turn: Turn) -> Iterator[None]:
+    def holding(self, turn: Turn) -> Iterator[None]:
         """Hold a granted phase, which counts unless it ends with an exception."""
         try:
             yield
@@ -184,16 +195,6 @@ class IterationStates:
             self.drop(turn.phase)
             raise
         self.release(turn.phase)
-
-    @property
-    def open(self) -> dict[PhaseName, Turn]:
-        """Phases that the owner has asked for and not released, by name."""
-        return {turn.phase: turn for turn, _ in self._open()}
-
-    @property
-    def granted(self) -> set[PhaseName]:
-        """Names of the open phases that have been granted."""
-        return {turn.phase for turn, is_granted in self._open() if is_granted}
 
     @property
     def rollouts(self) -> int:
@@ -219,14 +220,26 @@ class IterationStates:
     def _set(self, turn: Turn, state: str) -> None:
         if not turn.extra and self._is_before(turn):
             self._start = state
+            self._list(turn, state)
             return
         self._start = ITERATION.get(self._start, {}).get("begin", self._start)
         if turn.extra:
-            self._evaluation, self._evaluated = state, turn.iteration
+            self._evaluation = state
         elif state == "due":
             self._states.pop(turn.iteration, None)
         else:
             self._states[turn.iteration] = state
+        self._list(turn, state)
+
+    def _list(self, turn: Turn, state: str) -> None:
+        """List a phase as open and granted, or remove it, as its state says."""
+        phase = turn.phase
+        if state in _OPEN:
+            self.open[phase] = turn
+            (self.granted.add if _OPEN[state] else self.granted.discard)(phase)
+        elif self.open.get(phase) == turn:
+            del self.open[phase]
+            self.granted.discard(phase)
 
     def _end_trained(self) -> None:
         """Send `next` to the iterations before the last one that has been trained, and forget those that are over."""
@@ -243,28 +256,6 @@ class IterationStates:
         while self._states.get(number, "due") not in before:
             number += 1
         return number
-
-    def _open(self) -> Iterator[tuple[Turn, bool]]:
-        """Yield the open phases, and whether each has been granted."""
-        if (known := _phase_in(self._start)) is not None:
-            yield Turn(known[0], self.begins - (known[0] == "sync")), known[1]
-        for number, state in list(self._states.items()):  # a client's other thread may change it
-            if (known := _phase_in(state)) is not None:
-                yield Turn(known[0], number), known[1]
-        if (known := _phase_in(self._evaluation)) is not None:
-            yield Turn("rollout", self._evaluated, True), known[1]
-
-
-def _phase_in(state: str) -> tuple[PhaseName, bool] | None:
-    """Return the phase that is asked for or held in a state and whether it is held, or None if there is no such phase."""
-    for message in ITERATION.get(state, ()):
-        verb, _, name = message.partition(" ")
-        if verb in ("grant", "release"):
-            return _PHASES[name], verb == "release"
-    return None
-
-
-_PHASES: dict[str, PhaseName] = {"init": "init", "rollout": "rollout", "training": "training", "sync": "sync", "extra": "rollout"}
 
 
 class Turns(IterationStates):
@@ -311,11 +302,11 @@ class Turns(IterationStates):
         """
         if not self._staleness:
             return False
-        held = self.open
-        if leaves and held:
+        open_phases = self.open
+        if leaves and open_phases:
             return True
         whole = turn.phase in ALL_NODES
-        if any(phase != turn.phase and (measured or whole or phase in ALL_NODES) for phase in held):
+        if any(phase != turn.phase and (measured or whole or phase in ALL_NODES) for phase in open_phases):
             return True
         staleness, number = 0 if measured else self._staleness, turn.iteration
         if turn.phase == "rollout" and not turn.extra:

@@ -114,17 +114,17 @@ def _stay(job: Job, cluster: Cluster) -> Stay:
         demand = demand_of(job, cluster, shape)
         trainings = ((demand.training_nodes, demand.training_s), *demand.by_nodes)
         fewest = min(count for count, _ in trainings)
-        node_s, held, kept_gb = (dict.fromkeys(pools, 0.0) for _ in range(3))
+        node_s, needed, kept_gb = (dict.fromkeys(pools, 0.0) for _ in range(3))
         node_s[demand.rollout_pool] += demand.rollout_nodes * demand.rollout_s
         node_s[demand.training_pool] += min(count * seconds for count, seconds in trainings)
-        held[demand.rollout_pool] += demand.rollout_nodes
-        held[demand.training_pool] += fewest
+        needed[demand.rollout_pool] += demand.rollout_nodes
+        needed[demand.training_pool] += fewest
         kept_gb[demand.rollout_pool] += demand.rollout_nodes * demand.rollout_gb
         kept_gb[demand.training_pool] += fewest * demand.training_gb
         seconds = min(seconds for _, seconds in trainings)
         fastest_s = min(fastest_s, job.iteration_s(demand.rollout_s, seconds, job.sync_s))
         uses.append(tuple(node_s[pool] / job.solo_s for pool in pools))
-        nodes = {pool: min(nodes[pool], held[pool]) for pool in pools}
+        nodes = {pool: min(nodes[pool], needed[pool]) for pool in pools}
         memory = {pool: min(memory[pool], kept_gb[pool]) for pool in pools}
     rate, arrival_h = job.solo_s / fastest_s, job.arrival_s / 3600
     held_nodes, held_gb = tuple(nodes.values()), tuple(memory.values())

@@ -227,7 +227,7 @@ class JobSession(CoordinatorLink):
         else:
             self.turns.ask(turn)
             self.turns.grant(turn.phase)
-        with self.turns.held(turn), self._devices[pool]:
+        with self.turns.holding(turn), self._devices[pool]:
             load_s = timed(job, "load", phase)[0]
             load_wait_s = self._waited(self._usage(pool)) if self.worst_case else 0.0
             run_s = self.now()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from pathlib import Path
 from time import monotonic, time
 
 from policies.registry import make_runnable, observed_state
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.errors import InputError
+from rollmux_env.errors import InputError, PlanError
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
-from rollmux_env.replay.fluid import replay
-from rollmux_env.scenario import Scenario
+from rollmux_env.replay.run import initial_state, waits_for_ever
+from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.coordinator.ends import RunEnd
 from runtime.coordinator.job_handle import JobHandle
@@ -205,12 +206,21 @@ def _rehearse(policy: Policy) -> None:
     """Let a policy decide about a few jobs, so that its code is compiled before a real job waits for it.
 
     Raises:
-        PlanError: If the policy breaks an invariant.
+        PlanError: If the policy breaks an invariant, or does not place the jobs.
     """
     pool = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
     phase, training = Phase(worst_case_s=1.0), Training(worst_case_s=1.0)
     jobs = tuple(Job(id=f"job{k}", arrival_s=float(k), iterations=4, slo=3.0, rollout=phase, training=training) for k in range(3))
-    replay(Scenario(version=1, cluster=Cluster(rollout=pool, training=pool, migration_s=1.0), jobs=jobs), policy)
+    state = initial_state(Cluster(rollout=pool, training=pool, migration_s=1.0), policy)
+    scheduler = Scheduler(state, policy)
+    for job in jobs:
+        scheduler.jobs.arrived(job)
+        deque(scheduler.placements(job.arrival_s), 0)
+    if state.waiting:
+        raise PlanError(waits_for_ever(state))
+    now_s = state.next_change_s()
+    scheduler.jobs.end_stays(now_s)
+    deque(scheduler.placements(now_s), 0)  # about a departure
 
 
 def resume_run(run: RunState, node_changes: NodeChanges, record: RunRecord, leases: RecalledLeases) -> None:
