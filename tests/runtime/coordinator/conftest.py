@@ -50,6 +50,7 @@ def running_on(nodes: tuple[Node, ...], below: Path) -> Running:
         dispatch: str = "round-robin",
         folder: Path | None = None,
         hear: Callable[[str], None] = lambda _: None,
+        limits: dict[str, Any] | None = None,
         **more: Any,
     ) -> tuple[str, RunRecord, list[str]]:
         folder = folder or below / f"run{len(list(below.iterdir()))}"
@@ -62,7 +63,8 @@ def running_on(nodes: tuple[Node, ...], below: Path) -> Running:
             lines.append(line)
             hear(line)
 
-        outcome = execute(RunPlan(specs, cluster_with(on, memory_gb), on, policy, dispatch, 0, str(folder), **more), say)
+        cluster = cluster_with(on, memory_gb).model_copy(update=limits or {})
+        outcome = execute(RunPlan(specs, cluster, on, policy, dispatch, 0, str(folder), **more), say)
         assert more.get("only_profile") or audit(read_facts(folder / JOURNAL)).problems == ()
         return outcome, read_run(folder), lines
 

@@ -8,7 +8,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from rollmux_env.cluster.events import Arrived, Departed
+import pytest
+
+from rollmux_env.cluster.events import Arrived, Departed, Parked
 from runtime.checkpoints import MANIFEST, numbers
 from runtime.coordinator.run_plan import Timeouts
 from runtime.journal.audit import check_run
@@ -59,6 +61,23 @@ def test_a_job_whose_process_dies_or_hangs_arrives_anew_from_its_checkpoint(run:
         left_over = {"kill": [9, 9 - begins], "hang": [4, 2], "calm": [12]}[name]
         assert [event.job.iterations for event in come] == left_over
     assert not state_of(record).group_list()
+
+
+@pytest.mark.long
+def test_a_parked_job_continues_with_the_samples_that_it_would_have_drawn(run: Running) -> None:
+    jobs = [
+        counter("long", 150, rollout_s=0.2) | {"checkpoint": {"every": 50}},
+        counter("short", 3) | {"priority": 1, "arrival_s": 20.0},
+        counter("calm", 150) | {"parkable": False},
+    ]
+    outcome, record, lines = run(jobs, policy="solo,order=fcfs,park=true", limits={"min_run_s": 0.0})
+    assert outcome == "done" and not record.failed and not record.repeated and not record.restarted, lines
+    check_run(record)
+    (parked,) = (event for event in record.log if isinstance(event, Parked))
+    assert (parked.job_id, parked.for_job) == ("long", "short")
+    before = sum(done.end_s < parked.at_s for done in record.iterations_of("long"))
+    assert 0 < before < 150 and counts(record, "long") == [*range(1, 151)]
+    assert drawn(record, "long") == drawn(record, "calm")
 
 
 def test_a_job_whose_checkpoint_finds_no_room_writes_it_when_there_is_some_and_the_others_go_on(
