@@ -8,10 +8,10 @@ import numpy as np
 
 from policies.network import make_network
 from rollmux_env.bench.suites.fabric import CASES, WIDE, played_hour
-from rollmux_env.network.fabric import Fabric, traffic_s
-from rollmux_env.network.fairness import completion_s
-from rollmux_env.network.play import forecast_of, topologies
-from rollmux_env.network.steps import iteration_of
+from rollmux_env.fabric.fairness import completion_s
+from rollmux_env.fabric.play import forecast_of, topologies
+from rollmux_env.fabric.steps import iteration_of
+from rollmux_env.fabric.topology import Fabric, traffic_s
 
 ROUNDS = 3
 

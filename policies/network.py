@@ -18,10 +18,10 @@ import numpy as np
 
 from policies.named import make_named
 from rollmux_env.errors import InputError
+from rollmux_env.fabric.play import Forecast as Forecast
+from rollmux_env.fabric.play import Hour, NetworkPolicy, Yardstick
+from rollmux_env.fabric.steps import WEIGHTS
 from rollmux_env.kernel.tables import Floats, Ints
-from rollmux_env.network.play import Forecast as Forecast
-from rollmux_env.network.play import Hour, NetworkPolicy, Yardstick
-from rollmux_env.network.steps import WEIGHTS
 
 _TIE_S = 1e-9  # gain in seconds that does not justify a switch
 

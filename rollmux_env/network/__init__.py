@@ -1,1 +1,1 @@
-"""Networks: flows that share links, the fabrics they cross, and what the fabrics cost."""
+"""The network between pools: the link that the syncs of all jobs share."""

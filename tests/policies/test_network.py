@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from policies.network import Oracle, RFabric, Static, make_network
 from rollmux_env.errors import InputError
+from rollmux_env.fabric.play import Forecast, Hour, draw_hour, play
+from rollmux_env.fabric.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricStep
 from rollmux_env.kernel.tables import Ints
-from rollmux_env.network.play import Forecast, Hour, draw_hour, play
-from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricStep
 from tests.oracle.draw import examples
 
 SHORT = st.integers(0, 12).map(float)

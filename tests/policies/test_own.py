@@ -20,8 +20,8 @@ from policies.rollout.places import make_at
 from rollmux_env.bench.suites.fabric import fabric_rows
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.errors import InputError, PlanError
-from rollmux_env.network.play import Forecast, Hour, draw_hour, play
-from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricStep
+from rollmux_env.fabric.play import Forecast, Hour, draw_hour, play
+from rollmux_env.fabric.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricStep
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming

@@ -21,8 +21,8 @@ from policies.registry import make_policy
 from policies.rollout import make_rollout
 from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.errors import DEBUG, InputError, PlanError
-from rollmux_env.network.play import Forecast, draw_hour, play
-from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricStep
+from rollmux_env.fabric.play import Forecast, draw_hour, play
+from rollmux_env.fabric.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricStep
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.scenario import load_scenario
 from rollmux_env.user_code import is_users

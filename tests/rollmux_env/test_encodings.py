@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
+from rollmux_env.fabric.flows import read_flows
 from rollmux_env.files import json_lines, read_json, read_text, text_lines
-from rollmux_env.network.flows import read_flows
 from rollmux_env.reading import read_mapping
 from rollmux_env.scenario import load_scenario
 from rollmux_env.timing.lengths import read_lengths

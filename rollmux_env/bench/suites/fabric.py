@@ -16,12 +16,12 @@ from rollmux_env.bench.intervals import ratios
 from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
 from rollmux_env.bench.suites.published import published_suite
 from rollmux_env.errors import InputError
+from rollmux_env.fabric.flows import read_flows
+from rollmux_env.fabric.play import FabricOutcome, Forecast, NetworkPolicy, Yardstick, draw_hour, forecast_of, play, topologies
+from rollmux_env.fabric.steps import ExpectedIteration, FabricJob, iteration_of
+from rollmux_env.fabric.topology import Fabric, usd_per_hour
+from rollmux_env.fabric.traffic import RankLayout
 from rollmux_env.keys.fabric import OUR_PRICES, FabricEntry, FabricStudy, Prices
-from rollmux_env.network.fabric import Fabric, usd_per_hour
-from rollmux_env.network.flows import read_flows
-from rollmux_env.network.play import FabricOutcome, Forecast, NetworkPolicy, Yardstick, draw_hour, forecast_of, play, topologies
-from rollmux_env.network.steps import ExpectedIteration, FabricJob, iteration_of
-from rollmux_env.network.traffic import RankLayout
 from rollmux_env.timing.batch import ResponseBatch
 from rollmux_env.timing.hardware import GPUS
 from rollmux_env.timing.lengths import Piecewise

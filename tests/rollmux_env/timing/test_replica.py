@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.network.traffic import RankLayout, data_traffic
+from rollmux_env.fabric.traffic import RankLayout, data_traffic
 from rollmux_env.timing.hardware import GPUS, Link, achieved
 from rollmux_env.timing.models import ALL_SHAPES
 from rollmux_env.timing.replica import MixtureTiming, ReplicaTiming, replica_timing

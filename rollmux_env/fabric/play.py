@@ -20,9 +20,9 @@ import numpy as np
 
 from rollmux_env import portable
 from rollmux_env.errors import PlanError
+from rollmux_env.fabric.steps import PATTERNS, WEIGHTS, ExpectedIteration, FabricStep
+from rollmux_env.fabric.topology import Circuits, Fabric, circuits_for, demand_between, no_circuits, traffic_s
 from rollmux_env.kernel.tables import Floats, Ints
-from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, no_circuits, traffic_s
-from rollmux_env.network.steps import PATTERNS, WEIGHTS, ExpectedIteration, FabricStep
 from rollmux_env.user_code import brief, guarded, read_only
 
 _WHO = "the network policy"

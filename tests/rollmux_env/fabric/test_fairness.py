@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollmux_env.fabric.fairness import completion_s, fair_rates
 from rollmux_env.kernel.tables import Ints
-from rollmux_env.network.fairness import completion_s, fair_rates
 from tests.oracle import flows
 from tests.oracle.draw import examples
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
+from rollmux_env.fabric.fairness import fair_rates
+from rollmux_env.fabric.topology import Circuits, Fabric, circuits_for, demand_between, fabric_usd, no_circuits, routes, traffic_s
+from rollmux_env.fabric.traffic import Traffic
 from rollmux_env.keys.fabric import Prices
-from rollmux_env.network.fabric import Circuits, Fabric, circuits_for, demand_between, fabric_usd, no_circuits, routes, traffic_s
-from rollmux_env.network.fairness import fair_rates
-from rollmux_env.network.traffic import Traffic
 from tests.oracle.draw import examples
 
 

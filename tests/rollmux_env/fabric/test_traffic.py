@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.network.flows import read_flows
-from rollmux_env.network.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricJob, iteration_of
-from rollmux_env.network.traffic import (
+from rollmux_env.fabric.flows import read_flows
+from rollmux_env.fabric.steps import GRADIENTS, PIPELINE, WEIGHTS, FabricJob, iteration_of
+from rollmux_env.fabric.traffic import (
     RankLayout,
     Traffic,
     data_traffic,

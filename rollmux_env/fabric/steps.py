@@ -20,7 +20,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from rollmux_env.errors import InputError
-from rollmux_env.network.traffic import (
+from rollmux_env.fabric.traffic import (
     RankLayout,
     Traffic,
     data_traffic,

@@ -25,11 +25,11 @@ from typing import ClassVar
 import numpy as np
 
 from rollmux_env.errors import InputError
+from rollmux_env.fabric.fairness import completion_s
+from rollmux_env.fabric.traffic import Traffic
 from rollmux_env.fields import Checked, Count, Index, Positive
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.keys.fabric import OUR_PRICES, Prices
-from rollmux_env.network.fairness import completion_s
-from rollmux_env.network.traffic import Traffic
 
 
 @dataclass(frozen=True)

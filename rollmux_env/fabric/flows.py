@@ -14,10 +14,10 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
+from rollmux_env.fabric.steps import PATTERNS
+from rollmux_env.fabric.traffic import Traffic
 from rollmux_env.fields import Positive
 from rollmux_env.files import text_lines
-from rollmux_env.network.steps import PATTERNS
-from rollmux_env.network.traffic import Traffic
 from rollmux_env.validation_errors import describe, not_one_of, one_line
 
 COLUMNS = ("kind", "source", "target", "gb")
