@@ -17,7 +17,7 @@ class JobTotals(NamedTuple):
     Attributes:
         node_hours: Nodes that it has been charged for, over time, in node-hours.
         usd: Dollars that it has been charged.
-        alone_usd: Dollars that the same phases and syncs would have cost on nodes of its own.
+        alone_usd: Dollars that the same phases and syncs would have cost on separate nodes.
         iterations: Iterations that it has done, with fractions in replays.
     """
 
