@@ -56,7 +56,8 @@ class QueueForecast:
         """
         async with self._of_queue:
             state, now_s = self._run.scheduler.state, monotonic()
-            if now_s < self._next_s:
+            forms = bool(state.waiting) and not self._known.waiting  # a queue that has just formed is looked at at once
+            if now_s < self._next_s and not forms:
                 return self._known
             stuck = stuck_jobs(self._ledger)
             counts = (state.arrived, state.departed, state.rollout_nodes, state.training_nodes, len(state.months))
