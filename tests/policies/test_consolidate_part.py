@@ -19,7 +19,7 @@ from rollmux_env.cluster.plan import Move, Plan, carry_out, may_move
 from rollmux_env.cluster.remaining import iterations_done
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.kernel.lns_insert import changed, insert, make_search
+from rollmux_env.kernel.lns_insert import insert, make_search, refresh_group
 from rollmux_env.kernel.membership import detach
 from rollmux_env.kernel.tables import Records
 from rollmux_env.kernel.trials import begin_trial
@@ -82,7 +82,7 @@ def test_what_a_search_remembers_is_what_it_would_find_anew(spare: float) -> Non
     now = active(state, None)
     view, facts, search = now.view, Consolidate()._facts(now), make_search(now.view)  # noqa: SLF001 (the same facts)
     for group in range(now.looked.size):
-        changed(view, facts, group, search)
+        refresh_group(view, facts, group, search)
     rng = np.random.default_rng(1)
     places = set()
     for k in range(200):
@@ -90,7 +90,7 @@ def test_what_a_search_remembers_is_what_it_would_find_anew(spare: float) -> Non
         group = int(view.jobs["group"][job])
         begin_trial(search.trial)
         detach(view.jobs, view.groups, job)
-        changed(view, facts, group, search)
+        refresh_group(view, facts, group, search)
         twin = view._replace(jobs=view.jobs.copy(), groups=view.groups.copy())
         anew = make_search(view)._replace(usd=search.usd.copy(), version=search.version.copy(), last=search.last.copy())
         looked = insert(view, facts, job, 0.3, np.random.default_rng(k), search)
