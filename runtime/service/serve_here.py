@@ -79,12 +79,12 @@ def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
     """
     try:
         hosts = load_hosts(file) if file is not None else None
-        if hosts is None:
+        if file is None or hosts is None:
             raise InputError("SIGHUP: this `rollmux serve` was given no cluster file with hosts")
-        for line in _differences(load_cluster(file), service.run.scheduler.state.cluster) if file is not None else ():
-            service.run.log.say(line)
         changes = service.driver.lifecycle.node_changes
         changes.join(more_nodes(hosts, plan.cluster, [*changes.known.values()]))
+        for line in _differences(load_cluster(file), service.run.scheduler.state.cluster):
+            service.run.log.say(line)
     except InputError as error:
         service.run.log.say(str(error))
 

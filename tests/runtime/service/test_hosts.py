@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster, Pool
+from rollmux_env.keys.queue import Quota
 from rollmux_env.scheduler.facts import Joined
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, record_of
@@ -59,13 +59,14 @@ def test_a_service_takes_them_while_it_runs_and_when_it_is_started_again(tmp_pat
     file = tmp_path / "cluster.yaml"
     folder = tmp_path / "service"
     folder.mkdir()
-    wish = ServiceOptions(cluster=CLUSTER)
+    cluster: Cluster | None = CLUSTER
+    said: list[str] = []
 
     def nodes(report: dict[str, dict[str, dict[str, int]]]) -> list[int]:
         return [report["pools"][pool]["free"] for pool in ("rollout", "training")]
 
     async def serve(hosts: HostsFile | None, text: str) -> tuple[list[int], list[int], list[str]]:
-        plan = _plan(folder, wish if not (folder / JOURNAL).exists() else replace(wish, cluster=None), hosts)
+        plan = _plan(folder, ServiceOptions(cluster=cluster), hosts, said.append)
         service = RunService(plan)
         await service.serve(None)
         before = nodes(await service.report())
@@ -76,12 +77,16 @@ def test_a_service_takes_them_while_it_runs_and_when_it_is_started_again(tmp_pat
         await service.ended()
         return before, after, lines
 
-    assert asyncio.run(serve(HOSTS, MORE))[:2] == ([1, 1], [2, 2])
+    assert asyncio.run(serve(HOSTS, MORE))[:2] == ([1, 1], [2, 2]) and said == []
+    cluster = None
     before, after, lines = asyncio.run(serve(None, "hosts: {rollout: [r3], training: [t1, t2]}\n"))
     assert before == after == [2, 2]
     assert any("hosts.rollout: rollout-0 is r1, not r3" in line for line in lines)
     more = HostsFile(rollout=("r1", "r2", "r3"), training=("t1", "t2"))
+    cluster = CLUSTER.with_quota("ann", Quota(nodes=2))
     assert asyncio.run(serve(more, MORE))[:2] == ([3, 2], [3, 2])
+    words = "--cluster: cluster.quotas.ann: nodes=2 in the file, none in the journal, which holds (`rollmux quota` changes it)"
+    assert said == [words]
     facts = read_facts(folder / JOURNAL)
     joined = [[node.name for node in fact.nodes] for _, fact in record_of(facts).reports_of(Joined)]
     assert joined == [["rollout-1", "training-1"], ["rollout-2"]]

@@ -63,7 +63,8 @@ def test_priority_and_weight_take_a_right_of_the_token(served: Served) -> None:
 def test_quotas_hold_from_the_moment_they_are_set_and_over_a_restart(shared: Served) -> None:
     set_quota(shared, "ann", nodes=2)
     assert "lease" in place(shared, "a", user="ann")
-    assert place(shared, "b", user="ann")["reason"].startswith("user ann holds 2 of 2 nodes")
+    assert not place(shared, "b", user="ann")["placed"]
+    shared.until("/v1/jobs/b", lambda job: job["reason"].startswith("user ann holds 2 of 2 nodes"))
     set_quota(shared, "ann", nodes=4, node_hours=0)
     waits = shared.until("/v1/jobs/b", lambda job: job["reason"].startswith("user ann has used "))
     assert waits["reason"].endswith(" of 0 node-hours of this month")
