@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from policies.commands.bench_options import BenchOptions
 from policies.commands.printed import Printed
 from policies.experiments import bench
 from policies.sweeps import parse_sweep, sweep
@@ -14,9 +15,6 @@ from rollmux_env.report.folder import results_folder
 from rollmux_env.report.progress import tracked
 from rollmux_env.report.results import rows_csv
 from rollmux_env.user_code import keep_stdout
-
-if TYPE_CHECKING:
-    from policies.commands.bench import BenchOptions
 
 _PASSED_ON = ("baseline", "fleet", "workers", "limit_s", "dispatch", "rollout_policy", "failures", "check", "most_phases", "bound")
 

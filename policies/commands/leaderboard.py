@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.text import Text
 
+from policies.commands.bench_options import BenchOptions
 from policies.commands.printed import Printed
 from policies.makers import makers
 from policies.named import LEARNED, is_own
@@ -40,9 +41,6 @@ from rollmux_env.report.folder import results_folder
 from rollmux_env.report.leaderboard import entry_csv, entry_tables
 from rollmux_env.user_code import keep_stdout
 from rollmux_env.workloads.own import is_own as is_own_workload
-
-if TYPE_CHECKING:
-    from policies.commands.bench import BenchOptions
 
 _SETTINGS = ("author", "link", "workload")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
+from policies.commands.bench_options import BenchOptions
 from policies.commands.printed import Printed
 from policies.dispatch import make_dispatch
 from policies.makers import makers
@@ -19,9 +19,6 @@ from rollmux_env.report.folder import results_folder
 from rollmux_env.report.progress import tracked
 from rollmux_env.report.suites import suite_csv, suite_report, suite_table, write_suite
 from rollmux_env.user_code import keep_stdout
-
-if TYPE_CHECKING:
-    from policies.commands.bench import BenchOptions
 
 
 def run_suite(options: BenchOptions) -> Printed:

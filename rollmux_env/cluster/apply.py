@@ -30,10 +30,11 @@ from rollmux_env.cluster.events import (
     Withdrawn,
 )
 from rollmux_env.cluster.group import NodeCounts, nodes_of
-from rollmux_env.cluster.months import Month, totals_of_all
+from rollmux_env.cluster.months import Month
 from rollmux_env.cluster.state import State
 from rollmux_env.cluster.stays import ParkedStay
 from rollmux_env.cluster.tables import Tables
+from rollmux_env.cluster.totals import totals_of_all
 from rollmux_env.kernel import membership, transitions
 from rollmux_env.kernel.promises import promise, promised
 from rollmux_env.kernel.tables import COLD, NOWHERE, ROLLOUT, TRAINING

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
-
-from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
-
-if TYPE_CHECKING:
-    from rollmux_env.cluster.state import State
+from typing import NamedTuple
 
 
 class JobTotals(NamedTuple):
@@ -44,29 +39,3 @@ class Month(NamedTuple):
 
     name: str
     before: Mapping[str, JobTotals]
-
-
-def totals_of_all(state: State) -> dict[str, JobTotals]:
-    """Return the totals of all jobs that have arrived, by id."""
-    return {job_id: totals_of(state, job_id) for job_id in state.tables.job_rows}
-
-
-def totals_of(state: State, job_id: str) -> JobTotals:
-    """Return the totals of a job that has arrived."""
-    row = state.row(job_id)
-    alone_usd = _alone_s(state, job_id) * solo_usd_per_hour(state.job(job_id), state.cluster) / 3600
-    done = state.iterations_done(job_id)
-    return JobTotals(state.charges.node_hours(row, state.now_s), state.charges.usd(row, state.now_s), alone_usd, done)
-
-
-def _alone_s(state: State, job_id: str) -> float:
-    """Return the seconds that a job would have taken alone for what it has run, from the node-seconds of its phases.
-
-    A job whose phases overlap alone takes a part of their sum, as in its profile.
-    """
-    job, record = state.job(job_id), state.tables.job_records[state.row(job_id)]
-    demand = demand_of(job, state.cluster)
-    rollout_s = float(record["rollout_busy_s"]) / max(1, demand.rollout_nodes)
-    training_s = float(record["training_busy_s"]) / max(1, demand.training_nodes)
-    in_turn_s = job.rollout.worst_case_s + job.training.worst_case_s + job.sync_s
-    return (rollout_s + training_s + float(record["done"]) * job.sync_s) * job.solo_s / in_turn_s

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rollmux_env.cluster.events import Admitted, Arrived, Event, MonthBegun, Parked, Withdrawn
-from rollmux_env.cluster.months import NO_TOTALS, JobTotals, totals_of
+from rollmux_env.cluster.months import NO_TOTALS, JobTotals
 from rollmux_env.cluster.state import State
+from rollmux_env.cluster.totals import totals_of
 from runtime.journal.write import read_run, state_of
 
 Key = Literal["user", "month", "job"]
