@@ -34,6 +34,7 @@ from runtime.service.quotas import quotas_of
 from runtime.service.tokens import Holder, Right
 
 _LONGEST_WAIT_S = 30.0
+_LAST_S = 2.5e11  # last time of a planned drain, seconds since 1970: the year 9892
 _OF_LEASES = frozenset(
     name for name, kind in KINDS.items() if kind in (OwnerAttached, PhaseGranted, LeaseEnded, NodesSuspected, NodesFreed)
 )
@@ -169,9 +170,9 @@ class HeartbeatRequest(Body):
 class DrainQuery(Query):
     """When to drain a node; by default now."""
 
-    starts_s: Annotated[float | None, Field(ge=0)] = None
+    starts_s: Annotated[float | None, Field(ge=0, le=_LAST_S)] = None
     """Time at which the drain begins at the latest, in seconds since 1970."""
-    deadline_s: Annotated[float | None, Field(ge=0)] = None
+    deadline_s: Annotated[float | None, Field(ge=0, le=_LAST_S)] = None
     """Time by which its jobs are to have left it, in seconds since 1970: the drain begins a period of theirs before."""
 
 

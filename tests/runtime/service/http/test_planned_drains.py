@@ -32,7 +32,8 @@ def test_a_drain_begins_at_its_time_or_a_period_before_its_deadline(
         (node,) = (name for name in served.ask("GET", "/v1/jobs/here").value["nodes"] if name.startswith("rollout"))
         other = {"rollout-0": "rollout-1", "rollout-1": "rollout-0"}[node]
         drain, plans = f"/v1/nodes/{node}/drain", served.service.driver.lifecycle.planned_drains
-        assert served.ask("POST", f"{drain}?starts_s=2&deadline_s=1").status == 400
+        for query in ("starts_s=2&deadline_s=1", "starts_s=1e300", "deadline_s=nan", "starts_s=-1", "starts_s=soon"):
+            assert served.ask("POST", f"{drain}?{query}").status == 400
         assert served.ask("POST", f"/v1/nodes/rollout-9/drain?starts_s={NOW_S + 9}").status == 404
         answer = served.ask("POST", f"{drain}?deadline_s={NOW_S + 1000}").value
         assert answer == {"node": node, "drained": False, "starts_s": NOW_S + 1000 - 60 - 4, "deadline_s": NOW_S + 1000}
