@@ -193,7 +193,7 @@ def parking(seed: int, *faults: Fault, **more: Any) -> Schedule:
     return replace(plain(seed, *faults, **more), jobs=jobs)
 
 
-@pytest.mark.parametrize("kind", ["plain", "sync", "asynchronous"])
+@pytest.mark.parametrize("kind", ["plain", "asynchronous"])
 def test_a_parked_job_continues_whatever_goes_wrong(kind: str) -> None:
     faults: tuple[list[Fault], ...] = (
         [],
