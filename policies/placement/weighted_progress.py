@@ -100,6 +100,8 @@ def pace(state: State, urgency: Urgency) -> GroupProgress:
 
 def gains(state: State, table: CandidateTable, urgency: Urgency) -> Floats:
     """Return what V gains with each candidate of a waiting job, -inf for infeasible ones, shape (R,)."""
+    if not table.feasible.any():  # as in most answers while jobs wait
+        return np.full(len(table), -np.inf)
     row = state.row(table.job_id)
     own_s = urgency(state, np.array([row]))[0] * state.view.jobs["solo_s"][row]
     return joining_gains(state, table, pace(state, urgency), float(own_s))

@@ -25,11 +25,11 @@ def parkable_for(state: State, factor: float, keys: Mapping[str, float], job_id:
         job_id: Identifier of the waiting job.
     """
     own_priority, most = state.job(job_id).priority, factor * keys[job_id]
-    arrival_s = state.tables.job_records["arrival_s"]
+    rows, models, arrival_s = state.tables.job_rows, state.tables.models, state.tables.job_records["arrival_s"]
     choices = []
     for other in state.stays.placed_at_s:
-        row = state.row(other)
-        priority = state.tables.models[row].priority
+        row = rows[other]
+        priority = models[row].priority
         if priority < own_priority or (priority == own_priority and keys[other] > most):
             choices.append((priority, -keys[other], -float(arrival_s[row]), -row, other))
     legal = (other for *_, other in sorted(choices) if may_park(state, other))

@@ -9,6 +9,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints, Limits, Records
 
 _MORE = 1 + 2 * TOLERANCE  # more lenient than the checks of plans
+_OWN = ("rollout_pool", "training_pool", "training_nodes", "rollout_s", "training_s", "sync_s", "staleness", "training_gb")
 
 
 def may_fit(state: State, rows: Ints) -> NDArray[np.bool_]:
@@ -48,7 +49,7 @@ def least_periods_s(jobs: Records, groups: Records, free: Floats, limits: Limits
         free: Number of nodes of each pool that are free, shape (P,).
         limits: Limits of the cluster.
     """
-    own = {name: jobs[name][:, None] for name in jobs.dtype.names}
+    own = {name: jobs[name][:, None] for name in _OWN}
     training_s = np.repeat(own["training_s"], len(groups), axis=1)
     for nodes, seconds in zip(jobs["rescale_nodes"].T, jobs["rescale_s"].T, strict=True):
         training_s = np.where(nodes[:, None] <= groups["training_nodes"], seconds[:, None], training_s)
