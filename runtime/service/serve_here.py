@@ -14,9 +14,9 @@ from runtime.jobs.file import load_cluster
 from runtime.machine import Node, Pool
 from runtime.machines.hosts import HostsFile, load_hosts, more_nodes, nodes_here, nodes_of_hosts
 from runtime.service.address import SERVICE, let_in, listening_of, withdraw
+from runtime.service.http.listening import ListeningService
 from runtime.service.plan import ServiceOptions, past, service_plan
 from runtime.service.quotas import cluster_differences
-from runtime.service.service import RunService
 from runtime.signals import allowing, check_signals, hangups
 
 _LOOKS_S = 0.1
@@ -69,7 +69,7 @@ def _differences(file: Cluster, known: Cluster) -> Iterator[str]:
         yield f"--cluster: cluster.{words}, which holds{' (`rollmux quota` changes it)' if words.startswith('quotas') else ''}"
 
 
-def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
+def add_hosts(service: ListeningService, plan: RunPlan, file: Path | None) -> None:
     """Add the nodes of hosts that were added to the cluster file; errors in the file are logged, and keys that do not hold.
 
     Args:
@@ -90,7 +90,7 @@ def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
 
 
 async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path | None, say: Callable[[str], None]) -> None:
-    service = RunService(plan)
+    service = ListeningService(plan)
     lines_said = 0
     stopping = False
     with allowing(1) as interrupts, hangups() as take_hangups:

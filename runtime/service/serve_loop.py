@@ -20,8 +20,8 @@ from runtime.machines.own_ray import ENVIRONMENT, check_address
 from runtime.machines.ray_health import RayDied, quieten_ray, shut_down
 from runtime.run.ray_session import coordinator_options, watch
 from runtime.service.address import SERVICE, Listen, RayAddress, let_in, listeners, listening_of
+from runtime.service.http.listening import ListeningService
 from runtime.service.plan import ServiceOptions, past, service_plan
-from runtime.service.service import RunService
 from runtime.signals import check_signals, masked, result_of, shielded
 
 _SOCKET = Path("session_latest") / "sockets" / "raylet"
@@ -157,7 +157,7 @@ def _find(address: RayAddress) -> Any:
 def _start(folder: Path, address: RayAddress, wish: ServiceOptions) -> Any:
     plan = service_plan(folder, wish, past(folder), _nodes)
     options = {**coordinator_options(), "name": address.actor, "namespace": address.namespace, "lifetime": "detached"}
-    service: Any = ray.remote(RunService).options(**options).remote(plan)
+    service: Any = ray.remote(ListeningService).options(**options).remote(plan)
     try:
         result_of(service.begin.remote())
     except ray.exceptions.RayTaskError as error:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from policies.whatif import Change
 from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
@@ -24,24 +23,15 @@ from runtime.journal.write import Unwritable
 from runtime.machines.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
 from runtime.report.usage import Key, Row, grouped
 from runtime.run.driver import RunDriver
-from runtime.service.address import Listen
 from runtime.service.events import Events
 from runtime.service.figures import RunFigures
 from runtime.service.forecast import NOTHING_KNOWN, QueueForecast
 from runtime.service.notices import Notices
-from runtime.service.operations_log import OperationsLog
 from runtime.service.plan import MOST_JOBS, check_limits
 from runtime.service.quotas import UserQuotas
 from runtime.service.report import STATES, Reports, in_steps
-from runtime.service.tokens import CommandTokens, Tokens
 from runtime.service.webhook import Webhook
 from runtime.service.whatif import LiveAnswers
-from runtime.short_slices import ask_for_short_slices
-
-if TYPE_CHECKING:
-    from runtime.service.http.server import HttpServer
-
-_COLLECTS = (10_000, 10, 70)  # thresholds of the garbage collector: under load, a full collection every few minutes
 
 
 class RunService:
@@ -65,7 +55,6 @@ class RunService:
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._figures = RunFigures()
-        self._http: HttpServer | None = None
 
     async def begin(self) -> None:
         """Begin the run with processes on Ray.
@@ -112,51 +101,11 @@ class RunService:
         try:
             return await driver.carry_out()
         finally:
-            self._webhook.close()
-            if self._http is not None:
-                await self._http.close()
+            await self._close()
 
-    async def listen(self, where: Listen, patience_s: float = 0.0) -> tuple[str, int]:
-        """Listen for HTTP requests. A service that listens already stays at its place.
-
-        Args:
-            where: Place at which to listen.
-            patience_s: Longest wait for a port that is in use, in seconds.
-
-        Returns:
-            The URL and the port.
-
-        Raises:
-            InputError: If the port is taken or cannot be used; one line.
-        """
-        from runtime.service.http.app import make_app
-        from runtime.service.http.server import HttpServer, bind
-
-        if self._http is None:
-            taken = await bind(where, patience_s)
-            self._http = HttpServer(make_app(self, Tokens(self.folder), OperationsLog(self.folder)), taken)
-            await self._http.begin()
-            # Answers wait for the switch between this thread and the one that commits: make it frequent.
-            # With 1,000 jobs, a full collection takes a tenth of a second, in which permits wait: let it be rare, and exclude what
-            # exists from the start, modules and compiled code. Nearly all objects of a request are freed without a collection.
-            ask_for_short_slices()
-            gc.freeze()
-            gc.set_threshold(*_COLLECTS)
-        return self._http.url, self._http.port
-
-    async def give_access(self, token: str) -> None:
-        """Let jobs with a command start: their programs ask this service, with a token each.
-
-        Args:
-            token: Token for jobs that no user has submitted.
-        """
-        assert self._http is not None
-        url, tokens = self._http.url, CommandTokens(self.folder)
-
-        def access(spec: JobSpec) -> dict[str, str]:
-            return {"ROLLMUX_URL": url, "ROLLMUX_TOKEN": tokens.of(spec.user) if spec.user else token}
-
-        self.driver.commands.give_access(access)
+    async def _close(self) -> None:
+        """Release what the service holds outside its run, at its end."""
+        self._webhook.close()
 
     async def ended(self) -> str:
         """Wait for the end of the service, and return the outcome as `RunDriver.carry_out` does."""
@@ -188,17 +137,15 @@ class RunService:
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
             if problem := beyond or driver.lacks(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")
-        check_limits(specs, self._present(len(specs)))
+        present = len(run.handles)  # those that have ended need not be counted as long as all are within the limit
+        if present + len(specs) > MOST_JOBS:
+            present = sum(not handle.is_gone for handle in run.handles.values())
+        check_limits(specs, present)
         self.quotas.check(specs)
         try:
             return self._check_room(specs)
         except InputError as error:
             raise Unprocessable(str(error)) from None
-
-    def _present(self, more: int) -> int:
-        """Return the number of jobs that have not ended, or of all jobs if even these and `more` new ones are within the limit."""
-        handles = self.run.handles
-        return len(handles) if len(handles) + more <= MOST_JOBS else sum(not handle.is_gone for handle in handles.values())
 
     def _check_room(self, specs: Sequence[JobSpec]) -> list[str]:
         """Check that there is disk space for the jobs' checkpoints and memory for the jobs; return and raise as `_check` does."""

@@ -30,8 +30,8 @@ from runtime.owners.http import leases, ledger
 from runtime.run import driver
 from runtime.service import events, forecast, quotas, serve_here
 from runtime.service.http import app as http_app
+from runtime.service.http.listening import ListeningService
 from runtime.service.plan import ServiceOptions
-from runtime.service.service import RunService
 from runtime.service.tokens import Holder, Right
 from tests.runtime.pretend import ELSEWHERE, PAIRS, attached_plan, job
 from tests.simulation import disk as disks
@@ -77,7 +77,7 @@ class Tokens:
         return Holder("", Right.OPERATE) if token == "operator" else Holder(token, Right.ATTACH)
 
 
-class SimulatedService(RunService):
+class SimulatedService(ListeningService):
     """The service, which listens on the simulated network."""
 
     async def listen(self, where: Any, patience_s: float = 0.0) -> tuple[str, int]:
@@ -497,7 +497,7 @@ def simulated() -> Iterator[None]:
             "pid_space": lambda: here,
         },
         serve_here: {
-            "RunService": SimulatedService,
+            "ListeningService": SimulatedService,
             "allowing": _allowing,
             "hangups": _hangups,
             "check_signals": _check_signals,

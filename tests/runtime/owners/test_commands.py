@@ -17,7 +17,7 @@ from runtime.journal.write import JOURNAL, read_facts
 from runtime.machines.job_processes import started
 from runtime.output import LOGS, lines
 from runtime.service.address import Listen
-from runtime.service.service import RunService
+from runtime.service.http.listening import ListeningService
 from runtime.service.tokens import Right, Tokens
 from tests.runtime.pretend import Served, attached_plan, job, served, specs_of
 
@@ -51,7 +51,7 @@ def test_a_command_is_started_pinned_to_its_nodes_and_again_after_a_death(tmp_pa
     once.touch()
 
     async def main() -> None:
-        service = RunService(attached_plan(tmp_path))
+        service = ListeningService(attached_plan(tmp_path))
         await service.serve(None)
         await service.listen(Listen())
         await service.give_access(Tokens(tmp_path).make("", Right.OPERATE))

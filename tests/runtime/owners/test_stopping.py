@@ -16,8 +16,8 @@ import pytest
 
 from runtime.service import serve_here as served_here
 from runtime.service.address import ServiceAddress, find
+from runtime.service.http.listening import ListeningService
 from runtime.service.plan import ServiceOptions
-from runtime.service.service import RunService
 from tests.runtime.pretend import job
 
 _PATIENCE_S = 60.0
@@ -30,16 +30,16 @@ class Clients:
         self.folder = folder
         self.lines: list[str] = []
         self.said = threading.Condition()
-        self.services: list[RunService] = []
+        self.services: list[ListeningService] = []
         self.address: ServiceAddress | None = None
         made = self.services
 
-        class Known(RunService):
+        class Known(ListeningService):
             async def serve(self, processes: Any) -> None:
                 await super().serve(processes)
                 made.append(self)
 
-        monkeypatch.setattr(served_here, "RunService", Known)
+        monkeypatch.setattr(served_here, "ListeningService", Known)
 
     def serve(self, work: Callable[[], None]) -> None:
         """Serve until the work has stopped the service; one that goes on all the same is stopped, and is an error."""
