@@ -1,111 +1,181 @@
-"""Gain of reinforcement learning in each environment over policies that have learned nothing.
+"""Gain of learning in each environment over the best rule, with several training seeds and held-out streams.
 
-python benchmarks/learning_gain.py [--decisions 8192] [--seeds 10]
+python benchmarks/learning_gain.py [PART ...] [--decisions 1200000] [--trainings 5] [--streams 60]
 
-For each environment and the streams of `--seeds` held-out seeds from 100 on, the table says how many times smaller a policy's
-dollars are than the reference's, paired by seed. Above 1 the policy is cheaper. Dollars are those of a stream at equal work
-(Placement-v0), those of a work-hour (Dispatch-v0), and the cost relative to `plain` (Rollout-v0). `ppo` is trained here on one core
-from random weights, as by `rollmux train`, for `--decisions` decisions. `learned:default` is the policy that comes with RollMux.
+A part is an environment. Each training starts from random weights, with the settings of a preset of `rollmux train`, on one core.
+Then its best network plays one greedy episode on each held-out stream (seeds from 2000 on, which neither training nor the choice
+of the best network uses). The table says how many times smaller a policy's dollars are than the best rule's on the same stream:
+the mean with its 95% interval, and the worst stream. Above 1 the policy is cheaper. Dollars are those of a stream at equal work
+(Placement-v0), those of a work-hour (Dispatch-v0), and the cost relative to `plain` (Rollout-v0).
+
+Results are added to `benchmarks/results/learning_gain/PART.json` as they are found, and what is there is not computed again: the
+same command continues where it was stopped, also in the middle of a training. With `--trainings 0` it prints what is there.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from rollmux_env.bench.intervals import mean_interval, ratios
+from policies.placement.policy_file import read_policy
+from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.files import read_json, write_whole
 from rollmux_env.report.tables import heading, make_table, show
 from trainers.config import read_config
+from trainers.pointer import PointerPolicy
 from trainers.problem import Problem, make_problem
 from trainers.references import reference_usd
 from trainers.runs import run_all
+from trainers.vec_env import Observation, play
 
-FIRST_SEED = 100
+FIRST_SEED = 2000
+RESULTS = Path(__file__).parent / "results" / "learning_gain"
+RUNS = Path("runs") / "learning_gain"
+Usd = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
-class EnvironmentRows:
-    """Part of the table for one environment.
+class Part:
+    """An environment.
 
     Attributes:
         title: Title of its rows.
+        preset: Preset whose settings the trainings have.
         environment: Keys of a training configuration's environment.
-        policies: Names of policies. The first one is the reference, and `ppo` is trained.
-        each: Number of streams for a seed. The figure of a seed is their mean.
+        rules: Names of policies. The first is the best rule, which is the reference.
     """
 
     title: str
+    preset: str
     environment: dict[str, Any]
-    policies: tuple[str, ...]
-    each: int = 1
+    rules: tuple[str, ...]
+
+    def problem(self) -> Problem:
+        """Return the learning problem."""
+        return make_problem(self.environment, self.title)
 
 
-PARTS = (
-    EnvironmentRows(
+_STREAM = {"name": "placement", "workload": "production", "options": {"jobs": 60}}
+PARTS = {
+    "placement": Part(
         "Placement-v0, production, without moves",
-        {"name": "placement", "workload": "production", "options": {"jobs": 60}},
-        (
-            *("rollmux", "masked-random", "untrained", "first-fit", "rollmux,prune=false"),
-            *("ppo", "learned:default,moves=false", "consolidate"),
-        ),
+        "production",
+        _STREAM,
+        ("first-fit", "rollmux,prune=false", "rollmux", "masked-random", "untrained", "learned:default,moves=false"),
     ),
-    EnvironmentRows(
+    "moves": Part(
+        "Placement-v0, production, with moves",
+        "production-moves",
+        {**_STREAM, "moves": True},
+        ("consolidate", "rollmux", "learned:default,tries=1", "optimal-work"),
+    ),
+    "dispatch": Part(
         "Dispatch-v0",
-        {"name": "dispatch"},
-        ("round-robin,migrate=0.8", "masked-random", "untrained", "round-robin", "fifo,migrate=0.8", "ppo", "learned:default"),
-        each=4,
+        "dispatch",
+        {"name": "dispatch", "stale": 0.5},
+        ("fifo,migrate=0.8", "round-robin,migrate=0.8", "round-robin", "masked-random", "untrained", "learned:default"),
     ),
-    EnvironmentRows(
+    "rollout": Part(
         "Rollout-v0",
+        "rollout",
         {"name": "rollout", "rollouts": 3},
-        ("tail-batching", "masked-random", "untrained", "plain", "tail-batching+adaptive-parallelism", "ppo", "learned:default"),
+        ("tail-batching+adaptive-parallelism", "tail-batching", "plain", "masked-random", "untrained", "learned:default"),
     ),
-)
+}
 
 
-def trained(part: EnvironmentRows, decisions: int, folder: Path) -> str:
-    """Train a policy with masked PPO, and return the name of the best policy."""
-    base = part.environment["name"] if part.environment["name"] in ("dispatch", "rollout") else "mixed"
-    options = [f"environment={json.dumps(part.environment)}", f"steps={decisions}", f"evaluation.every={decisions}"]
-    config = read_config(base, [*options, "evaluation.references=[]", "evaluation.seeds=4"])
-    run_all(config, base, 1, folder, resume=False)
-    moves = ",moves=false" if part.environment["name"] == "placement" else ""
-    return f"learned:{folder}/seed-0/best.safetensors{moves}"
+def train_once(part: Part, name: str, decisions: int, seed: int) -> Path:
+    """Train with a seed, or continue a training that was stopped, and return the policy file of its best evaluation."""
+    folder = RUNS / name / f"{decisions}-{seed}"
+    changes = [f"environment={json.dumps(part.environment)}", f"steps={decisions}", f"seed={seed}", "evaluation.seeds=40"]
+    changes += [f"evaluation.references={json.dumps(part.rules[:1])}", f"checkpoint_every={decisions // 10}"]
+    run_all(read_config(part.preset, changes), part.preset, 1, folder, resume=(folder / "config.json").exists())
+    return folder / f"seed-{seed}" / "best.safetensors"
 
 
-def figures(problem: Problem, policy: str, seeds: int, each: int) -> NDArray[np.float64]:
-    """Return the mean dollars of a policy for each seed, of shape (seeds,)."""
-    streams = range(FIRST_SEED, FIRST_SEED + seeds * each)
-    return np.array([reference_usd(problem, policy, seed) for seed in streams]).reshape(seeds, each).mean(axis=1)
+def network_usd(problem: Problem, file: Path, streams: int) -> list[float]:
+    """Return the dollars of a network's greedy choices on each held-out stream."""
+    env = problem.environment(streams, autoreset=False)
+    config, weights = read_policy(file, problem.policy_config((1,), {}).decides)
+    spaces: tuple[Any, Any] = env.single_observation_space, env.single_action_space
+    policy = PointerPolicy(*spaces, lambda left: 0.0, config.widths)
+    policy.scorer.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})
+
+    def choose(observation: Observation) -> NDArray[np.int64]:
+        return policy.predict(observation, deterministic=True, action_masks=observation["mask"] > 0)[0]
+
+    return problem.usd(play(env, range(FIRST_SEED, FIRST_SEED + streams), choose)).tolist()
+
+
+def measure(name: str, part: Part, decisions: int, trainings: int, streams: int) -> Usd:
+    """Return the dollars of every policy on every held-out stream, after computing what is missing."""
+    file, problem = RESULTS / f"{name}.json", part.problem()
+    known: Usd = read_json(file) if file.exists() else {}
+    _measure_rule(known, part.rules[0], problem, streams, file)
+    for seed in range(trainings):
+        policy = f"trained, {decisions:,} decisions, seed {seed}"
+        if len(known.get(policy, ())) < streams:
+            known[policy] = network_usd(problem, train_once(part, name, decisions, seed), streams)
+            _write(file, known)
+    for policy in part.rules[1:]:
+        _measure_rule(known, policy, problem, streams, file)
+    return known
+
+
+def _measure_rule(known: Usd, policy: str, problem: Problem, streams: int, file: Path) -> None:
+    usd = known.setdefault(policy, [])
+    while len(usd) < streams:
+        usd.append(reference_usd(problem, policy, FIRST_SEED + len(usd)))
+        _write(file, known)
+
+
+def _write(file: Path, known: Mapping[str, Sequence[float]]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{json.dumps(name)}: {json.dumps([float(f'{usd:.6g}') for usd in column])}" for name, column in known.items()]
+    write_whole(file, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def rows(part: Part, known: Usd, streams: int) -> list[tuple[str, str, str]]:
+    """Return the rows of a part: name, gain over the best rule, and gain on the worst stream. Trainings end with their mean."""
+    base = np.array(known[part.rules[0]][:streams])
+    gains = {name: base / np.array(usd[:streams]) for name, usd in known.items() if len(usd) >= streams}
+    found = [(name, mean_interval(gain.tolist()).text(3), f"{gain.min():.3f}") for name, gain in gains.items()]
+    by_budget: dict[str, list[NDArray[np.float64]]] = {}
+    for name, gain in gains.items():
+        if name.startswith("trained, "):
+            by_budget.setdefault(name.partition(", seed")[0], []).append(gain)
+    for budget, own in by_budget.items():
+        mean = mean_interval([float(gain.mean()) for gain in own])
+        found.append((f"{budget}, mean of {len(own)} trainings", mean.text(3), f"{min(gain.min() for gain in own):.3f}"))
+    return found
 
 
 def main() -> None:
-    """Train and measure the policies, and print the table."""
+    """Train and measure what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--decisions", type=int, default=8192)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--decisions", type=int, default=1_200_000)
+    parser.add_argument("--trainings", type=int, default=5)
+    parser.add_argument("--streams", type=int, default=60)
     options = parser.parse_args()
-    table = make_table("environment", "policy", "gain", "cheaper on", left=2)
-    for part in PARTS:
-        problem = make_problem(part.environment, part.title)
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"PART: {unknown.pop()}: must be one of {', '.join(PARTS)}")
+    torch.set_num_threads(1)
+    table = make_table("environment", "policy", "gain", "worst stream", left=2)
+    for name in options.parts or PARTS:
+        known = measure(name, PARTS[name], options.decisions, options.trainings, options.streams)
         table.add_section()
-        with TemporaryDirectory() as folder:
-            own = trained(part, options.decisions, Path(folder) / "run")
-            base = figures(problem, part.policies[0], options.seeds, part.each)
-            table.add_row(part.title, part.policies[0], "1", "")
-            for policy in part.policies[1:]:
-                usd = figures(problem, own if policy == "ppo" else policy, options.seeds, part.each)
-                gains = [gain for gain in ratios(base.tolist(), usd.tolist()) if gain is not None]
-                name = f"ppo, {options.decisions:,} decisions" if policy == "ppo" else policy
-                table.add_row("", name, mean_interval(gains).text(3), f"{sum(gain > 1 for gain in gains)} of {options.seeds}")
-    show(heading(f"gain over the first policy of each environment, {options.seeds} held-out seeds; above 1 is cheaper"), table)
+        for number, row in enumerate(rows(PARTS[name], known, options.streams)):
+            table.add_row("" if number else PARTS[name].title, *row)
+    show(heading(f"gain over the best rule, {options.streams} held-out streams; above 1 is cheaper"), table)
 
 
 if __name__ == "__main__":

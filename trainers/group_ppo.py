@@ -139,11 +139,7 @@ class GroupPPO(BaseAlgorithm):
         returns = discounted(np.array(rewards), np.array(progress), self.settings.gamma)
         advantages = torch.from_numpy(returns - baseline(returns, np.array(progress), lengths, copies)).float()
         picked = advantages[choices.step, choices.stream]
-        self.logger.record("train/return_mean", float(returns[0].mean()))
-        self.logger.record("train/return_std", float(returns[0].std()))
-        self.logger.record("train/advantage_std", float(picked.std()))
-        explained = 1 - float(picked.var()) / max(float(np.var(returns[:-1][np.array(alive)])), 1e-12)
-        self.logger.record("train/explained_variance", explained)
+        self._record(returns[:-1][np.array(alive)], picked.numpy())
         figures = {name: column for name, column in info.items() if name[0] != "_" and len(column) == self.n_envs}
         whole = np.sum(rewards, axis=0)
         infos = [
@@ -151,6 +147,13 @@ class GroupPPO(BaseAlgorithm):
             for s in range(self.n_envs)
         ]
         return choices, picked / picked.std().clamp(min=1e-8), infos
+
+    def _record(self, returns: NDArray[np.float64], advantages: NDArray[np.float32]) -> None:
+        """Record the returns of all decisions, and the advantages of those with a choice."""
+        for name, values in (("returns", returns), ("advantages", advantages)):
+            self.logger.record(f"train/{name}_mean", float(values.mean()))
+            self.logger.record(f"train/{name}_std", float(values.std()))
+        self.logger.record("train/explained_variance", 1 - float(advantages.var()) / max(float(returns.var()), 1e-12))
 
     def _choose(self, observation: Observation, over: NDArray[np.bool_], step: int) -> tuple[NDArray[np.int64], GroupChoices]:
         """Draw an action for every stream, and return them with the decisions that had a choice."""

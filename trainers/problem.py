@@ -18,6 +18,7 @@ from policies.placement.policy_file import PolicyConfig, Provenance
 from policies.registry import make_policy
 from policies.rollout.environment import PolicyAgent
 from rollmux_env.bench.harness import Task, run_task
+from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.envs.dispatch.env import DispatchVectorEnv
 from rollmux_env.envs.dispatch.generator import RandomGroups
 from rollmux_env.envs.dispatch.replay import figures, replay_group
@@ -39,6 +40,9 @@ from trainers.export import dispatch_config, placement_config, rollout_config
 from trainers.vec_env import play
 
 Figures = Mapping[str, NDArray[Any]]
+
+NO_RULES = ("masked-random", "untrained", "optimal", "optimal-work")
+"""References that are no rule to beat: those that have learned nothing, and those that know the future."""
 
 
 class Problem(Settings):
@@ -89,9 +93,18 @@ class Problem(Settings):
         raise NotImplementedError
 
     def figures(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> dict[str, float]:
-        """Return the means of `columns` for TensorBoard, and the mean `return`, by which the best network is chosen."""
+        """Return the means of `columns` for TensorBoard, and the mean `return`, by which the best network is chosen.
+
+        With a rule among the references, `over_best_rule` is the mean of the dollars over those of the best rule on the same
+        stream, and `over_best_rule_interval` the half-width of its 95% interval.
+        """
         columns = {"return": played["return"], **self.columns(env, played, references)}
-        return {name: float(column.mean()) for name, column in columns.items()}
+        means = {name: float(column.mean()) for name, column in columns.items()}
+        if rule := best_rule(references):
+            usd = references[rule]
+            over = mean_interval((self.usd(played) / np.where(usd > 0, usd, 1.0)).tolist())
+            means |= {"over_best_rule": over.mean, "over_best_rule_interval": over.half_width or 0.0}
+        return means
 
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
         """Return the configuration that a policy file has for a network with these layers."""
@@ -308,6 +321,12 @@ class RolloutProblem(Problem):
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
         """Return the configuration of a network that reads this environment's observations."""
         return rollout_config(self.rewards, widths, provenance)
+
+
+def best_rule(references: Figures) -> str | None:
+    """Return the name of the rule with the lowest mean dollars, or None if no reference is a rule."""
+    rules = [name for name in references if name.partition(",")[0] not in NO_RULES]
+    return min(rules, key=lambda name: float(references[name].mean()), default=None)
 
 
 PROBLEMS: dict[str, type[Problem]] = {"placement": PlacementProblem, "dispatch": DispatchProblem, "rollout": RolloutProblem}

@@ -32,13 +32,15 @@ class ProgressPrinter:
         bar: Task of the progress bar.
         seed: Seed of the run.
         steps: Total number of decisions.
+        rule: Name of the best rule, or None.
     """
 
-    def __init__(self, progress: Progress, bar: TaskID, seed: int, steps: int) -> None:
+    def __init__(self, progress: Progress, bar: TaskID, seed: int, steps: int, rule: str | None = None) -> None:
         self.progress = progress
         self.bar = bar
         self.seed = seed
         self.steps = steps
+        self.rule = rule
         self.shown = 0
         self.began: tuple[int, float] | None = None
 
@@ -50,37 +52,33 @@ class ProgressPrinter:
         self.progress.update(self.bar, completed=steps, description=f"seed {self.seed}")
         for rows in range(self.shown or len(curve), len(curve) + 1):
             if rows > self.shown:
-                line = evaluation_line(curve[:rows], self.steps, left_s if rows == len(curve) else None)
+                line = evaluation_line(curve[:rows], self.steps, left_s if rows == len(curve) else None, self.rule)
                 self.progress.console.print(f"seed {self.seed}  {line}")
         self.shown = len(curve)
 
 
-def evaluation_line(curve: Sequence[Mapping[str, float]], steps: int, left_s: float | None) -> str:
-    """Describe the last evaluation in one line: decisions, dollars over the reference, best so far, decisions/s, time left.
+def evaluation_line(curve: Sequence[Mapping[str, float]], steps: int, left_s: float | None, rule: str | None) -> str:
+    """Describe the last evaluation in one line: decisions, cost over the best rule, best so far, decisions/s, time left.
 
     Args:
         curve: All evaluations so far, as returned by `trainers.train.train`.
         steps: Total number of decisions.
         left_s: Estimated seconds until the end, or None if unknown.
+        rule: Name of the best rule, or None, so that the line shows the return.
     """
     last, best = curve[-1], max(curve, key=lambda row: row["return"])
-    figure = main_figure(last)
+    figure, name = ("over_best_rule", f"cost over {rule}") if rule else ("return", "return")
+    spread = f" ± {last['over_best_rule_interval']:.4f}" if rule else ""
     since = len(curve) - 1 - curve.index(best)
     best_so_far = f"best {best[figure]:.4f} at {best['steps']:,.0f}" if since else "best so far"
-    parts = [f"{last['steps']:>9,.0f} of {steps:,}", f"{figure.replace('_', ' ')} {last[figure]:.4f} ({best_so_far})"]
+    parts = [f"{last['steps']:>9,.0f} of {steps:,}", f"{name} {last[figure]:.4f}{spread} ({best_so_far})"]
     if last["frames_per_s"]:
         parts.append(f"{last['frames_per_s']:,.0f} decisions/s")
-    if left_s:
+    if left_s is not None and left_s > 0:
         parts.append(f"{duration(left_s)} left")
     if since >= PATIENCE:
         parts.append(f"no better for {since} evaluations")
     return ", ".join(parts)
-
-
-def main_figure(figures: Mapping[str, float]) -> str:
-    """Return the name of the main figure: dollars over `rollmux`, else over the first reference, else the return."""
-    ratios = [name for name in figures if name.startswith("dollars_over_")]
-    return "dollars_over_rollmux" if "dollars_over_rollmux" in ratios else next(iter(ratios), "return")
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.validation_errors import describe
 from trainers.config import LAST_SEED, AnyConfig, Evaluation
-from trainers.problem import Figures, Problem, make_problem
+from trainers.problem import Figures, Problem, best_rule, make_problem
 from trainers.progress import ProgressPrinter, training_bar
 from trainers.references import reference_usd
 from trainers.train import CHECKPOINT, Learner, TrainingRun, train
@@ -61,7 +61,7 @@ def run_all(
         for seed in range(config.seed, config.seed + seeds):
             progress.reset(bar, total=config.steps)
             make_folder(folder / f"seed-{seed}")
-            tell = ProgressPrinter(progress, bar, seed, config.steps)
+            tell = ProgressPrinter(progress, bar, seed, config.steps, best_rule(references))
             curves[seed] = train(TrainingRun(config, problem, references, seed, folder / f"seed-{seed}", tell, learner), resume)
     return curves
 

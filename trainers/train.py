@@ -161,6 +161,13 @@ class _RunCallback(BaseCallback):
     def _on_rollout_start(self) -> None:
         self._between_rollouts(last=False)
 
+    def _on_rollout_end(self) -> None:
+        buffer = getattr(self.model, "rollout_buffer", None)
+        for name in ("returns", "values", "advantages") if buffer is not None else ():
+            values = getattr(buffer, name)
+            self.logger.record(f"train/{name}_mean", float(values.mean()))
+            self.logger.record(f"train/{name}_std", float(values.std()))
+
     def _on_training_end(self) -> None:
         self._between_rollouts(last=True)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from trainers.problem import best_rule
 from trainers.progress import PATIENCE, ProgressPrinter, duration, evaluation_line
 
 Curve = list[dict[str, float]]
@@ -18,8 +20,8 @@ def curve(returns: Sequence[float], **more: float) -> Curve:
         {
             "steps": 1000 * k,
             "return": gained,
-            "dollars_over_solo": 0.5,
-            "dollars_over_rollmux": 1 - gained,
+            "over_best_rule": 1 - gained,
+            "over_best_rule_interval": 0.01,
             "frames_per_s": 1234.5 * k,
         }
         | more
@@ -27,23 +29,27 @@ def curve(returns: Sequence[float], **more: float) -> Curve:
     ]
 
 
-def test_a_line_says_what_one_wants_to_know() -> None:
-    assert evaluation_line(curve([0.0]), 9000, None) == "        0 of 9,000, dollars over rollmux 1.0000 (best so far)"
-    line = evaluation_line(curve([0.0, 0.2, 0.1]), 9000, 4000.0)
-    assert line == ("    2,000 of 9,000, dollars over rollmux 0.9000 (best 0.8000 at 1,000), 2,469 decisions/s, 1 h 07 min left")
+def test_a_line_compares_with_the_best_rule() -> None:
+    first = evaluation_line(curve([0.0]), 9000, None, "first-fit")
+    assert first == "        0 of 9,000, cost over first-fit 1.0000 ± 0.0100 (best so far)"
+    line = evaluation_line(curve([0.0, 0.2, 0.1]), 9000, 4000.0, "first-fit")
+    assert line == (
+        "    2,000 of 9,000, cost over first-fit 0.9000 ± 0.0100 (best 0.8000 at 1,000), 2,469 decisions/s, 1 h 07 min left"
+    )
+    assert "return 0.2000 (best so far)" in evaluation_line(curve([0.2]), 9000, None, None)
 
 
 def test_a_line_says_when_nothing_gets_better() -> None:
     flat = curve([0.0, 0.2, *[0.1] * PATIENCE])
-    assert "no better" not in evaluation_line(flat[:-1], 9000, None)
-    assert evaluation_line(flat, 9000, None).endswith(f"no better for {PATIENCE} evaluations")
-    assert "no better" not in evaluation_line([*flat, {**flat[-1], "return": 0.3}], 9000, None)
+    assert "no better" not in evaluation_line(flat[:-1], 9000, None, None)
+    assert evaluation_line(flat, 9000, None, None).endswith(f"no better for {PATIENCE} evaluations")
+    assert "no better" not in evaluation_line([*flat, {**flat[-1], "return": 0.3}], 9000, None, None)
 
 
-def test_other_references_stand_in_for_rollmux() -> None:
-    fifo = [{"steps": 0, "return": 0.0, "usd_per_work_hour": 3.0, "dollars_over_fifo": 1.5, "frames_per_s": 0.0}]
-    assert "dollars over fifo 1.5000" in evaluation_line(fifo, 10, None)
-    assert "return 0.2500" in evaluation_line([{"steps": 0, "return": 0.25, "frames_per_s": 0.0}], 10, None)
+def test_the_best_rule_is_the_cheapest_that_could_run_and_has_a_rule() -> None:
+    usd = {"masked-random": 9.0, "untrained": 1.0, "solo": 8.0, "first-fit": 5.0, "rollmux,prune=false": 6.0, "optimal-work": 2.0}
+    assert best_rule({name: np.array([value, value]) for name, value in usd.items()}) == "first-fit"
+    assert best_rule({"untrained": np.array([1.0])}) is None
 
 
 def test_every_evaluation_is_one_line_where_no_one_looks_at_a_terminal() -> None:
