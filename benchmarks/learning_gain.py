@@ -112,7 +112,7 @@ def network_usd(problem: Problem, file: Path, streams: int) -> list[float]:
     def choose(observation: Observation) -> NDArray[np.int64]:
         return policy.predict(observation, deterministic=True, action_masks=observation["mask"] > 0)[0]
 
-    return problem.usd(play(env, range(FIRST_SEED, FIRST_SEED + streams), choose)).tolist()
+    return [float(usd) for usd in problem.usd(play(env, range(FIRST_SEED, FIRST_SEED + streams), choose))]
 
 
 def measure(name: str, part: Part, decisions: int, trainings: int, streams: int) -> Usd:
