@@ -67,7 +67,7 @@ _COMMANDS = {  # modules of the commands, by heading of the help
     "Run": {name: "runtime.commands." + name for name in ("run", "compare", "serve", "submit", "status", "cancel", "logs")}
     | dict.fromkeys(("drain", "undrain", "clear"), "runtime.commands.nodes")
     | {name: "runtime.commands." + name for name in ("samples", "export", "bundle", "profile", "doctor")}
-    | {name: "runtime.commands." + name for name in ("exec", "journal", "token", "quota", "usage", "webhook")},
+    | {name: "runtime.commands." + name for name in ("exec", "journal", "token", "quota", "usage", "webhook", "mcp")},
 }
 _LONGEST = 4900  # characters of an error: a path, and what is wrong there
 _PACKAGES = ("rollmux_env", "policies", "trainers", "runtime")

@@ -14,6 +14,7 @@ EXTRAS = {
     "train": ("torch", "stable_baselines3", "sb3_contrib", "tensorboard"),
     "vllm": ("vllm",),
     "math": ("math_verify",),
+    "mcp": ("mcp",),
 }
 """Modules that each extra of `pip install 'rollmux[EXTRA]'` installs."""
 

@@ -130,6 +130,7 @@ def cases(folder: Path, service: Path, prefix: str) -> dict[tuple[str, ...], lis
         ("profile",): [Case(("profile", "nowhere.yaml"), "run", "nowhere.yaml")],
         ("doctor",): [Case(("doctor",)), Case(("doctor", "--format", "json"))],
         ("exec",): [Case(("exec", "own.yaml", *at, "--", sys.executable, "own.py"))],
+        ("mcp",): [Case(("mcp", *at), "mcp")],
         ("journal", "replay"): [Case(("journal", "replay", "finished-run"))],
         ("journal", "check"): [Case(("journal", "check", "finished-run"))],
         ("journal", "audit"): [Case(("journal", "audit", "finished-run"))],
