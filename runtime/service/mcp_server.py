@@ -6,6 +6,7 @@ Every tool connects as the commands do, with the user's own token and its rights
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mcp.server.mcpserver import MCPServer
 
     from runtime.jobs.spec import JobSpec
+    from runtime.service.client import ServiceClient
 
 _MOST_BYTES, _MOST_JOBS, _LIMIT_S = 200_000, 100, 60.0  # of a scenario that `bench` replays, and of a replay
 _MOST_ENDED = 20  # jobs that have ended, in `status`
@@ -45,7 +47,7 @@ class Tools:
         from rollmux_client import ENDED
 
         with self._service() as service:
-            report: dict[str, Any] = service.status()
+            report = service.status()
         ended = [job for job in report["jobs"] if job["state"] in ENDED]
         present = [job for job in report["jobs"] if job["state"] not in ENDED]
         return report | {"jobs": [*present, *ended[-_MOST_ENDED:]]}
@@ -133,7 +135,7 @@ class Tools:
             waits = service.cancel(job)
         return f"{job} is being ended: {waits}" if waits else f"cancelled: {job}"
 
-    def _service(self) -> Any:
+    def _service(self) -> AbstractContextManager[ServiceClient]:
         from runtime.service.client import connected
 
         return connected(self._at)

@@ -33,7 +33,8 @@ def asked(*calls: tuple[str, dict[str, Any]], writes: bool = False) -> tuple[dic
 
     async def ask() -> tuple[dict[str, bool | None], list[Any]]:
         async with Client(make_server(None, writes)) as client:
-            tools = {tool.name: tool.annotations and tool.annotations.read_only_hint for tool in (await client.list_tools()).tools}
+            listed = (await client.list_tools()).tools
+            tools = {tool.name: tool.annotations.read_only_hint for tool in listed if tool.annotations is not None}
             return tools, [answer_of(await client.call_tool(name, arguments)) for name, arguments in calls]
 
     return asyncio.run(ask())
