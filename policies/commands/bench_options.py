@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from policies.commands.options import BenchFormat, FailureRates, Fidelity, MostPhases, Plots
+from policies.commands.options import BenchFormat, FailureRates, Fidelity, MostPhases, Plots, Width
 from rollmux_env.commands.options import Seed, WorkloadSettings
 
 
@@ -85,6 +85,11 @@ class BenchOptions:
     ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --out: replace results that are there.")] = False
     plots: Annotated[Plots, typer.Option("--plots", help="With --out: the kind of plots.")] = Plots.png
+    width_in: Width = None
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", metavar="POLICY=TEXT", help="Label of a policy in plots; can be repeated.", show_default=False),
+    ] = None
     bound: Annotated[
         bool,
         typer.Option(

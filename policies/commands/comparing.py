@@ -12,6 +12,7 @@ from rollmux_env.bench.results import BenchResult, SweepResult
 from rollmux_env.command_options import parse_pairs
 from rollmux_env.report.benches import RESULTS, tables_of, write_bench
 from rollmux_env.report.folder import results_folder
+from rollmux_env.report.look import Look, drawn_as, parse_labels
 from rollmux_env.report.progress import tracked
 from rollmux_env.report.results import rows_csv
 from rollmux_env.user_code import keep_stdout
@@ -38,7 +39,8 @@ def compare_policies(options: BenchOptions) -> Printed:
         **{name: getattr(options, name) for name in _PASSED_ON},
     }
     benched: BenchResult | SweepResult
-    with results_folder(options.out, RESULTS, options.overwrite):
+    look = Look(options.width_in, parse_labels(options.label or ()))
+    with drawn_as(look), results_folder(options.out, RESULTS, options.overwrite):
         benched = sweep(target, parse_sweep(options.sweep), **asked) if options.sweep else bench(target, **asked)
         if options.out:
             write_bench(options.out, benched, options.plots.value)

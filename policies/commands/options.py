@@ -61,6 +61,17 @@ class Plots(StrEnum):
     pdf = "pdf"
 
 
+Width = Annotated[
+    float | None,
+    typer.Option(
+        "--width",
+        metavar="INCHES",
+        help="Width of plots for a paper, as in 3.3 for a column. (default: for a screen)",
+        show_default=False,
+    ),
+]
+
+
 class TableOrJson(StrEnum):
     """Output formats of commands without CSV."""
 

@@ -16,6 +16,7 @@ from rollmux_env.bench.suite import Suite, SuiteCase, SuiteRow, suite_rows, suit
 from rollmux_env.bench.suites import find_suite
 from rollmux_env.errors import InputError
 from rollmux_env.report.folder import results_folder
+from rollmux_env.report.look import Look, drawn_as, parse_labels
 from rollmux_env.report.progress import tracked
 from rollmux_env.report.suites import suite_csv, suite_report, suite_table, write_suite
 from rollmux_env.user_code import keep_stdout
@@ -34,7 +35,8 @@ def run_suite(options: BenchOptions) -> Printed:
     quick = options.quick and suite.seeds > 0
     count = options.seeds or (1 if quick else suite.seeds)
     numbers = range(options.seed, options.seed + count) if suite.seeds else range(0)
-    with results_folder(options.out, f"{suite.name}.json", options.overwrite):
+    look = Look(options.width_in, parse_labels(options.label or ()))
+    with drawn_as(look), results_folder(options.out, f"{suite.name}.json", options.overwrite):
         rows = _rows(suite, numbers, quick, options)
         report, table = suite_report(suite, rows, numbers, quick), suite_table(suite, rows, numbers, quick)
         if options.out:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from policies.commands.options import FailureRates, MostPhases, PolicyName
+from policies.commands.options import FailureRates, MostPhases, Plots, PolicyName, Width
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from policies.replaying import make_failures
@@ -17,6 +17,7 @@ from policies.targets import find_scenario
 from rollmux_env.commands.options import Seed, WorkloadSettings
 from rollmux_env.progress import ProgressLines
 from rollmux_env.replay.event import Watch, replay_events
+from rollmux_env.report.look import Look, drawn_as
 from rollmux_env.report.pictures import write_pictures
 from rollmux_env.user_code import keep_stdout, seeded
 
@@ -47,16 +48,19 @@ def trace(
     hours: Annotated[
         float | None, typer.Option("--hours", metavar="HOURS", help="Length of the window. (default: six meta-iterations)")
     ] = None,
+    plots: Annotated[Plots, typer.Option("--plots", help="The kind of the Gantt chart.")] = Plots.png,
+    width_in: Width = None,
     failures: FailureRates = None,
     settings: WorkloadSettings = None,
     seed: Seed = 0,
     most_phases: MostPhases = None,
 ) -> None:
-    """Draw an event replay: a Gantt chart of a group (PNG) and a trace for ui.perfetto.dev.
+    """Draw an event replay: a Gantt chart of a group and a trace for ui.perfetto.dev.
 
     Example: `rollmux trace micro-rollout-heavy --policy rollmux --out pictures`
     """
     keep_stdout()
+    look = Look(width_in)
     placement, inside = make_runnable(policy, seed), make_at(rollout_policy, "replay")
     dispatch = migrating(dispatch, inside)
     order, dying = make_dispatch(dispatch), make_failures(failures)
@@ -69,5 +73,7 @@ def trace(
 
         watch = Watch(most_phases=most_phases, report=report, keep_phases=True)
         run = replay_events(scenario, placement, order, seed, watch, rollout=inside, failures=dying)
-    for line in write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours):
+    with drawn_as(look):
+        lines = write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours, plots.value)
+    for line in lines:
         typer.echo(line)

@@ -20,6 +20,7 @@ from rollmux_env.bench.harness import Result
 from rollmux_env.errors import InputError
 from rollmux_env.replay.completion import Shown
 from rollmux_env.replay.metrics import Figures, JobResult
+from rollmux_env.report.look import Look, drawn_as
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 
@@ -34,33 +35,46 @@ Table = Literal["runs", "jobs", "summary", "differences", "timeline", "phases"]
 class Shareable:
     """Output of a result: tables, figures and a folder of files, as those of `rollmux bench`."""
 
-    def save(self, folder: str | Path, plots: Literal["png", "svg", "pdf"] = "png", overwrite: bool = False) -> None:
+    def save(
+        self,
+        folder: str | Path,
+        plots: Literal["png", "svg", "pdf"] = "png",
+        overwrite: bool = False,
+        width_in: float | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         """Write the folder that `rollmux bench --out` writes: JSON, CSV, plots, and one HTML page.
 
         Args:
             folder: Path of the folder.
             plots: Kind of the plots.
             overwrite: Whether results that are there may be replaced.
+            width_in: Width of the plots in inches, such as 3.3 for a column of a paper, or None for a screen.
+            labels: Labels of policies in plots by their names, or None.
 
         Raises:
             InputError: If the folder holds results already, or cannot be written.
         """
-        _shown().save(Path(folder), self, plots, overwrite)
+        with drawn_as(Look(width_in, labels or {})):
+            _shown().save(Path(folder), self, plots, overwrite)
 
     def to_latex(self) -> str:
         """Return the tables as LaTeX with the rules of the package booktabs, as `rollmux bench --format latex` prints them."""
         return str(_shown().latex_of(self))
 
-    def plot(self, name: str = "saving") -> Any:
+    def plot(self, name: str = "saving", width_in: float | None = None, labels: Mapping[str, str] | None = None) -> Any:
         """Return a plot of `rollmux bench --out` as a `matplotlib.figure.Figure`, which a notebook shows.
 
         Args:
             name: Name of the plot, which is that of its file without the suffix.
+            width_in: Width in inches, such as 3.3 for a column of a paper, or None for a screen.
+            labels: Labels of policies by their names, or None.
 
         Raises:
             InputError: If there is no such plot.
         """
-        return _shown().figure_of(self, name)
+        with drawn_as(Look(width_in, labels or {})):
+            return _shown().figure_of(self, name)
 
     def _repr_html_(self) -> str:
         """Return the tables as HTML, for notebooks."""

@@ -1,4 +1,4 @@
-"""A Gantt chart of a group as PNG: one panel per pool, one lane per node, one colour per job; idle node time is tinted."""
+"""A Gantt chart of a group: one panel per pool, one lane per node, one colour per job; idle node time is tinted."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ from collections.abc import Sequence
 from itertools import product
 from typing import NamedTuple
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from rollmux_env.replay.run import PhaseRun
+from rollmux_env.report.figures import paper_style
 from rollmux_env.report.lanes import POOLS, NodeUse, shares
-from rollmux_env.report.styles import png
+from rollmux_env.report.look import current_look
+from rollmux_env.report.styles import Kind, picture
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish, without its black, followed by darker colours.
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#00395a", "#7a5400", "#00513c", "#6b2f52")
 _BUBBLE = "#f6dcdc"
 _WIDTH_IN = 13.0
+_NARROW_IN = 8.0  # width up to which texts are those of a paper
 _LANE_IN = 0.42
-_CHARACTER_IN = 0.085  # width of a character of a phase's label
+_CHARACTER_IN = 0.085  # width of a character of a phase's label, of size 9
 _MANY = 100  # number of phases on a lane from which on edges would hide them
 _HATCH = "/////"
 
@@ -54,7 +58,9 @@ class GanttBar(NamedTuple):
         return 1 - self.share if self.tail else 0.0
 
 
-def gantt_png(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: float, until_s: float, title: str = "") -> bytes:
+def gantt_picture(
+    phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: float, until_s: float, title: str = "", kind: Kind = "png"
+) -> bytes:
     """Draw the phases on the nodes of a group over a window of time.
 
     Args:
@@ -63,18 +69,20 @@ def gantt_png(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: floa
         from_s: Start of the window, in seconds. The axis counts from here, in seconds up to ten minutes and otherwise in minutes.
         until_s: End of the window, in seconds.
         title: Title above the panels.
+        kind: Kind of file.
 
     Returns:
-        PNG data, the same for the same arguments.
+        Data of the file, the same for the same arguments.
 
     Raises:
         ValueError: If no node is provisioned within the window.
     """
-    return png(gantt_figure(phases, lanes, from_s, until_s, title))
+    with matplotlib.rc_context(paper_style()):
+        return picture(gantt_figure(phases, lanes, from_s, until_s, title), kind)
 
 
 def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: float, until_s: float, title: str = "") -> Figure:
-    """Return the figure of `gantt_png`, with a panel for each pool that has nodes."""
+    """Return the figure of `gantt_picture`, with a panel for each pool that has nodes."""
     shown = [lane for lane in sorted(lanes) if min(lane.until_s, until_s) > max(lane.from_s, from_s)]
     if not shown:
         raise ValueError("no node is provisioned within the window")
@@ -84,16 +92,21 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: f
     drawn = {bar.job_id for bar in every}
     jobs = dict.fromkeys(phase.job_id for phase in _in_order(phases) if phase.job_id in drawn)  # the same order in every window
     colours = {job_id: _COLOURS[k % len(_COLOURS)] for k, job_id in enumerate(jobs)}
-    heights = [_LANE_IN * len(own) + 0.1 for own in rows.values()]
-    figure = Figure(figsize=(_WIDTH_IN, sum(heights) + 0.6 * len(rows) + 0.6))
+    lane_in = _LANE_IN * (0.5 if current_look().width_in else 1)
+    heights = [lane_in * len(own) + 0.1 for own in rows.values()]
+    width_in = current_look().width_in or _WIDTH_IN
+    figure = Figure(figsize=(width_in, sum(heights) + 0.6 * len(rows) + 0.6))
     axes = figure.subplots(len(rows), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
     for axis, (pool, own) in zip(axes, rows.items(), strict=True):
         _draw(axis, bars[pool], own, from_s, until_s, colours)
-        axis.set_title(_pool_title(pool, phases, own, from_s, until_s), loc="left", fontsize=11)
+        axis.set_title(_pool_title(pool, phases, own, from_s, until_s), loc="left", fontsize=11 if width_in > _NARROW_IN else 7)
     axes[-1].set_xlabel(f"{_unit(until_s - from_s)[0]} from the start of the window")
-    figure.suptitle(title, fontsize=12)
-    figure.tight_layout()
-    _legend(figure, colours, any(bar.switches for bar in every))
+    if current_look().width_in is None:
+        figure.suptitle(title, fontsize=12)
+        figure.tight_layout()
+    else:
+        figure.set_layout_engine("constrained")  # in a paper the caption is the title
+    _legend(figure, colours, any(bar.switches for bar in every), width_in)
     return figure
 
 
@@ -159,27 +172,30 @@ def _label(
 ) -> None:
     """Write the job and the iteration on each phase that has room for them."""
     _, unit_s = _unit(until_s - from_s)
+    width_in = current_look().width_in or _WIDTH_IN
+    size = 9 if width_in > _NARROW_IN else 5
     for bar in bars:
-        inches = (bar.end_s - bar.start_s) / (until_s - from_s) * (_WIDTH_IN - 1)
+        inches = (bar.end_s - bar.start_s) / (until_s - from_s) * (width_in - 1)
         texts = (f"{bar.job_id} · {bar.iteration}", str(bar.iteration)) if not bar.switches and not bar.tail else ()
-        if text := next((text for text in texts if (1 + len(text)) * _CHARACTER_IN < inches), ""):
+        if text := next((text for text in texts if (1 + len(text)) * _CHARACTER_IN * size / 9 < inches), ""):
             middle = ((bar.start_s + bar.end_s) / 2 - from_s) / unit_s
             colour = _readable_on(colours[bar.job_id])
-            axis.text(middle, row[bar.node], text, ha="center", va="center", fontsize=9, color=colour)
+            axis.text(middle, row[bar.node], text, ha="center", va="center", fontsize=size, color=colour)
 
 
-def _legend(figure: Figure, colours: dict[str, str], has_switches: bool) -> None:
+def _legend(figure: Figure, colours: dict[str, str], has_switches: bool, width_in: float) -> None:
     # matplotlib leaves out labels that begin with "_", so a space comes first.
     handles = {f" {job_id}": Patch(facecolor=colour) for job_id, colour in colours.items()}
     if has_switches:
         handles["switch"] = Patch(facecolor="#777777", edgecolor="white", hatch=_HATCH)
     handles["bubble"] = Patch(facecolor=_BUBBLE)
-    columns = max(1, int((_WIDTH_IN - 1) / (0.6 + 0.1 * max(map(len, handles)))))
+    is_sized = current_look().width_in is not None
+    columns = max(1, int((width_in - 1) / ((0.6 + 0.1 * max(map(len, handles))) * (0.6 if is_sized else 1))))
     figure.legend(
         [*handles.values()],
         [*handles],
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0.0),
+        loc="outside lower center" if is_sized else "upper center",
+        bbox_to_anchor=None if is_sized else (0.5, 0.0),
         ncols=min(columns, len(handles)),
         frameon=False,
     )

@@ -12,9 +12,10 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
 from rollmux_env.replay.run import Run
 from rollmux_env.report.folder import make_folder
-from rollmux_env.report.gantt import gantt_png
+from rollmux_env.report.gantt import gantt_picture
 from rollmux_env.report.lanes import POOLS, Membership, follow, shares
 from rollmux_env.report.perfetto import happened, trace_json
+from rollmux_env.report.styles import Kind
 
 META_ITERATIONS = 6  # length of a Gantt chart whose hours are not given
 
@@ -46,9 +47,15 @@ class GanttWindow(NamedTuple):
 
 
 def write_pictures(
-    folder: Path, run: Run, title: str, group: int | None = None, from_h: float | None = None, hours: float | None = None
+    folder: Path,
+    run: Run,
+    title: str,
+    group: int | None = None,
+    from_h: float | None = None,
+    hours: float | None = None,
+    kind: Kind = "png",
 ) -> list[str]:
-    """Write `group-N.png`, a Gantt chart of one group, and `trace.json`, for Perfetto, of an event replay with its phases.
+    """Write `group-N`, a Gantt chart of one group, and `trace.json`, for Perfetto, of an event replay with its phases.
 
     Args:
         folder: Folder of the files. It is made if there is something to write.
@@ -59,6 +66,7 @@ def write_pictures(
         from_h: Start of the window that both files show, in hours, or None.
         hours: Length of the window that both files show, in hours. If both are None, the trace shows the whole replay and the Gantt
             chart the window of `choose_view`.
+        kind: Kind of file of the Gantt chart.
 
     Returns:
         One line per file that says what it shows.
@@ -73,8 +81,9 @@ def write_pictures(
     phases = [phase for phase in run.phases if phase.group == view.group]
     span = f"{(view.from_s - zero_s) / 3600:.2f} to {(view.until_s - zero_s) / 3600:.2f} h"
     make_folder(folder)
-    gantt, trace = folder / f"group-{view.group}.png", folder / "trace.json"
-    write_whole(gantt, gantt_png(phases, own, view.from_s, view.until_s, f"{title}: group {view.group}, {span}"))
+    gantt, trace = folder / f"group-{view.group}.{kind}", folder / "trace.json"
+    drawn = gantt_picture(phases, own, view.from_s, view.until_s, f"{title}: group {view.group}, {span}", kind)
+    write_whole(gantt, drawn)
     by_pool = {pool: shares(phases, [lane for lane in own if lane.pool == pool], view.from_s, view.until_s) for pool in POOLS}
     bubbles = ", ".join(f"{pool} {100 * of_nodes.bubble:.1f}%" for pool, of_nodes in by_pool.items() if of_nodes)
 

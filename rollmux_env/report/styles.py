@@ -16,6 +16,8 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from rollmux_env.report.look import current_look, label_of
+
 Floats = NDArray[np.float64]
 Kind = Literal["png", "svg", "pdf"]
 _VOLATILE_METADATA: dict[Kind, tuple[str, ...]] = {
@@ -84,16 +86,17 @@ def style_of(policy: str) -> Style:
     return Style(_shade(colour, _fraction_of(options)) if options else colour, line)
 
 
-def png(figure: Figure) -> bytes:
-    """Return the figure as PNG data."""
-    return picture(figure, "png")
-
-
 def picture(figure: Figure, kind: Kind) -> bytes:
     """Return the figure as data of a kind of file, the same bytes for the same figure."""
-    data = io.BytesIO()
-    with rc_context({"svg.hashsalt": "rollmux"}):
-        figure.savefig(data, format=kind, dpi=120, bbox_inches="tight", metadata=dict.fromkeys(_VOLATILE_METADATA[kind]))
+    data, is_sized = io.BytesIO(), current_look().width_in is not None
+    with rc_context({"svg.hashsalt": "rollmux", "pdf.fonttype": 42}):  # publishers refuse PDFs with fonts of type 3
+        figure.savefig(
+            data,
+            format=kind,
+            dpi=300 if is_sized else 120,
+            bbox_inches=None if is_sized else "tight",
+            metadata=dict.fromkeys(_VOLATILE_METADATA[kind]),
+        )
     return data.getvalue()
 
 
@@ -105,12 +108,12 @@ def draw(axis: Axes, x: Floats, values: Floats, policy: str, label: str | None =
         x: Positions, shape (N,).
         values: Values of each seed, shape (seeds, N).
         policy: Name of the policy.
-        label: Label of the line, or None for the policy's name.
+        label: Label of the line, or None for that of the policy.
         more: Further options of the line, as in `Axes.plot`.
     """
     style = style_of(policy)
     mean = values.mean(axis=0)
-    axis.plot(x, mean, style.line, color=style.colour, label=label or policy, **more)
+    axis.plot(x, mean, style.line, color=style.colour, label=label or label_of(policy), **more)
     if len(values) > 1:
         spread = values.std(axis=0, ddof=1)
         step = "post" if more.get("drawstyle") == "steps-post" else None

@@ -124,7 +124,7 @@ def write_suite(
     Raises:
         InputError: If a file cannot be written.
     """
-    from rollmux_env.report.plots import sweep_plot
+    from rollmux_env.report.suite_plots import sweep_plot
 
     write_whole(folder / f"{suite.name}.json", to_json(report))
     write_whole(folder / f"{suite.name}.csv", suite_csv(suite, rows))
@@ -141,7 +141,7 @@ def suite_plots(suite: Suite, rows: Sequence[SuiteRow], kind: Kind = "png") -> d
 
     There is a bar chart of every column, with the paper's figures as marks, the lines of a series and the curve of a frontier.
     """
-    from rollmux_env.report.plots import frontier_plot, series_plot, suite_bars
+    from rollmux_env.report.suite_plots import frontier_plot, series_plot, suite_bars
 
     plots = {}
     for column in suite.columns:

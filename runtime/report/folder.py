@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rollmux_env.files import make_private, private_folder, write_whole
-from rollmux_env.report.gantt import gantt_png
+from rollmux_env.report.gantt import gantt_picture
 from rollmux_env.report.lanes import NodeUse, follow
 from rollmux_env.report.perfetto import JobSlice, trace_json
 from rollmux_env.report.results import to_json
@@ -64,7 +64,7 @@ def gantt_of(record: RunRecord) -> bytes | None:
         return None  # the events of a run that was killed may end before the shared time begins
     phases = [phase for phase in record.phase_runs() if phase.group == best.group]
     title = f"group {best.group}, {record.started.policy}, {record.started.dispatch}, from {best.from_s:.1f} s"
-    return gantt_png(phases, lanes, best.from_s, until_s, title)
+    return gantt_picture(phases, lanes, best.from_s, until_s, title)
 
 
 def leased(record: RunRecord) -> list[NodeUse]:

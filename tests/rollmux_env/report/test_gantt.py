@@ -6,7 +6,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from rollmux_env.replay.run import PhaseRun
-from rollmux_env.report.gantt import GanttBar, bars_of, gantt_figure, gantt_png
+from rollmux_env.report.gantt import GanttBar, bars_of, gantt_figure, gantt_picture
 from rollmux_env.report.lanes import NodeUse
 
 LANES = [
@@ -86,9 +86,9 @@ def test_a_pool_without_nodes_has_no_panel() -> None:
 
 
 def test_the_same_picture_is_the_same_bytes_in_any_order_of_its_records() -> None:
-    png = gantt_png(PHASES, LANES, 0, 400, "the title")
+    png = gantt_picture(PHASES, LANES, 0, 400, "the title")
     assert png.startswith(b"\x89PNG")
-    assert png == gantt_png(PHASES[::-1], LANES[::-1], 0, 400, "the title")
+    assert png == gantt_picture(PHASES[::-1], LANES[::-1], 0, 400, "the title")
 
 
 def test_many_jobs_with_long_names_and_many_nodes_still_draw() -> None:
@@ -102,4 +102,4 @@ def test_many_jobs_with_long_names_and_many_nodes_still_draw() -> None:
 
 def test_a_window_without_nodes_cannot_be_drawn() -> None:
     with pytest.raises(ValueError, match="no node"):
-        gantt_png(PHASES, LANES, 400, 500)
+        gantt_picture(PHASES, LANES, 400, 500)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -10,11 +11,15 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+import rollmux
 from policies.registry import PLACEMENT
 from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.intervals import Mean
+from rollmux_env.errors import InputError
+from rollmux_env.report.figures import INTERVAL, positions, set_positions
+from rollmux_env.report.look import Look, drawn_as, parse_labels
 from rollmux_env.report.plots import saving_figure
-from rollmux_env.report.styles import YARDSTICKS, draw, style_of
+from rollmux_env.report.styles import YARDSTICKS, draw, picture, style_of
 
 OTHERS = ("learned:default", "learned:default,moves=false", "rollmux,prune=false", "my_module:Mine", "my_module:Mine,alpha=2")
 
@@ -85,3 +90,49 @@ def test_the_plot_of_savings_is_full(savings: tuple[float, ...]) -> None:
         ends = [saving + spread for saving in savings for spread in (-0.05, 0.05)]
         assert low <= min(ends) and max(ends) <= high
         assert max(ends) - min(ends) > 0.8 * (high - low)
+
+
+def drawn(policies: int, seeds: int = 2) -> rollmux.BenchResult:
+    """A bench of some policies on very short streams."""
+    names = ["solo", "rollmux", "rollmux,prune=false", "consolidate", "first-fit", "random"][:policies]
+    return rollmux.bench("mixed", names, seeds, settings={"jobs": 3})
+
+
+def test_a_figure_has_the_width_of_a_column_and_says_what_its_bands_and_whiskers_are() -> None:
+    found = drawn(2)
+    with drawn_as(Look(3.3)):
+        pdf = picture(found.plot("cost_over_time", width_in=3.3), "pdf")
+    box = re.search(rb"/MediaBox \[ ?0 0 ([0-9.]+)", pdf)
+    assert box is not None and float(box[1]) == pytest.approx(72 * 3.3, abs=0.1) and b"/Type3" not in pdf
+    figure = found.plot("cost_over_time", width_in=3.3, labels={"rollmux": "Algorithm 1"})
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["solo", "Algorithm 1"]
+    assert legend.get_title().get_text() == "mean of 2 seeds, band: ± 1 standard deviation"
+    assert figure.axes[0].get_title() == "" and found.plot("cost_over_time").axes[0].get_title() == "Cost over time"
+    assert found.plot("saving").axes[0].get_xlabel() == INTERVAL and drawn(2, 1).plot("saving").axes[0].get_xlabel() == ""
+    with pytest.raises(InputError, match=r"--width 99: must be from 1\.5 to 40 inches"):
+        found.plot("saving", width_in=99)
+
+
+def test_many_policies_have_small_panels_of_one_scale() -> None:
+    figure = drawn(6).plot("cost_over_time")
+    assert [axis.get_title() for axis in figure.axes] == [
+        "solo", "rollmux", "rollmux,prune=false", "consolidate", "first-fit", "random"
+    ]  # fmt: skip
+    assert len({axis.get_ylim() for axis in figure.axes}) == 1 and all(len(axis.get_lines()) == 6 for axis in figure.axes)
+    assert "grey: the other policies" in figure.get_suptitle()
+
+
+def test_numbers_are_on_an_axis_of_numbers() -> None:
+    assert positions(["1.2", "1.5", "2"]) == ([1.2, 1.5, 2.0], True)
+    assert positions(["load=1", "load=1.6"]) == ([1.0, 1.6], True)
+    assert positions(["12+10", "16+14"]) == ([0.0, 1.0], False) and positions(["[1, 2]", "3"])[1] is False
+    axis = Figure().subplots()
+    set_positions(axis, ["1.1", "1.12", "2"])
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["1.1", "", "2"], "there is no room for 1.12"
+
+
+def test_labels_are_read_from_their_last_equals_sign() -> None:
+    assert parse_labels(["rollmux,prune=false=All groups", "solo=Solo"]) == {"rollmux,prune=false": "All groups", "solo": "Solo"}
+    with pytest.raises(InputError, match="--label: 'solo' is not of the form POLICY=TEXT"):
+        parse_labels(["solo"])
