@@ -127,6 +127,7 @@ def past_report(folder: Path) -> dict[str, Any]:
     """
     record = read_run(folder)
     state, ends, known, jobs = state_of(record), ends_of(record), record.jobs, list[dict[str, Any]]()
+    planned = record.planned_drains.values()
     stays = stays_of(record.log)
     for spec in (fact.spec for fact in record.submitted):
         done = record.iterations_of(spec.id)
@@ -151,6 +152,7 @@ def past_report(folder: Path) -> dict[str, Any]:
         "order": None,
         "completion": completion_of_ended(jobs, state),
         "users": [*user_reports(state, {})],
+        "drains": [{"node": plan.node, "starts_s": plan.starts_s, "deadline_s": plan.deadline_s} for plan in planned],
         "quotas": quotas_of(state.cluster),
         "jobs": jobs,
         "groups": [],

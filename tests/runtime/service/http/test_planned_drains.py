@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runtime.coordinator import planned_drains
+from runtime.service.report import past_report
 from runtime.service.service import RunService
 from tests.conftest import Command
 from tests.runtime.pretend import continued_plan
@@ -48,6 +49,8 @@ def test_a_drain_begins_at_its_time_or_a_period_before_its_deadline(
         assert command("drain", other, "--deadline", "soon")[0] == 2
     finally:
         served.close()
+
+    assert past_report(served.folder)["drains"] == [{"node": node, "starts_s": None, "deadline_s": NOW_S + 1000}]
 
     async def again() -> dict[str, Any]:
         service = RunService(continued_plan(served.folder))
