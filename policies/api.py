@@ -61,6 +61,7 @@ class ArrivalPolicy(ABC):
 
     Attributes:
         only_places: Whether a plan for a waiting job places this job alone, so that one that fits nowhere need not be asked about.
+            A class with its own `decide` sets it again if that holds.
     """
 
     only_places = True
