@@ -43,6 +43,7 @@ def workload(
     assumptions: scaling, prices and rates that are not published: `ours`, `model`, or a file
     semantics: `paper` for the SLOs and training nodes that the paper's figures need
     csv, profile: trace of philly, and the profile of its jobs' phase times
+    columns: names of the trace's columns, as in {arrival: submit_time, user: user, gpus: gpu_num}
     trace, phase_times, drift: files of the paper's authors (authors)
     virtual_cluster: use only this cluster's rows of the trace
     window_start_h, window_h: use only this window of the trace

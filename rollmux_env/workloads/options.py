@@ -17,7 +17,7 @@ from rollmux_env.suggestions import did_you_mean
 
 MAX_JOBS = 1_000_000
 # Options that are texts even if they look like numbers: a virtual cluster may be called 103959.
-_TEXTS = ("csv", "virtual_cluster", "profile", "trace", "phase_times", "drift", "assumptions")
+_TEXTS = ("csv", "columns", "virtual_cluster", "profile", "trace", "phase_times", "drift", "assumptions")
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class WorkloadOptions(Checked):
             training nodes for 32B jobs (`production`, `authors`).
         profile: Profile of the phase times of a CSV file's jobs: mixed, balanced, rollout-heavy or train-heavy (`philly`).
         csv: Path of the trace, with the columns that `rollmux_env.workloads.philly` names (`philly`).
+        columns: Names of the trace's columns by key, as in `{arrival: submit_time, user: user}`, or None (`philly`).
         trace: Path of a trace of RollMux's authors, in the format of `rollmux_env.workloads.authors` (`authors`).
         phase_times: Path of the authors' phase times, or None (`authors`).
         drift: Path of the authors' drift, or None (`authors`).
@@ -68,6 +69,7 @@ class WorkloadOptions(Checked):
     semantics: Literal["default", "paper"] = "default"
     profile: str = "mixed"
     csv: str | Path | None = None
+    columns: str | None = None
     trace: str | Path | None = None
     phase_times: str | Path | None = None
     drift: str | Path | None = None

@@ -5,6 +5,9 @@ The file is CSV (UTF-8) with a header. These columns are read, in any order; oth
 - `timestamp`: submission, ISO 8601 (UTC without an offset) or a number of seconds; rows need not be sorted
 - `duration`: seconds; rows of duration 0 never ran and are skipped
 - `cluster` (or `vc`): virtual cluster, needed only to choose one
+
+The option `columns` names others, and further ones: `start` and `end` in place of a duration, `user`, and `gpus`, which are whole
+nodes of 8 of each pool; rows of 0 GPUs are skipped.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from math import ceil
 from pathlib import Path
 
 import numpy as np
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import DATA_BYTES, read_text
+from rollmux_env.keys.job import Job
 from rollmux_env.progress import ProgressLines, say_read
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import describe, one_line
@@ -28,15 +32,15 @@ from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import paper_cluster
 from rollmux_env.workloads.options import MAX_JOBS, WorkloadOptions
 from rollmux_env.workloads.profiles import profile_jobs
+from rollmux_env.workloads.trace_columns import Columns, TraceRow, parse_columns
 
 OPTIONS = frozenset(
-    {"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous", "assumptions", "profile", "csv"}
+    {"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous", "assumptions", "profile", "csv", "columns"}
     | {"window_start_h", "window_h", "virtual_cluster", "min_stay_h", "max_stay_h"}
 )
-CLUSTER_COLUMNS = ("cluster", "vc")
+GPUS_PER_NODE = 8
 _LOOKS = 4096  # rows between two reports of progress
 _NAMED = 10  # largest number of virtual clusters that an error message names
-MOST_S = 1e12  # largest timestamp; beyond it, rounding would hide differences
 
 
 def philly(options: WorkloadOptions) -> Scenario:
@@ -50,7 +54,7 @@ def philly(options: WorkloadOptions) -> Scenario:
     path = Path(options.csv)
     name = one_line(str(path), 4096)
     others: Counter[str] = Counter()
-    rows = sorted(_rows(path, name, options.virtual_cluster, others), key=lambda row: row[0])
+    rows = sorted(_rows(path, name, options, others), key=lambda row: row.submitted_s)
     if not rows and others:
         known = [f"{cluster} ({count:,} rows)" for cluster, count in others.most_common(_NAMED)]
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
@@ -62,14 +66,16 @@ def philly(options: WorkloadOptions) -> Scenario:
         end_s = start_s + 3600 * (math.inf if options.window_h is None else options.window_h)
         low_s = 3600 * options.min_stay_h
         high_s = 3600 * (math.inf if options.max_stay_h is None else options.max_stay_h)
-        rows = [row for row in rows if start_s <= row[0] <= end_s and low_s <= row[1] <= high_s and row[1] > 0]
+        rows = [row for row in rows if start_s <= row[0] <= end_s and low_s <= row[1] <= high_s and row[1] > 0 and row.gpus != 0]
     rows = rows[: options.jobs or MAX_JOBS]
     if not rows:
         raise InputError(f"{name}: no row is left by the options; the file needs one with a duration above 0 in the window")
-    times = np.array(rows)
+    times = np.array([row[:2] for row in rows])
     arrivals_s = draws.times(times[:, 0] - times[0, 0])
     stays_s = draws.seconds(times[:, 1])
     jobs = profile_jobs(options.profile, options, arrivals_s, stays_s)
+    if any(row.user or row.gpus for row in rows):
+        jobs = tuple(_as_wide(job, row) for job, row in zip(jobs, rows, strict=True))
     left_out = f" ({read - len(rows):,} are left out: of duration 0, or by the options)" if len(rows) < read else ""
     made_up = f"phase times and SLOs are drawn from the profile {options.profile}"
     note = draws.stays_note(options, stays_s, jobs)
@@ -77,15 +83,12 @@ def philly(options: WorkloadOptions) -> Scenario:
     return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
 
 
-def _rows(path: Path, name: str, virtual_cluster: str | None, others: Counter[str]) -> Iterator[tuple[float, float]]:
-    """Yield submission and duration of the rows of a virtual cluster, or of all, in seconds.
-
-    Rows of other virtual clusters are counted in `others`.
-    """
+def _rows(path: Path, name: str, options: WorkloadOptions, others: Counter[str]) -> Iterator[TraceRow]:
+    """Yield the rows of a virtual cluster, or of all. Rows of other virtual clusters are counted in `others`."""
     reader = csv.reader(io.StringIO(read_text(path, DATA_BYTES), newline=""), strict=True)
     try:
         with ProgressLines(f"reading {name}") as progress:
-            for number, row in enumerate(_parsed(name, reader, virtual_cluster, others), 1):
+            for number, row in enumerate(_parsed(name, reader, options, others), 1):
                 if not number % _LOOKS:
                     progress.report(f"line {reader.line_num:,}")
                 yield row
@@ -93,62 +96,25 @@ def _rows(path: Path, name: str, virtual_cluster: str | None, others: Counter[st
         raise InputError(f"{name}: line {reader.line_num}: is not CSV: {error}") from None
 
 
-def _parsed(
-    name: str, reader: Iterator[list[str]], virtual_cluster: str | None, others: Counter[str]
-) -> Iterator[tuple[float, float]]:
+def _parsed(name: str, reader: Iterator[list[str]], options: WorkloadOptions, others: Counter[str]) -> Iterator[TraceRow]:
     header = [name.strip() for name in next(reader, [])]
     for column, times in Counter(header).items():
         if column and times > 1:
             raise InputError(f"{name}: line 1: the column {describe(column)} is there twice")
-    submitted, lasted = _column(name, header, "timestamp"), _column(name, header, "duration")
-    cluster = None
-    if virtual_cluster is not None:
-        cluster = _column(name, header, *CLUSTER_COLUMNS)
+    columns = Columns(name, header, parse_columns(options.columns), options.virtual_cluster is not None)
     for row in reader:
         if not row:
             continue
         where = f"{name}: line {reader.line_num}"  # type: ignore[attr-defined]
-        for index in (submitted, lasted, cluster):
-            if index is not None and index >= len(row):
-                raise InputError(f"{where}: {header[index]}: is missing")
-        if cluster is not None and row[cluster].strip() != virtual_cluster:
-            others[row[cluster].strip()] += 1
+        columns.check(where, row)
+        if (cluster := columns.cluster(row)) is not None and cluster != options.virtual_cluster:
+            others[cluster] += 1
             continue
-        yield _timestamp(f"{where}: timestamp", row[submitted]), _duration(f"{where}: duration", row[lasted])
+        yield columns.read(where, row)
 
 
-def _column(name: str, header: list[str], *columns: str) -> int:
-    for column in columns:
-        if column in header:
-            return header.index(column)
-    raise InputError(f"{name}: line 1: the column {' or '.join(columns)} is missing")
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _duration(where: str, text: str) -> float:
-    duration_s = _seconds(text)
-    if duration_s is None or not 0 <= duration_s <= 1e9:
-        raise InputError(f"{where}: must be a number of seconds from 0 to 1e9, not {describe(text)}")
-    return duration_s
-
-
-def _timestamp(where: str, text: str) -> float:
-    submitted_s = _seconds(text)
-    if submitted_s is None:
-        try:
-            time = datetime.fromisoformat(text.strip())
-        except ValueError:
-            raise InputError(f"{where}: must be a time such as 2017-12-01 18:39:32, not {describe(text)}") from None
-        try:
-            submitted_s = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
-            submitted_s = math.nan
-    if not -MOST_S <= submitted_s <= MOST_S:
-        raise InputError(f"{where}: must be a finite time, not {describe(text)}")
-    return submitted_s
+def _as_wide(job: Job, row: TraceRow) -> Job:
+    """Return the job with the user of its row, on as many nodes of each pool as its GPUs fill."""
+    nodes = max(1, ceil((row.gpus or 1) / GPUS_PER_NODE))
+    sides = {side: getattr(job, side).model_copy(update={"nodes": nodes}) for side in ("rollout", "training")}
+    return job.model_copy(update={"user": row.user, **(sides if nodes > 1 else {})})

@@ -150,3 +150,41 @@ def test_no_file_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, d
         load(path)
     except InputError as error:
         assert "\n" not in str(error)
+
+
+HELIOS = """job_id,user,gpu_num,state,submit_time,start_time,end_time,duration,vc
+1,ann,16,COMPLETED,2020-04-01 00:00:00,2020-04-01 01:00:00,2020-04-01 03:00:00,7200,vc1
+2,bob,0,COMPLETED,2020-04-01 00:10:00,2020-04-01 00:10:00,2020-04-01 01:10:00,3600,vc1
+3,bob,4,CANCELLED,2020-04-01 00:20:00,,,0,vc1
+4,bob,4,FAILED,2020-04-01 00:30:00,2020-04-01 00:40:00,2020-04-01 01:40:00,3600,vc2
+"""
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "{arrival: submit_time, user: user, gpus: gpu_num}",
+        '{"arrival": "submit_time", "user": "user", "gpus": "gpu_num", "start": "start_time", "end": "end_time"}',
+    ],
+)
+def test_other_columns_are_read_by_a_map(tmp_path: Path, columns: str) -> None:
+    jobs = load(write(tmp_path, HELIOS), columns=columns).jobs
+    assert [(job.arrival_s, job.duration_s, job.user) for job in jobs] == [(0, 7200, "ann"), (1800, 3600, "bob")]
+    assert [(job.rollout.nodes, job.training.nodes) for job in jobs] == [(2, 2), (1, 1)]
+    assert [job.user for job in load(write(tmp_path, HELIOS), columns=columns, virtual_cluster="vc2").jobs] == ["bob"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("{arrival: submit}", "line 1: the column submit is missing"),
+        ("{arival: submit_time}", "columns: there is no key arival; .*; did you mean arrival"),
+        ("submit_time", "columns: must be a map such as"),
+        ("{end: end_time, duration: duration}", "columns: give duration, or end"),
+        ("{arrival: submit_time, gpus: user}", "line 2: user: must be a number of GPUs, not 'ann'"),
+    ],
+)
+def test_columns_that_cannot_be_are_one_line(tmp_path: Path, columns: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem) as error:
+        load(write(tmp_path, HELIOS), columns=columns)
+    assert "\n" not in str(error.value)
