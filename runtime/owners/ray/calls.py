@@ -23,6 +23,7 @@ from runtime.machines.forecast import free_bytes, wait_for_room
 from runtime.owners import protocol
 from runtime.owners.boundary import carry_out
 from runtime.owners.protocol import NextStep
+from runtime.owners.ray.rollout_calls import ROLLOUT_CALLS, RolloutCalls
 from runtime.phases import Paused
 
 
@@ -41,6 +42,7 @@ class JobCalls:
         self._lifecycle = lifecycle
         self._profiling = profiling
         self._solo = solo
+        self._rollouts = RolloutCalls(run)
 
     async def ask(self, method: str, job_id: str, *arguments: Any) -> Any:
         """Call a method for a process of a job.
@@ -50,7 +52,8 @@ class JobCalls:
             job_id: Id of the job.
             *arguments: Further arguments of the method.
         """
-        return await getattr(self, method)(self._run.handles[job_id], *arguments)
+        answers = self._rollouts if method in ROLLOUT_CALLS else self
+        return await getattr(answers, method)(self._run.handles[job_id], *arguments)
 
     async def clock(self, handle: JobHandle) -> tuple[str, float]:
         """Return the boot id of the coordinator's machine, and the reading of its monotonic clock at time 0 of the run."""
@@ -144,18 +147,6 @@ class JobCalls:
         await self._run.written()
         return leaving
 
-    async def pause(self, handle: JobHandle, pauses: bool) -> None:
-        """Pause or resume the rollouts of a job. A pause ends the wait for the permit of one.
-
-        Args:
-            handle: The job.
-            pauses: Whether to pause them.
-        """
-        if pauses:
-            handle.permits.pause_rollouts(Paused())
-        else:
-            handle.permits.resume_rollouts()
-
     async def continued(self, handle: JobHandle, sampled: int) -> None:
         """Report how many rollouts a job is ahead of its trainings, after it was created again or its request was dropped.
 
@@ -244,72 +235,10 @@ class JobCalls:
         run.inform_scheduler(*(follows.reports if run.has_seat(handle) else ()), entries=follows.entries)
         return run.decisions.residents.leaving(handle)
 
-    async def progress(self, handle: JobHandle, done: int, total: int, tokens: int, who: str) -> None:
-        """Record the progress of a phase, and report when a rollout reaches the threshold of migration.
-
-        Args:
-            handle: The job.
-            done: Number of finished responses among those that `who` counts.
-            total: Number of responses of the phase that `who` counts.
-            tokens: Number of tokens that `who` has sampled.
-            who: Name of the process that counts; the counts of a job's processes are added up.
-        """
-        run = self._run
-        responses, total = handle.rollout_progress.count(who, done, total, tokens)
-        if handle.rollout_progress.is_woken:
-            handle.changed.notify_all()
-        migration = run.scheduler.members.migration
-        if run.log.problem is not None:
-            return  # nothing can be recorded now, and another report will follow
-        if (
-            migration is None
-            or "rollout" not in handle.permits.holds
-            or handle.rollout_progress.past_threshold
-            or not run.has_seat(handle)
-        ):
-            return
-        if migration.at * total <= responses < total:
-            handle.rollout_progress.pass_threshold()
-            run.inform_scheduler(facts.Threshold(handle.id))
-
     async def warned(self, handle: JobHandle, text: str) -> None:
         """Show a warning of a job's process to the user, unless the same text was shown before."""
         if handle.processes.warn(text):
             self._run.log.say(f"{handle.id}: WARNING: {text}")
-
-    async def changes(self, handle: JobHandle) -> bool:
-        """Wait until a job's rollout has to stop, to use other parts of its nodes or because the responses of `wake` are done.
-
-        Returns:
-            False if the rollout is over or never has to stop, else True.
-        """
-        while "rollout" in handle.permits.holds:
-            if self._run.scheduler.members.migration is None and handle.rollout_progress.wake is None:
-                return False
-            if handle.rollout_progress.used_parts != handle.rollout_progress.reported_parts or handle.rollout_progress.is_woken:
-                return True
-            await handle.changed.wait()
-        return False
-
-    async def wake(self, handle: JobHandle, responses: int | None) -> None:
-        """Set the number of finished responses at which a job's rollout stops.
-
-        Args:
-            handle: The job.
-            responses: Number of responses, or None to let it run to its end.
-        """
-        handle.rollout_progress.wake_at(responses)
-        handle.changed.notify_all()
-
-    async def parts(self, handle: JobHandle) -> tuple[int, ...]:
-        """Return the numbers of the parts that a job's rollout may use from now on."""
-        return handle.rollout_progress.report_parts()
-
-    async def left(self, handle: JobHandle) -> None:
-        """Report that a job's rollout has left the parts of its nodes that it may not use any more."""
-        await self._run.written()
-        if "rollout" in handle.permits.holds:
-            self._run.inform_scheduler(facts.Shrunk(handle.id))
 
     async def checkpointed(self, handle: JobHandle, checkpoint: Checkpoint) -> bool:
         """Record a checkpoint of a job. A job that was waiting for it leaves its placement.
