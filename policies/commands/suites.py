@@ -12,7 +12,7 @@ from policies.dispatch import make_dispatch
 from policies.makers import makers
 from policies.registry import make_policy
 from rollmux_env.bench.harness import can_replay, run_tasks
-from rollmux_env.bench.suite import Suite, SuiteCase, SuiteRow, suite_rows, suite_tasks
+from rollmux_env.bench.suite import Suite, SuiteCase, SuiteRow, shortened, suite_rows, suite_tasks
 from rollmux_env.bench.suites import find_suite
 from rollmux_env.errors import InputError
 from rollmux_env.report.folder import results_folder
@@ -33,6 +33,7 @@ def run_suite(options: BenchOptions) -> Printed:
     suite = find_suite(str(options.suite), options.settings or ())
     _check(suite, options)
     quick = options.quick and suite.seeds > 0
+    suite = shortened(suite) if quick else suite
     count = options.seeds or (1 if quick else suite.seeds)
     numbers = range(options.seed, options.seed + count) if suite.seeds else range(0)
     look = Look(options.width_in, parse_labels(options.label or ()))

@@ -84,6 +84,7 @@ class Column:
         style: `x` for ratios, `%` for shares, empty for plain figures.
         observed: Whether the figure comes from the event replay of a case that also has a fluid one.
         bound: Whether the figure needs the lower bounds of the stream's dollars.
+        grows: Whether the figure grows with the number of jobs, so that a shorter stream is not beside the paper's.
     """
 
     heading: str
@@ -93,6 +94,7 @@ class Column:
     style: str = "x"
     observed: bool = False
     bound: bool = False
+    grows: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,12 @@ class Suite:
     compares: str = ""
     adds: str | None = None
     sweep: Callable[[int, Makers], Sequence[Any]] | None = None
+
+
+def shortened(suite: Suite) -> Suite:
+    """Return the suite for shorter streams: without the paper's figures that grow with the number of jobs."""
+    grows = {column.heading for column in suite.columns if column.grows}
+    return replace(suite, paper={key: figure for key, figure in suite.paper.items() if key[2] not in grows})
 
 
 def suite_tasks(

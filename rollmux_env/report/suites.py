@@ -18,6 +18,8 @@ from rollmux_env.report.results import to_csv, to_json
 from rollmux_env.report.styles import Kind
 from rollmux_env.report.tables import heading, make_table
 
+_ONE = 1 - 1e-9
+
 
 def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], quick: bool) -> RenderableType:
     """Return a table with one line per case and policy, and the paper's figures in brackets.
@@ -48,6 +50,10 @@ def _notes(suite: Suite, rows: Sequence[SuiteRow], seeds: int) -> Iterator[str]:
     """Yield the notes below the table."""
     if note := (("[the paper's figure]" if suite.paper else "") + interval_note(seeds)).removeprefix("; "):
         yield note
+    for column in suite.columns:
+        figures = (row.figures[column.heading] for row in rows)
+        if column.heading.endswith("/ optimal") and any(mean is not None and mean.mean < _ONE for mean in figures):
+            yield f"{column.heading} below 1: it breaks SLOs, or the least at each event is not the least over the stream"
     if suite.least:
         column = next(column for column in suite.columns if column.heading == suite.least)
         best = best_cases(suite, rows).items()

@@ -13,11 +13,13 @@ from rollmux_env.bench.columns import COST, SLO_KEPT, SLO_OBSERVED, SLOWDOWN
 from rollmux_env.bench.harness import OwnReplay, run_tasks
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.streams import sampled, workload
-from rollmux_env.bench.suite import Suite, SuiteCase, SuiteRow, best_cases, suite_rows, suite_tasks
+from rollmux_env.bench.suite import Suite, SuiteCase, SuiteRow, best_cases, shortened, suite_rows, suite_tasks
 from rollmux_env.bench.suites import SUITES
 from rollmux_env.bench.suites.published import published_suite
 from rollmux_env.errors import InputError
 from rollmux_env.published import Source
+from rollmux_env.report.latex import to_latex
+from rollmux_env.report.suites import suite_table
 
 
 @pytest.fixture(params=[name for name, suite in SUITES.items() if suite.cases])
@@ -123,3 +125,15 @@ def test_a_suite_that_is_none_gives_one_clear_line(
 def test_a_suite_of_a_file_may_be_relative_to_another_policy() -> None:
     column = next(column for column in SUITES["learned"].columns if column.heading == "saving per work, rollmux,prune=false = 1")
     assert (column.against, column.digits) == (("rollmux,prune=false",), 3)
+
+
+def test_a_shorter_stream_is_not_beside_figures_that_grow_and_ratios_below_1_are_explained() -> None:
+    suite = SUITES["production"]
+    headings = {heading for _, _, heading in suite.paper}
+    assert headings - {heading for _, _, heading in shortened(suite).paper} == headings & {
+        "thousand $", "peak rollout GPUs", "peak training GPUs"
+    } != set()  # fmt: skip
+    figures = dict.fromkeys((column.heading for column in suite.columns), Mean(1.0, None))
+    row = SuiteRow("equal work", "consolidate", {**figures, "$/work-h / optimal": Mean(0.99, None)})
+    text = to_latex(suite_table(suite, [row], [0], True))
+    assert "$/work-h / optimal below 1: it breaks SLOs, or the least at each event" in text and "cost / optimal below" not in text
