@@ -18,17 +18,14 @@ from rollmux_segment import Footprint
 
 from runtime.jobs.spec import ClassJob, TaskJob
 from runtime.jobside.messages import CallOutOfOrder, Checkpoint, IterationResult, Nodes, PhaseReport
+from runtime.jobside.meter import ProcessMeter, Used
 from runtime.jobside.worker import CONCURRENT, ActorHandle, CoordinatorLink, Worker, on_machine, results
-from runtime.machine import Node, Pool, boot_id, core_wait_s
+from runtime.machine import Node, Pool, boot_id
 from runtime.machines.nodes import move_process, prepare_process
-from runtime.memory import resident_gb
 from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, runtime_hook
 from runtime.residency.choice import STAY, OffloadLevel, OffloadLevels
 
 _MOST = 10_000
-_Usage = dict[ActorHandle, tuple[float, float]]
-
-Used = tuple[float, float, float]  # GB used of a node's host memory and of each GPU, and GB of each GPU that are not free
 
 
 OffloadOutcome = tuple[Any, dict[str, Any]]
@@ -94,6 +91,7 @@ class JobSession(CoordinatorLink):
         self.in_step = False  # whether an iteration is in progress
         self.where = ""  # present activity, for error messages
         self.workers: list[ActorHandle] = []
+        self._meter = ProcessMeter(self.workers)
         self._spec = spec
         self._logs = logs
         self._nodes: Nodes = {}
@@ -104,11 +102,9 @@ class JobSession(CoordinatorLink):
         self._prepared = False
         self._pools_loaded: set[str] = set()  # pools on which the job's state has been loaded since it was made
         self._staying: dict[Pool, Any] = {}  # the job's instance, by the pool on whose devices its state stays
-        self._waited_s: dict[ActorHandle | None, float] = {}  # last known seconds without a core, of workers or this process (None)
         self.parts: tuple[int, ...] = ()
         self._devices: dict[Pool, Any] = {"rollout": RLock(), "training": RLock()}  # locked while state is loaded or offloaded
         self._wakes: int | None = None  # finished responses at which the present rollout stops
-        self._own_gb: dict[Pool, float] = {}  # memory of this process, by the pool to which it is counted
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the coordinator as this job, and wait for the result."""
@@ -139,7 +135,7 @@ class JobSession(CoordinatorLink):
         changed = nodes != self._nodes
         if changed:
             self._staying.clear()  # processes there end, or move with the state
-        self._nodes = nodes
+        self._nodes = self._meter.nodes = nodes
         return changed
 
     def second_session(self) -> JobSession:
@@ -229,18 +225,18 @@ class JobSession(CoordinatorLink):
             self.turns.grant(turn.phase)
         with self.turns.holding(turn), self._devices[pool]:
             load_s = timed(job, "load", phase)[0]
-            load_wait_s = self._waited(self._usage(pool)) if self.worst_case else 0.0
+            load_wait_s = self._meter.waited_s(self._meter.usage(pool)) if self.worst_case else 0.0
             run_s = self.now()
             yield
             done_s = self.now()
             self.flush()
             if self.worst_case:
-                run_wait_s = self._waited(self._usage(pool))  # the measurement that follows is not part of the phase
-                footprint, fields = measure(job, phase, lambda footprint: self._used(pool, footprint), self._gpus(pool))
+                run_wait_s = self._meter.waited_s(self._meter.usage(pool))  # the measurement that follows is not part of the phase
+                footprint, fields = measure(job, phase, lambda footprint: self._meter.used(pool, footprint), self._meter.gpus(pool))
             else:
                 footprint, fields = offload_or_stay(job, phase, hasattr(job, "stay") and self.ask("may_stay", pool))
-            usage = self._usage(pool)
-            waited_s, (host_gb, device_gb, taken_gb) = self._waited(usage), self._used(pool, footprint, usage)
+            usage = self._meter.usage(pool)
+            waited_s, (host_gb, device_gb, taken_gb) = self._meter.waited_s(usage), self._meter.used(pool, footprint, usage)
             self._staying.pop(pool, None)
             if fields.get("stays"):
                 self._staying[pool] = job
@@ -281,7 +277,7 @@ class JobSession(CoordinatorLink):
             with self._devices[pool]:
                 if (job := self._staying.pop(pool, None)) is not None:
                     seconds, footprint = timed(job, "offload", "rollout" if pool == "rollout" else "train")
-                    self.ask("offloaded", pool, seconds, *self._used(pool, footprint))
+                    self.ask("offloaded", pool, seconds, *self._meter.used(pool, footprint))
 
     def nodes(self, pool: Pool) -> tuple[Node, ...]:
         return self._nodes.get(pool, ())
@@ -322,48 +318,6 @@ class JobSession(CoordinatorLink):
             handle.close()
         self.workers.clear()
 
-    def _usage(self, pool: Pool) -> _Usage:
-        """Return memory in GB and seconds without a core of each of the job's processes for a phase on its nodes."""
-        names, others = ({node.name for node in self._nodes[one]} for one in (pool, _OTHER[pool]))
-        mine = []
-        for handle in self.workers:
-            started_for: Pool = "training" if handle.where == "training" else "rollout"
-            name = handle.node.name  # a worker may have a part of a node, and a node may run both phases
-            if name in names and (name not in others or started_for == pool):
-                mine.append(handle)
-        return dict(zip(mine, ray.get([handle.actor.usage.remote() for handle in mine]), strict=True))
-
-    def _used(self, pool: Pool, footprint: Any, usage: _Usage | None = None) -> Used:
-        """Return the memory that the job uses on its fullest node, as `Used`.
-
-        Host memory is that of its processes, and the state that waits there for the next phase. On a node without GPUs, the state
-        on the device is host memory too.
-        """
-        by_node: dict[str, float] = {}
-        for handle, (own_gb, _) in (self._usage(pool) if usage is None else usage).items():
-            by_node[handle.node.name] = by_node.get(handle.node.name, 0.0) + own_gb
-        own_gb = max(by_node.values(), default=0.0)
-        if not by_node and not self.workers:
-            counted = self._own_gb.get(_OTHER[pool], 0.0) if self._nodes[pool] == self._nodes[_OTHER[pool]] else 0.0
-            own_gb = self._own_gb[pool] = max(0.0, resident_gb() - counted)
-        if not isinstance(footprint, Footprint):
-            return own_gb, 0.0, 0.0
-        gpus = self._gpus(pool)
-        device_gb = footprint.device / 1e9 / gpus if gpus else 0.0
-        return own_gb + (footprint.host - footprint.mapped) / 1e9, device_gb, footprint.taken / 1e9
-
-    def _gpus(self, pool: Pool) -> int:
-        """Return the number of GPUs of a phase's node."""
-        return min(len(node.gpus) for node in self._nodes[pool])
-
-    def _waited(self, usage: _Usage) -> float:
-        """Return the largest number of seconds that one of the processes was without a core since the last call."""
-        waits_s: dict[ActorHandle | None, float] = {handle: waited_s for handle, (_, waited_s) in usage.items()}
-        waits_s = waits_s or {None: core_wait_s()}
-        longest_s = max(waited_s - self._waited_s.get(who, 0.0) for who, waited_s in waits_s.items())
-        self._waited_s |= waits_s
-        return longest_s
-
     @property
     def _due(self) -> PhaseOfJob:
         """The phase that comes next; a sync is optional."""
@@ -396,9 +350,6 @@ class JobSession(CoordinatorLink):
 
     def _release(self, report: PhaseReport) -> None:
         self._leave(self.ask("release", report))  # wait, since calls of an asynchronous actor may overtake each other
-
-
-_OTHER: dict[Pool, Pool] = {"rollout": "training", "training": "rollout"}
 
 
 def plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ pytest.importorskip("ray", reason="Ray is not installed: runs need it")
 from rollmux_segment import Footprint
 
 from runtime.jobside.controller import Controller
-from runtime.jobside.job_session import JobSession
+from runtime.jobside.meter import ProcessMeter
 from runtime.phases import WorkerDied
 from tests.runtime.coordinator.test_residents import GPUS
 
@@ -39,9 +39,8 @@ def test_a_job_says_that_a_gpu_had_too_little_memory(error: Exception, outcome: 
 
 
 def test_a_phase_says_what_of_the_fullest_gpu_is_not_free() -> None:
-    session: Any = object.__new__(JobSession)
-    session.workers, session._nodes = [], {"rollout": GPUS[:1], "training": GPUS[1:]}
-    session._own_gb = {}
+    meter = ProcessMeter([])
+    meter.nodes = {"rollout": GPUS[:1], "training": GPUS[1:]}
     ranks = Footprint(device=20 * GB, capacity=80 * GB, taken=30 * GB) + Footprint(device=20 * GB, capacity=80 * GB, taken=45 * GB)
     assert (ranks.capacity, ranks.taken) == (160 * GB, 45 * GB)
-    assert session._used("training", ranks, {})[1:] == (40.0, 45.0)
+    assert meter.used("training", ranks, {})[1:] == (40.0, 45.0)

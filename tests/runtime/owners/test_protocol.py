@@ -104,10 +104,10 @@ def listen(driver: RunDriver) -> list[Word]:
     words: list[Word] = []
     inform = driver.run.inform_scheduler
 
-    def listening(*reported: facts.Fact, entries: Any = ()) -> None:
+    def listening(*reported: facts.Fact, **more: Any) -> None:
         kinds = facts.Ready | facts.Finished | facts.Synced | facts.Iterated | facts.Sampled | facts.Left
         words.extend((type(one).__name__, getattr(one, "phase", "")) for one in reported if isinstance(one, kinds))
-        inform(*reported, entries=entries)
+        inform(*reported, **more)
 
     driver.run.inform_scheduler = listening  # type: ignore[method-assign]
     return words
@@ -199,8 +199,7 @@ class SessionWithoutRay(JobSession):
         self._devices = {"rollout": nullcontext(), "training": nullcontext()}
         self.now = lambda: 0.0  # type: ignore[method-assign]
         self.ask = self.flush = self._begin_phase = self._leave = lambda *_: ()  # type: ignore[assignment, method-assign]
-        self._usage = self._waited = lambda *_: 0.0  # type: ignore[assignment, method-assign]
-        self._used = lambda *_: (0.0, 0.0, 0.0)  # type: ignore[method-assign]
+        self._meter = SimpleNamespace(usage=lambda _: {}, waited_s=lambda _: 0.0, used=lambda *_: (0.0, 0.0, 0.0))  # type: ignore[assignment]
 
 
 def ray_owner(_: LittleService) -> None:
