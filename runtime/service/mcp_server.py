@@ -1,4 +1,4 @@
-"""A server for models (Model Context Protocol): what a service, or a small scenario, is asked. It reads only, unless it is told.
+"""A server through which language models ask a service (Model Context Protocol). It is read-only by default.
 
 Every tool connects as the commands do, with the user's own token and its rights, and returns their JSON.
 """

@@ -136,13 +136,17 @@ def _repeated(state: State, now_s: float, since_s: float) -> list[Job]:
     """Return the jobs that arrived in the past, to arrive again after the same times."""
     past = [state.job(job_id) for job_id in state.tables.job_rows]
     recent = sorted((job for job in past if job.arrival_s > now_s - since_s), key=lambda job: job.arrival_s)
-    return [job.model_copy(update={"id": _again(job.id, state), "arrival_s": job.arrival_s + since_s}) for job in recent]
+    taken, again = {*state.tables.job_rows}, list[Job]()
+    for job in recent:
+        taken.add(job_id := _new_id(job.id, taken))
+        again.append(job.model_copy(update={"id": job_id, "arrival_s": job.arrival_s + since_s}))
+    return again
 
 
-def _again(job_id: str, state: State) -> str:
+def _new_id(job_id: str, taken: Collection[str]) -> str:
     """Return an id that no job has had for a job that arrives again."""
     number = 2
-    while state.knows(again := f"{job_id[: _LONGEST_ID - 1 - len(str(number))]}.{number}"):
+    while (again := f"{job_id[: _LONGEST_ID - 1 - len(str(number))]}.{number}") in taken:
         number += 1
     return again
 

@@ -10,7 +10,7 @@ import pytest
 
 from policies.whatif import Change
 from runtime.service.tokens import Right, Tokens
-from runtime.service.whatif import answer, of_journal
+from runtime.service.whatif import _new_id, answer, of_journal
 from tests.runtime.service.http.conftest import Served
 
 SECONDS = {"rollout": {"worst_case_s": 30.0, "nodes": 2}, "training": {"worst_case_s": 5.0, "nodes": 2}}
@@ -75,6 +75,11 @@ def test_a_change_is_followed_from_the_present_on(queue: Served) -> None:
 def test_what_cannot_be_asked_is_refused(queue: Served, asked: dict[str, Any], status: int) -> None:
     refused = queue.ask("POST", "/v1/whatif", asked)
     assert refused.status == status and "\n" not in refused.value["error"]
+
+
+def test_jobs_that_arrive_again_have_ids_of_their_own() -> None:
+    long = "x" * 64
+    assert [_new_id(long, {long}), _new_id(long, {long, "x" * 62 + ".2"})] == ["x" * 62 + ".2", "x" * 62 + ".3"]
 
 
 def test_a_journal_is_asked_as_its_service_was(queue: Served, tmp_path: Path) -> None:
