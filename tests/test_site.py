@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -53,11 +54,22 @@ def test_links_that_leave_docs_lead_to_the_repository() -> None:
     at = "https://github.com/a/b"
     whole = HOOKS["with_links_to_the_repository"]
     text = "[a](../../Makefile#x) [b](walkthrough.md#y) [c](../../examples/mini) [d](https://e.org) [e](#f) `[g](../../Makefile)`"
+    text += " [h `i`](../../Makefile)"
     assert whole(text, "guides/attach.md", ROOT, at) == (
         f"[a]({at}/blob/main/Makefile#x) [b](walkthrough.md#y) [c]({at}/tree/main/examples/mini) [d](https://e.org) [e](#f)"
-        " `[g](../../Makefile)`"
+        f" `[g](../../Makefile)` [h `i`]({at}/blob/main/Makefile)"
     )
-    assert whole(text, "guides/attach.md", ROOT, "") == "a [b](walkthrough.md#y) c [d](https://e.org) [e](#f) `[g](../../Makefile)`"
+    plain = "a [b](walkthrough.md#y) c [d](https://e.org) [e](#f) `[g](../../Makefile)` h `i`"
+    assert whole(text, "guides/attach.md", ROOT, "") == plain
+    for page in DOCS.rglob("*.md"):
+        shown = re.sub(
+            r"^ *```.*?^ *```$",
+            "",
+            whole(page.read_text(encoding="utf-8"), page.relative_to(DOCS).as_posix(), ROOT, ""),
+            flags=re.S | re.M,
+        )
+        targets = re.findall(r"\]\((?!\w+:|#)([^)\s#]+)", shown)
+        assert [target for target in targets if not (page.parent / target).resolve().is_relative_to(DOCS)] == [], page
 
 
 @pytest.mark.long

@@ -12,8 +12,9 @@ import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-_BLOCK = re.compile(r"(^ *```.*?^ *```$|`[^`\n]+`)", re.S | re.M)
-_LINK = re.compile(r"\[([^\[\]]*)\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)")
+_LINK = re.compile(  # or code, which is skipped; the words of a link may hold code
+    r"^ *```.*?^ *```$|`[^`\n]+`|\[((?:`[^`\n]+`|[^\[\]`])*)\]\((?!\w+:|#)([^)\s#]+)(#[^)\s]*)?\)", re.S | re.M
+)
 _SOURCE = os.environ.get("ROLLMUX_REPOSITORY", "").rstrip("/")  # address of the repository, where it is known
 _ROW = re.compile(r"^\| \[(.+?)\]\(([^)#]+\.md)\) \|", re.M)
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
@@ -57,9 +58,10 @@ def with_links_to_the_repository(text: str, page: str, root: Path, source: str) 
         root: Folder of the repository.
         source: Address of the repository, or an empty text if it is not known: then such links become plain text.
     """
-    parts = _BLOCK.split(text)
 
     def whole(link: re.Match[str]) -> str:
+        if link[2] is None:
+            return link[0]
         path = os.path.normpath(PurePosixPath("docs", page).parent / link[2])
         if path.startswith("docs/") and not (root / path).is_dir():
             return link[0]
@@ -67,8 +69,7 @@ def with_links_to_the_repository(text: str, page: str, root: Path, source: str) 
             return link[1]
         return f"[{link[1]}]({source}/{'tree' if (root / path).is_dir() else 'blob'}/main/{path}{link[3] or ''})"
 
-    parts[::2] = [_LINK.sub(whole, prose) for prose in parts[::2]]
-    return "".join(parts)
+    return _LINK.sub(whole, text)
 
 
 def on_config(config: Any) -> Any:
