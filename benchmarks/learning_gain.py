@@ -147,15 +147,15 @@ def rows(part: Part, known: Usd, streams: int) -> list[tuple[str, str, str]]:
     """Return the rows of a part: name, gain over the best rule, and gain on the worst stream. Trainings end with their mean."""
     base = np.array(known[part.rules[0]][:streams])
     gains = {name: base / np.array(usd[:streams]) for name, usd in known.items() if len(usd) >= streams}
-    found = [(name, mean_interval(gain.tolist()).text(3), f"{gain.min():.3f}") for name, gain in gains.items()]
+    lines = [(name, mean_interval(gain.tolist()).text(3), f"{gain.min():.3f}") for name, gain in gains.items()]
     by_budget: dict[str, list[NDArray[np.float64]]] = {}
     for name, gain in gains.items():
         if name.startswith("trained, "):
             by_budget.setdefault(name.partition(", seed")[0], []).append(gain)
     for budget, own in by_budget.items():
         mean = mean_interval([float(gain.mean()) for gain in own])
-        found.append((f"{budget}, mean of {len(own)} trainings", mean.text(3), f"{min(gain.min() for gain in own):.3f}"))
-    return found
+        lines.append((f"{budget}, mean of {len(own)} trainings", mean.text(3), f"{min(gain.min() for gain in own):.3f}"))
+    return lines
 
 
 def main() -> None:

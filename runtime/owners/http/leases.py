@@ -94,14 +94,14 @@ class Leases:
         run, boot = self._run, shared_pid_space(host, pid_space)
         check_from(_handle_of(run, job_id), from_iteration)
         processes = await asyncio.to_thread(own_processes, pids, boot, job_id)
-        handle, stay = await find_place(self._iterations, job_id, wait_s, host, pids if boot else ())
-        if stay is None:
+        handle, placement = await find_place(self._iterations, job_id, wait_s, host, pids if boot else ())
+        if placement is None:
             why, position = reason(run, handle)
             return {"placed": False, "reason": why, "position": position}
         check_from(handle, from_iteration)
         now_s, names = run.log.now(), tuple(node.name for node in handle.place.nodes_of("sync"))
         owner = OwnerAttached(now_s, job_id, secrets.token_hex(16), host, boot, processes, names)
-        taken = Lease(owner, handle, stay, now_s, turns_of(handle, handle.iteration))
+        taken = Lease(owner, handle, placement, now_s, turns_of(handle, handle.iteration))
         handle.processes.record_contact()
         self.ledger.add(taken)
         if from_iteration is not None:
@@ -373,10 +373,10 @@ class Leases:
         """Refuse all waiting requests because the run stops. The next coordinator continues the leases."""
         self.ledger.stopped.set()
         for handle in [*self._run.handles.values()]:
-            stay = self.ledger.placement_of(handle)
-            if stay is not None:
+            placement = self.ledger.placement_of(handle)
+            if placement is not None:
                 wake(handle, "the service is stopping")
-                stay.end(JobEnd("stopped"))
+                placement.end(JobEnd("stopped"))
             handle.changed.notify_all()
 
     async def _may_begin(self, lease: Lease, turn: Turn, wait_s: float) -> bool:
@@ -477,8 +477,8 @@ async def find_place(
     while True:
         await run.written()
         handle = _handle_of(run, job_id)
-        stay = ledger.placement_of(handle)
-        if stay is not None and (lease := stay.active_lease) is not None:
+        placement = ledger.placement_of(handle)
+        if placement is not None and (lease := placement.active_lease) is not None:
             if not lease.must_move or lease.turns.open:
                 raise Conflict(f"job {job_id}: another lease of it lives")
             iterations.leave(lease, "its owner has attached again")
@@ -486,27 +486,27 @@ async def find_place(
         suspected = ledger.suspected.get(job_id)
         left_s = ledger.free_for_attaching(suspected, pids) if suspected is not None else 0.0
         if not left_s and handle.ending.why is None and not run.stopping:
-            _bring_to(run, stay, host, handle)
+            _bring_to(run, placement, host, handle)
             iterations.profiling.owner_came(handle)
             if not run.decisions.errands.empty():  # a placement may be about to be started
                 await run.decisions.errands.join()
                 continue
-            if _is_to_have(run, stay, handle):
-                return handle, stay
+            if _is_to_have(run, placement, handle):
+                return handle, placement
         if clock.time() >= until_s or run.stopping:
             return handle, None
         await handle.changed.wait(min(until_s - clock.time(), left_s or inf))
 
 
-def _is_to_have(run: RunState, stay: AttachedPlacement | None, handle: JobHandle) -> bool:
+def _is_to_have(run: RunState, placement: AttachedPlacement | None, handle: JobHandle) -> bool:
     """Return whether a job has a placement and is not about to leave it."""
-    return stay is not None and not stay.over.done() and handle.is_alive and run.has_seat(handle)
+    return placement is not None and not placement.over.done() and handle.is_alive and run.has_seat(handle)
 
 
 def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
     """Return why a job has no placement, in words, and its position in the queue from 1, or None if it is not queued."""
-    waiting = run.scheduler.state.waiting
-    position = waiting.index(handle.id) + 1 if handle.id in waiting else None
+    queue = run.scheduler.planner.ranking.queue
+    position = queue.index(handle.id) + 1 if handle.id in queue else None
     if run.stopping:
         return "the service is stopping", position
     if handle.ending.why is not None:
@@ -535,16 +535,16 @@ def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
     return None if problem is None else f"nodes: {problem}"
 
 
-def _bring_to(run: RunState, stay: AttachedPlacement | None, host: str, handle: JobHandle) -> None:
+def _bring_to(run: RunState, placement: AttachedPlacement | None, host: str, handle: JobHandle) -> None:
     """Restrict a job to its owner's host. The job gives up a placement elsewhere if no owner has attached to it yet."""
     names = _nodes_of_host(run, handle.spec, host)
-    if names is None or (stay is not None and stay.lease is not None):
+    if names is None or (placement is not None and placement.lease is not None):
         return
     if run.has_seat(handle) and handle.place.names <= names:
         return
     run.confine(handle, names)
-    if stay is not None and run.has_seat(handle):
-        stay.end(JobEnd("died", "step", f"its owner is on {one_line(host, 80)}"))
+    if placement is not None and run.has_seat(handle):
+        placement.end(JobEnd("died", "step", f"its owner is on {one_line(host, 80)}"))
 
 
 def _nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | None:

@@ -43,7 +43,7 @@ class AttachedPlacement:
     Attributes:
         unclaimed_since_s: Time since which no owner has had a lease of the placement, in seconds of the run's clock.
         lease: Last lease of the placement, or None.
-        over: Future of the reason why the stay ends.
+        over: Future of the reason why the placement ends.
         free: Event that is set when no process uses the nodes of the lease any more.
     """
 
@@ -58,7 +58,7 @@ class AttachedPlacement:
         return None if self.lease is None or self.lease.ended else self.lease
 
     def end(self, end: JobEnd) -> None:
-        """End the stay, unless it has ended."""
+        """End the placement, unless it has ended."""
         if not self.over.done():
             self.over.set_result(end)
 
@@ -293,7 +293,7 @@ class Ledger:
         Args:
             lease: The lease.
             why: Reason, for the log and the journal.
-            end: Reason why the stay ends, or None if another lease of it may follow.
+            end: Reason why the placement ends, or None if another lease of it may follow.
             done: Whether the job is done.
         """
         self._over(lease, "finish" if done else "leave", why)
@@ -399,7 +399,7 @@ class Ledger:
             lease.handle.permits.restart_clocks(now_s)  # no request to release a phase was answered
 
     def check_leases(self) -> None:
-        """Give up leases that are lost, free nodes that their owners do not use any more, and end unclaimed stays."""
+        """Give up leases that are lost, free nodes that their owners do not use any more, and end unclaimed placements."""
         run = self.run
         if run.stopping:
             return
@@ -414,14 +414,16 @@ class Ledger:
             elif rules.max_hold_worst_cases is not None and (too_long := self._too_long(lease, rules.max_hold_worst_cases, now_s)):
                 self.lose(lease, f"its lease is lost: {too_long}")
         for handle in [*run.handles.values()]:
-            stay = self.placement_of(handle)
-            if stay is None or stay.active_lease is not None or not handle.is_alive or isinstance(handle.spec, CommandJob):
+            placement = self.placement_of(handle)
+            if placement is None or placement.active_lease is not None:
                 continue
-            if handle.is_yielding and not stay.over.done():  # no owner does an iteration
+            if not handle.is_alive or isinstance(handle.spec, CommandJob):
+                continue
+            if handle.is_yielding and not placement.over.done():  # no owner does an iteration
                 park(run, handle)
-            elif now_s - stay.unclaimed_since_s > rules.claim_s:  # it asks for a placement again when its owner comes
+            elif now_s - placement.unclaimed_since_s > rules.claim_s:  # it asks for a placement again when its owner comes
                 handle.place.set_awaits_owner(True)
-                stay.end(JobEnd("died", "step", "nobody has attached to it"))
+                placement.end(JobEnd("died", "step", "nobody has attached to it"))
 
     def _too_long(self, lease: Lease, most: float, now_s: float) -> str:
         """Return a message about a phase of a lease that has exceeded its limit, or an empty string.

@@ -85,18 +85,18 @@ class AttachedProcesses(ProcessBackend):
 
     def start(self, handle: JobHandle) -> AttachedPlacement:
         """Open a placement of a job, and wake its owner's request if it is waiting."""
-        stay = AttachedPlacement(self.ledger.run.log.now())
+        placement = AttachedPlacement(self.ledger.run.log.now())
         recalled = self.ledger.recalled.pop(handle.id, None)
         if recalled is not None:
-            recalled.handle, recalled.placement, stay.lease = handle, stay, recalled
+            recalled.handle, recalled.placement, placement.lease = handle, placement, recalled
         handle.changed.notify_all()
-        return stay
+        return placement
 
     async def wait(self, handle: JobHandle) -> JobEnd:
         """Wait until the job leaves its placement, and return the reason."""
-        stay = self.ledger.placement_of(handle)
-        assert stay is not None
-        return await asyncio.shield(stay.over)
+        placement = self.ledger.placement_of(handle)
+        assert placement is not None
+        return await asyncio.shield(placement.over)
 
     async def kill(self, handle: JobHandle) -> None:
         """End the lease of a job, and wait until its nodes are known to be free or the run stops.
@@ -104,12 +104,12 @@ class AttachedProcesses(ProcessBackend):
         Args:
             handle: The job.
         """
-        stay, run = self.ledger.placement_of(handle), self.ledger.run
-        if stay is None:
+        placement, run = self.ledger.placement_of(handle), self.ledger.run
+        if placement is None:
             return
-        lease, why = stay.lease, handle.ending.reason
+        lease, why = placement.lease, handle.ending.reason
         if lease is None or (lease.ended and not lease.suspect_nodes):  # for example while its owner moves to another placement
-            stay.free.set()
+            placement.free.set()
         elif not lease.ended:
             if lease.has_grants:
                 lease.apply_event("stop")
@@ -117,9 +117,9 @@ class AttachedProcesses(ProcessBackend):
                 wake(handle, why)
             else:
                 self.ledger.end(lease, why, JobEnd("stopped"))
-        stay.end(JobEnd("stopped"))
+        placement.end(JobEnd("stopped"))
         stops = asyncio.ensure_future(self.ledger.stopped.wait())
-        free = asyncio.ensure_future(stay.free.wait())
+        free = asyncio.ensure_future(placement.free.wait())
         try:
             await asyncio.wait((free, stops), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -154,18 +154,18 @@ class CommandProcesses(AttachedProcesses):
 
     def start(self, handle: JobHandle) -> AttachedPlacement:
         """Open a placement of a job, and start its command there."""
-        stay = super().start(handle)
-        self._running[handle] = asyncio.ensure_future(self._run(handle, stay))
-        return stay
+        placement = super().start(handle)
+        self._running[handle] = asyncio.ensure_future(self._run(handle, placement))
+        return placement
 
     async def kill(self, handle: JobHandle) -> None:
         """End the processes of a job, and free their nodes."""
-        stay = self.ledger.placement_of(handle)
+        placement = self.ledger.placement_of(handle)
         if (task := self._running.pop(handle, None)) is not None:
             task.cancel()
         await self._end(handle)
-        if stay is not None:
-            self._has_ended(stay, handle.ending.reason)
+        if placement is not None:
+            self._has_ended(placement, handle.ending.reason)
         await super().kill(handle)
 
     async def drop(self, handle: JobHandle) -> None:
@@ -181,10 +181,10 @@ class CommandProcesses(AttachedProcesses):
             task.cancel()
         await asyncio.gather(*(self._end(handle) for handle in running))
 
-    async def _run(self, handle: JobHandle, stay: AttachedPlacement) -> None:
+    async def _run(self, handle: JobHandle, placement: AttachedPlacement) -> None:
         """Start a command, or take it over from the former coordinator, and wait until it ends."""
         await self._listens.wait()
-        lease, status = stay.active_lease, None
+        lease, status = placement.active_lease, None
         if lease is not None and living(lease.owner):
             while living(lease.owner):
                 await asyncio.sleep(_LOOKS_S)
@@ -192,7 +192,7 @@ class CommandProcesses(AttachedProcesses):
             if self.ledger.run.plan.resume:  # the former coordinator may have started one that has not attached
                 await asyncio.to_thread(end_job_processes, str(self._logs(handle)))
             if lease is not None:
-                self._has_ended(stay, "its command has ended with the service")
+                self._has_ended(placement, "its command has ended with the service")
                 return
             await self.ledger.run.written()
             status = await self._child(handle)
@@ -200,11 +200,11 @@ class CommandProcesses(AttachedProcesses):
             return
         if status == 0:
             self._running.pop(handle, None)
-            self._done(handle, stay)
+            self._done(handle, placement)
         else:
             await self._end(handle)
             how = "has ended" if status is None else _how(status)
-            self._has_ended(stay, f"its command {how}")
+            self._has_ended(placement, f"its command {how}")
 
     async def _child(self, handle: JobHandle) -> int:
         try:
@@ -251,27 +251,27 @@ class CommandProcesses(AttachedProcesses):
             own |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
         return own | dict(self._access(handle.spec))
 
-    def _done(self, handle: JobHandle, stay: AttachedPlacement) -> None:
+    def _done(self, handle: JobHandle, placement: AttachedPlacement) -> None:
         """End a job whose command has exited with status 0: the job is done."""
-        if (lease := stay.active_lease) is not None:
+        if (lease := placement.active_lease) is not None:
             self._iterations.done(lease)
         else:
             self.ledger.run.log.write(
                 LeaseEnded(self.ledger.run.log.now(), handle.id, "", True, "its command has ended with status 0")
             )
-            stay.free.set()
-            stay.end(JobEnd("done"))
+            placement.free.set()
+            placement.end(JobEnd("done"))
             self.ledger.run.apply(left(handle))
 
-    def _has_ended(self, stay: AttachedPlacement, why: str) -> None:
-        """End the stay of a job whose processes have ended, and free its nodes."""
-        lease: Lease | None = stay.lease
+    def _has_ended(self, placement: AttachedPlacement, why: str) -> None:
+        """End the placement of a job whose processes have ended, and free its nodes."""
+        lease: Lease | None = placement.lease
         if lease is not None and not lease.ended:
             self.ledger.end(lease, why, JobEnd("died", "step", why))
         elif lease is not None and lease.suspect_nodes:
             self.ledger.free(lease, lease.suspect_nodes, "its processes have ended")
-        stay.free.set()
-        stay.end(JobEnd("died", "step", why))
+        placement.free.set()
+        placement.end(JobEnd("died", "step", why))
 
     async def _end(self, handle: JobHandle) -> None:
         """End a command with all processes that it has started, and wait until they have ended."""

@@ -167,28 +167,26 @@ def continue_leases(ledger: Ledger, over: Collection[str]) -> None:
         del ledger.recalled[job_id]
         _displaced(ledger, lease)
     for handle in [*run.handles.values()]:
-        stay = ledger.placement_of(handle)
-        if stay is not None and stay.lease is not None:
-            stay.unclaimed_since_s = run.log.now()
-            _continue(ledger, stay, stay.lease, handle.id in over)
+        placement = ledger.placement_of(handle)
+        if placement is not None and placement.lease is not None:
+            placement.unclaimed_since_s = run.log.now()
+            _continue(ledger, placement, placement.lease, handle.id in over)
 
 
-def _continue(ledger: Ledger, stay: AttachedPlacement, lease: Lease, is_over: bool) -> None:
+def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, is_over: bool) -> None:
     """Resume a lease whose job has a placement.
 
     Args:
         ledger: Ledger of the run.
-        stay: Period in the placement.
+        placement: Placement of the job, with its last lease.
         lease: The lease.
         is_over: Whether the job was cancelled or has failed.
     """
     run, handle, turns = ledger.run, lease.handle, lease.turns
     elsewhere = lease.is_elsewhere
     if elsewhere and (turns.open or lease.ended):
-        stay.lease, lease.placement = (
-            None,
-            AttachedPlacement(stay.unclaimed_since_s),
-        )  # freeing its nodes must not free those of the next lease
+        # Freeing the nodes of the last lease must not free those of the next one.
+        placement.lease, lease.placement = None, AttachedPlacement(placement.unclaimed_since_s)
         _displaced(ledger, lease)
         if is_over:
             handle.begin_end(JobEnd("cancelled"))
@@ -199,17 +197,17 @@ def _continue(ledger: Ledger, stay: AttachedPlacement, lease: Lease, is_over: bo
     ledger.leases[lease.id] = lease
     if lease.suspect_nodes:
         ledger.suspected[handle.id] = lease
-    lease.last_heartbeat_s = lease.last_heartbeat_s if lease.ended else stay.unclaimed_since_s
-    handle.permits.restart_clocks(stay.unclaimed_since_s)  # without a coordinator no phase could be released
+    lease.last_heartbeat_s = lease.last_heartbeat_s if lease.ended else placement.unclaimed_since_s
+    handle.permits.restart_clocks(placement.unclaimed_since_s)  # without a coordinator no phase could be released
     run.apply(continued(handle, turns.rollouts, turns.trainings, turns.open))
     if is_over:
         if not lease.ended:
             lease.apply_event("stop")
         handle.begin_end(JobEnd("cancelled"))
-        lease.stop_requested_s = stay.unclaimed_since_s
+        lease.stop_requested_s = placement.unclaimed_since_s
         run.inform_scheduler(facts.Failed(handle.id))
     elif lease.ended:
-        stay.end(JobEnd("died", "step", lease.ended))
+        placement.end(JobEnd("died", "step", lease.ended))
     else:
         handle.processes.record_contact()
         run.log.say(f"{handle.id}: its lease continues")
