@@ -47,10 +47,10 @@ def parse_columns(text: str | None) -> dict[str, str]:
         return {}
     names: dict[str, str] = {}
     for item in text.strip().removeprefix("{").removesuffix("}").split(","):
-        found = _ITEM.fullmatch(item)
-        if found is None:
+        parts = _ITEM.fullmatch(item)
+        if parts is None:
             raise InputError(f"columns: must be a map such as {{arrival: submit_time, user: user}}, not {describe(text)}")
-        key, column = found.groups()
+        key, column = parts.groups()
         if key not in KEYS:
             raise InputError(f"columns: there is no key {key}; it has {', '.join(KEYS)}{did_you_mean(key, KEYS)}")
         if key in names:
