@@ -1,4 +1,4 @@
-"""How figures look: their width in a paper, and the labels of policies. `drawn_as` sets it for what is drawn inside."""
+"""The look of figures: their width in a paper, and the labels of policies. `drawn_as` sets it for what is drawn inside."""
 
 from __future__ import annotations
 
