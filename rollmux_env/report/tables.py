@@ -250,34 +250,9 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
     jobs wait, a table of completion and waiting comes before both.
     """
     first = benched.points[0].bench
-    observed = first.fidelity == "event"
-    keys, names = benched.keys, len(benched.keys) + 1
     owned = all(is_owned(point.bench) for point in benched.points)
     bounded = not owned and any(row.bound_usd is not None for point in benched.points for row in point.bench.summary)
-    bounds = _BOUND_COLUMNS if bounded else {}
-    of_dollars = () if owned else ("cost $", "saving $", "$/work-h", "saving $/work-h", *bounds)
-    table = make_table(*keys, "policy", *of_dollars, "SLO kept", "slowdown", left=names)
-    compared = ["slowdown"] if owned else ["cost $", "$/work-h", "slowdown", "other's cost / own"]
-    if waits := jobs_wait(first.summary):
-        compared[:0] = ["completion h", "other's completion / own"]
-    pairs = make_table(*keys, "policy", "less the other", *compared, left=names + 1)
-    for point in benched.points:
-        table.add_section()
-        pairs.add_section()
-        values, same = [*point.swept.values()], [""] * len(keys)
-        for k, row in enumerate(point.bench.summary):
-            share = row.slo_attainment_observed or row.slo_attainment
-            slowdown = row.slowdown_observed or row.slowdown
-            dollars = row.cost_usd.text(0), ratio_text(row.saving), row.usd_per_work_hour.text(2), ratio_text(row.saving_per_work)
-            over = [text(row) for text in bounds.values()]
-            figures = *(() if owned else (*dollars, *over)), _percent(share.mean), f"{slowdown.mean:.2f}x"
-            table.add_row(*(same if k else values), row.policy, *figures)
-        for k, one in enumerate(point.bench.differences):
-            figures = one.cost_usd.text(0), one.usd_per_work_hour.text(2), one.slowdown.text(3), ratio_text(one.cost_ratio, 3)
-            figures = (one.slowdown.text(3),) if owned else figures
-            hours = ("", "") if one.mean_completion_h is None else (one.mean_completion_h.text(2), ratio_text(one.completion_ratio))
-            pairs.add_row(*(same if k else values), one.policy, one.other, *(hours if waits else ()), *figures)
-    how = "SLOs and slowdowns are as observed" if observed else "SLOs and slowdowns are of steady periods"
+    how = "SLOs and slowdowns are " + ("as observed" if first.fidelity == "event" else "of steady periods")
     notes = [
         *([] if owned else [f"saving: {first.baseline}'s dollars over the policy's"]),
         f"{how}{interval_note(len(first.seeds))}",
@@ -287,10 +262,50 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
     parts: list[RenderableType] = [heading(title), *_swept_waiting(benched)]
     if len(parts) > 1:
         parts.append(heading("Sharing" if owned else "Dollars"))
-    parts += [table, Text("; ".join(notes), style="dim")]
+    parts += [_swept_sharing(benched, owned, bounded), Text("; ".join(notes), style="dim")]
+    pairs = _swept_pairs(benched, owned)
     if pairs.row_count:
         parts += [heading("Differences of every two policies, paired by seed"), pairs]
     return parts
+
+
+def _swept_sharing(benched: SweepResult, owned: bool, bounded: bool) -> Table:
+    """Return the table of a sweep with a line per point and policy, with dollars unless the nodes are owned."""
+    bounds = _BOUND_COLUMNS if bounded else {}
+    dollars = () if owned else ("cost $", "saving $", "$/work-h", "saving $/work-h", *bounds)
+    table = make_table(*benched.keys, "policy", *dollars, "SLO kept", "slowdown", left=len(benched.keys) + 1)
+    for point in benched.points:
+        table.add_section()
+        values, same = [*point.swept.values()], [""] * len(benched.keys)
+        for k, row in enumerate(point.bench.summary):
+            share = row.slo_attainment_observed or row.slo_attainment
+            slowdown = row.slowdown_observed or row.slowdown
+            figures = [_percent(share.mean), f"{slowdown.mean:.2f}x"]
+            if not owned:
+                usd = row.cost_usd.text(0), ratio_text(row.saving), row.usd_per_work_hour.text(2), ratio_text(row.saving_per_work)
+                figures = [*usd, *(text(row) for text in bounds.values()), *figures]
+            table.add_row(*(same if k else values), row.policy, *figures)
+    return table
+
+
+def _swept_pairs(benched: SweepResult, owned: bool) -> Table:
+    """Return the table of the differences of every two policies at each point of a sweep."""
+    waits = jobs_wait(benched.points[0].bench.summary)
+    columns = ["completion h", "other's completion / own"] if waits else []
+    columns += ["slowdown"] if owned else ["cost $", "$/work-h", "slowdown", "other's cost / own"]
+    table = make_table(*benched.keys, "policy", "less the other", *columns, left=len(benched.keys) + 2)
+    for point in benched.points:
+        table.add_section()
+        values, same = [*point.swept.values()], [""] * len(benched.keys)
+        for k, one in enumerate(point.bench.differences):
+            figures = [one.cost_usd.text(0), one.usd_per_work_hour.text(2), one.slowdown.text(3), ratio_text(one.cost_ratio, 3)]
+            if owned:
+                figures = [one.slowdown.text(3)]
+            if waits:
+                hours = one.mean_completion_h
+                figures = [*(("", "") if hours is None else (hours.text(2), ratio_text(one.completion_ratio))), *figures]
+            table.add_row(*(same if k else values), one.policy, one.other, *figures)
+    return table
 
 
 def _swept_waiting(benched: SweepResult) -> list[RenderableType]:

@@ -29,17 +29,31 @@ def status_tables(report: dict[str, Any], every: bool = False) -> list[Renderabl
     shown, folded = (report["jobs"], "") if every else _folded(report["jobs"])
     table = _jobs_table(shown, report["now_s"])
     jobs = Group(table, Text(folded, style="dim")) if folded else table
-    said = [(job["id"], job[key]) for job in shown for key in ("problem", "reason") if _is_told(job, key)]
-    problems = [Text(one_line(f"{job_id}: {words}", _LONGEST)) for job_id, words in said]
-    if report["paused"]:
-        problems.insert(0, Text(one_line(f"paused: {report['paused']}", _LONGEST), style="red"))
+    problems = _problems(report, shown)
     title = f"{report['folder']}: {report['policy']}, {report['dispatch']}"
     if ended := report.get("ended"):
         when = f"{'killed, last heard of' if ended == 'killed' else ended} at {report['ended_at']}"
         goes_on = "" if ended == "done" else f"; `{report['continue']}` continues it"
         return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
     title += f", {figure(report['usd_per_hour'], ' $/h')}, {figure(report['usd_per_hour_solo'], ' $/h')} if every job were alone"
-    parts: list[RenderableType] = [heading(title + (", stopping" if report["stopping"] else "")), jobs]
+    title += ", stopping" if report["stopping"] else ""
+    drains = [Text(_drain_words(plan)) for plan in report.get("drains", ())]
+    pools = _groups_table(report["groups"]), _pools_table(report["pools"])
+    return [heading(title), jobs, *_of_all_jobs(report), *pools, *drains, *problems]
+
+
+def _problems(report: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> list[Text]:
+    """Return the lines below the tables: why the service is paused, and what is wrong with the jobs that are shown."""
+    said = [(job["id"], job[key]) for job in shown for key in ("problem", "reason") if _is_told(job, key)]
+    problems = [Text(one_line(f"{job_id}: {words}", _LONGEST)) for job_id, words in said]
+    if report["paused"]:
+        problems.insert(0, Text(one_line(f"paused: {report['paused']}", _LONGEST), style="red"))
+    return problems
+
+
+def _of_all_jobs(report: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the queue, and the figures of jobs and users as a whole, without what nothing is known of."""
+    parts: list[RenderableType] = []
     if waiting := [job for job in report["jobs"] if job["position"] is not None]:
         parts.append(queue_table(waiting, report["now_s"], report["order"]))
     if placed := [job for job in report["jobs"] if job["usd_per_hour"] is not None]:
@@ -50,8 +64,7 @@ def status_tables(report: dict[str, Any], every: bool = False) -> list[Renderabl
         parts.append(Text(f"recent throughput per node-hour: {report['throughput_gain']:.2f}x that of the jobs alone"))
     if any(user["quota"] or user["user"] for user in report["users"]):
         parts.append(users_table(report["users"], report["order"]))
-    drains = [Text(_drain_words(plan)) for plan in report.get("drains", ())]
-    return [*parts, _groups_table(report["groups"]), _pools_table(report["pools"]), *drains, *problems]
+    return parts
 
 
 def _completion_words(completion: Mapping[str, float]) -> str:
