@@ -17,7 +17,7 @@ def test_the_script_trains_and_plays(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), "500"])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     out = capsys.readouterr().out
-    assert re.search(r"total_timesteps +\| 512 ", out)
+    assert re.search(r"total_timesteps +\| 2560 ", out)
     cost = re.search(r"cost over Solo-D on held-out streams: (.+)", out)
     assert cost and 0.5 < float(cost[1]) <= 1.0  # a mixed stream's jobs share, or stay alone at worst
     references = dict(re.findall(r"^of (.+): ([\d.]+)$", out, re.M))
