@@ -1,6 +1,7 @@
 """RollMux: co-execution groups of RL post-training jobs over a rollout pool and a training pool.
 
-The public face: the names a user imports, and the `rollmux` command, which puts the floors' commands together.
+This module has the names that a user imports, and the `rollmux` command, which consists of the commands of the packages
+`rollmux_env`, `policies`, `trainers` and `runtime`.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _COMMANDS = {  # modules of the commands, by heading of the help
     | {name: "runtime.commands." + name for name in ("samples", "export", "bundle", "profile", "doctor")}
     | {name: "runtime.commands." + name for name in ("exec", "journal", "token", "quota", "usage", "webhook", "mcp")},
 }
-_LONGEST = 4900  # characters of an error: a path, and what is wrong there
+_LONGEST = 4900  # largest number of characters of an error message, which may quote a long path
 _PACKAGES = ("rollmux_env", "policies", "trainers", "runtime")
 
 
@@ -86,9 +87,9 @@ def __dir__() -> list[str]:
 
 
 def foreign_package() -> str | None:
-    """One line about a package of ours that Python finds in another folder; None where all is well.
+    """Return a line about a package of RollMux that Python finds in another folder, or None if it finds all in their places.
 
-    Our packages have plain names, so a `policies/` in the user's folder can hide ours where that folder comes first on the path.
+    The packages have plain names, so a `policies/` in the user's folder hides RollMux's if that folder comes first on the path.
     """
     ours = Path(__file__).resolve().parent
     for name in _PACKAGES:
@@ -102,10 +103,14 @@ def foreign_package() -> str | None:
 
 
 def main() -> None:
-    """Run the `rollmux` command. Status 2 comes with one line on stderr for invalid input, status 1 with an unexpected error."""
+    """Run the `rollmux` command, and exit with its status.
+
+    The status is 2 for invalid input, 130 after an interrupt and 1 for an unexpected error, each with one line on standard error. A
+    pipe whose reader has closed it gives status 1 without a line.
+    """
     _fill_closed_streams()
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no ± still gets its table
+        sys.stdout.reconfigure(errors="replace")  # a table with ± is printed even if the terminal's encoding lacks it
     try:
         status = _status()
     except KeyboardInterrupt:  # before a command has begun
@@ -113,7 +118,7 @@ def main() -> None:
     except Exception as error:
         status = _print_error(f"{type(error).__name__}: {str(error)[:500]} (`rollmux --debug COMMAND ...` prints where)", 1)
     health = sys.modules.get("runtime.machines.ray_health")
-    if health is not None and health.has_died:  # what is left of Ray in this process would crash at its end
+    if health is not None and health.has_died:  # the rest of Ray in this process would crash at a normal exit
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(int(status or 0))
@@ -121,9 +126,9 @@ def main() -> None:
 
 
 def _fill_closed_streams() -> None:
-    """Put the null device where a standard stream is closed, so that no file takes its number.
+    """Open the null device for each standard stream that is closed, so that no other file gets its descriptor.
 
-    Standard output is then open for reading alone: what is printed fails there, and is said, as on a disk that is full.
+    Standard output is opened for reading only. Printing to it then fails with an error message, as on a full disk.
     """
     for name, flags in (("stdin", os.O_WRONLY), ("stdout", os.O_RDONLY), ("stderr", os.O_WRONLY)):
         if getattr(sys, name) is None:
@@ -132,7 +137,7 @@ def _fill_closed_streams() -> None:
 
 
 def command() -> typer.Typer:
-    """Return the `rollmux` command with the commands of all floors."""
+    """Return the `rollmux` command with the commands of all packages."""
     from rollmux_env.commands.lazy import lazy_app
     from rollmux_env.commands.main_options import before_commands
 
@@ -174,14 +179,14 @@ def _status() -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _print_error("stopped", 130)
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left unwritten must not fail again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that unwritten output does not fail again at exit
         if isinstance(error, BrokenPipeError):  # the reader of a pipe has gone: silently, with typer's and rich's status
             return 1
         return _print_error(f"{error.filename or 'standard output'}: {error.strerror or error}")
 
 
 def _print_error(text: str, status: int = 2) -> int:
-    """Say on one line why a command ends; called where the exception is handled."""
+    """Print on one line why the command ends, and return the status. With ROLLMUX_DEBUG set, print the current traceback first."""
     if os.environ.get("ROLLMUX_DEBUG"):
         traceback.print_exc()
     print(f"rollmux: {' '.join(text.split())[:_LONGEST]}", file=sys.stderr)

@@ -1,4 +1,7 @@
-"""All names that are needed to write a policy of jobs. A network policy takes `Forecast` from `policies.network`."""
+"""All names that are needed to write a placement, dispatch or rollout policy.
+
+A network policy imports `Forecast` from `policies.network`.
+"""
 
 from __future__ import annotations
 
@@ -60,14 +63,14 @@ class ArrivalPolicy(ABC):
     """Base class of placement policies that never move a job. A subclass implements `place`.
 
     Attributes:
-        only_places: Whether a plan for a waiting job places this job alone, so that one that fits nowhere need not be asked about.
-            A class with its own `decide` sets it again if that holds.
+        only_places: Whether a plan for a waiting job places this job alone. The policy is then not asked about a job that fits
+            nowhere. True, but False for a subclass with its own `decide`, which sets it to True if it holds.
     """
 
     only_places = True
 
     def __init_subclass__(cls) -> None:
-        """Unset `only_places` for a class that has its own `decide`, which may move jobs, and does not set it."""
+        """Set `only_places` to False if the subclass has its own `decide`, which may move jobs, and does not set it."""
         super().__init_subclass__()
         if "decide" in vars(cls) and "only_places" not in vars(cls):
             cls.only_places = False

@@ -41,29 +41,33 @@ def bench(
     """Compare placement policies on a stream.
 
     Args:
-        target: Path of a scenario file, name of an example or of a workload, `module:name` of a workload of your own, a pattern of
-            files or several files, a scenario, a function from seed to scenario, or an object with such a function as `scenario`.
+        target: Stream to replay. It is the path of a scenario file, the name of an example or of a workload, `module:name` of a
+            workload of your own, a pattern of files, several files, a `Scenario`, a function from seed to scenario, or an object
+            with such a function as `scenario`.
         policies: Policies to compare, each a name or a class of your own.
         seeds: Number of seeds, starting at 0, or the seeds themselves. None for one seed, or with several files for one replicate
             per file.
         baseline: Name of the policy that savings are relative to, or None for the first one.
         settings: Options of the workload, such as `{"jobs": 50, "stays": "fixed"}`.
-        fleet: Nodes that there are, as in `12+10`, or `load=1.6` for a fleet of the stream's size, as
-            `rollmux_env.bench.fleets.nodes_at_load` has it. None for the scenario's own `max_nodes`.
+        fleet: Number of nodes of each pool in the scenario's order, such as `12+10`. `load=1.6` computes it from the stream: 1.6
+            times as many nodes would be needed to run every job alone on arrival, on average
+            (`rollmux_env.bench.fleets.nodes_at_load`). None for the scenario's own `max_nodes`.
         fidelity: `fluid` to simulate steady periods, `event` to simulate every phase. None means `event` if a dispatch policy, a
             rollout policy or failures are given, else `fluid`.
         dispatch: Name of the dispatch policy of an event replay, or None for `round-robin`.
         rollout_policy: Name of the rollout policy for jobs with a model, or None for `plain`.
-        failures: Rates of failures in an event replay, as in `job_h=24,every=10`, or None for no failures.
+        failures: Failures in an event replay, such as `job_h=24,every=10`: a job dies every 24 hours on average, and writes a
+            checkpoint every 10 iterations (docs/reference/failures.md). None for no failures.
         most_phases: Largest number of phases in an event replay, or None for 20 million.
         keep_phases: Whether the result has every phase of an event replay, for `phases`.
-        bound: Whether the result has a lower bound of the stream's dollars, which no policy beats that places jobs on their arrival
-            and keeps every SLO.
-        check: Whether to assert the invariants after every instant.
-        workers: Number of processes.
-        limit_s: Longest that one replay may take, in seconds, or None for no limit. With a limit, replays run in processes of
-            their own.
-        run: Function that runs the tasks and gathers their results, or None to gather them without showing progress.
+        bound: Whether the result has a lower bound of the stream's dollars. No policy that places jobs on arrival and keeps every
+            SLO costs less.
+        check: Whether to check the invariants after every event of the replay.
+        workers: Number of processes in which replays run in parallel.
+        limit_s: Longest computing time of one replay, in seconds, or None for no limit. With a limit, each replay runs in a
+            separate process.
+        run: Function that runs the replays and may show their progress (see `Run` in `policies.experiments`), or None to run them
+            without a display.
 
     Raises:
         InputError: An argument is not valid, as for the command `rollmux bench`.
@@ -100,7 +104,7 @@ def replay(
     most_phases: int | None = None,
     check: bool = False,
 ) -> RunResult:
-    """Replay one stream under one placement policy. Arguments and errors are those of `bench`."""
+    """Replay one stream under one placement policy. Arguments and errors are those of `bench`, with one policy and one seed."""
     benched = bench(
         target,
         [policy],

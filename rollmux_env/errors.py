@@ -66,9 +66,9 @@ class Stopping(InputError):
 
 
 class PlanError(RuntimeError):
-    """A policy, or another function of a user, raised an exception.
+    """Error in a user's code: a policy or another function raised an exception, or a policy's answer breaks an invariant.
 
-    Or a policy's answer breaks a numbered invariant (see `rollmux_env.cluster.plan`).
+    The message of a broken invariant starts with its number, such as P6 (see `rollmux_env.cluster.plan`).
     """
 
 

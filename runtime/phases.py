@@ -212,7 +212,7 @@ class RuntimeHook:
 
     @property
     def reported(self) -> IterationReports:
-        """The reports so far, for this side of the job if it has two."""
+        """Reports of the present iteration so far. An asynchronous job has separate ones for its rollouts and its trainings."""
         return _side.reported or self._reported
 
     def renew(self) -> None:
@@ -242,23 +242,27 @@ class RuntimeHook:
     def progress(self, done: int, total: int, tokens: int = 0) -> None:
         """Report the progress of the present phase.
 
-        Each worker reports its own counts, of the total of the whole phase: counts of a job's processes are added up.
+        Each process of a job reports its own `done` and `tokens`, which are added up, and the `total` of all processes.
 
         Args:
-            done: Number of finished responses.
-            total: Number of responses of the phase.
-            tokens: Number of tokens sampled so far.
+            done: Number of finished responses of this process.
+            total: Number of responses of the whole phase.
+            tokens: Number of tokens that this process has sampled so far.
 
         Raises:
-            TypeError: If a value is not a number.
-            ValueError: If a value is not a number.
+            TypeError: If a value has a type that is no number, such as None.
+            ValueError: If a value is nan, or a text that is no number.
         """
         if (session := _here()) is not None:
             session.progress(int(done), int(total), int(tokens))
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Numbers of the job's `parts()` that its rollout may use now: all of them, except beside a migrated tail."""
+        """Numbers of the job's `parts()` that its rollout may use now, from 0.
+
+        These are all of them, unless its own tail has migrated to some or another job's tail still holds some. Empty outside of a
+        run.
+        """
         session = _here()
         return session.parts if session is not None else ()
 
@@ -271,7 +275,7 @@ class RuntimeHook:
         return session is not None and session.stops()
 
     def regroup(self, leave: Callable[[tuple[int, ...]], None]) -> tuple[int, ...]:
-        """Take up the parts that the rollout must use from now on, after it has stopped. Only in the job's own process.
+        """Change to the parts that the rollout must use from now on, after it has stopped. Only in the job's own process.
 
         Args:
             leave: Function called with the numbers of the parts to leave; when it returns, another job gets them.
@@ -282,9 +286,9 @@ class RuntimeHook:
         return self._run.regroup(leave)
 
     def wake(self, responses: int | None) -> None:
-        """Let the present rollout stop at its next step once a number of responses have finished. Only in the job's own process.
+        """Make `stops` return True once a number of responses have finished, until the next `wake`. Only in the job's own process.
 
-        The finished responses of all of the job's processes count. `stops` returns true then, until the next `wake`.
+        The finished responses of all of the job's processes count.
 
         Args:
             responses: Number of responses, or None to cancel.
@@ -299,8 +303,8 @@ class RuntimeHook:
             **metrics: Values by name.
 
         Raises:
-            TypeError: If a value is not a number.
-            ValueError: If a value is not a number.
+            TypeError: If a value has a type that is no number, such as None.
+            ValueError: If a value is a text that is no number.
         """
         self.metrics.update({name: float(value) for name, value in metrics.items()})
 
@@ -332,11 +336,11 @@ class RuntimeHook:
         """Record a trajectory of the present iteration for replays. Only in the job's own process.
 
         Args:
-            group: Number of the prompt.
-            prompt: Tokens of the prompt.
-            outputs: Tokens sampled in each turn.
-            observations: Tokens read between two turns.
-            seconds: Seconds from the beginning of the rollout to the trajectory's end, or None.
+            group: Number of the prompt in the iteration. Responses to the same prompt have the same number.
+            prompt: Length of the prompt, in tokens.
+            outputs: Number of tokens sampled in each turn.
+            observations: Number of tokens read between each two turns, such as those of a tool's output.
+            seconds: Seconds from the beginning of the rollout to the trajectory's end, or None if they were not measured.
             switches: Number of times that it was interrupted and continued.
         """
         tokens = tuple(map(int, outputs)), tuple(map(int, observations))
@@ -362,7 +366,11 @@ class RuntimeHook:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measure a named stage of loading or offloading, for the report of cold and warm switches."""
+        """Measure the block as a stage of loading or offloading, for the report of cold and warm switches.
+
+        Args:
+            name: Name of the stage. The seconds of stages with the same name are added up.
+        """
         began = monotonic()
         try:
             yield
@@ -371,19 +379,26 @@ class RuntimeHook:
             stages[name] = stages.get(name, 0.0) + monotonic() - began
 
     def nodes(self, pool: Pool) -> tuple[Node, ...]:
-        """Return the nodes of the job's placement in a pool; none outside of a run."""
+        """Return the nodes of the job's placement in a pool, or an empty tuple outside of a run.
+
+        Args:
+            pool: `rollout` or `training`.
+        """
         session = _here()
         return session.nodes(pool) if session is not None else ()
 
     def second_session(self) -> Session:
-        """Return a session for the other side of an asynchronous job, for `set_side` in a separate thread."""
+        """Return a session for the other side of an asynchronous job.
+
+        The thread that runs this side calls `runtime.phases.set_side` with it first.
+        """
         return self._run.second_session()
 
     def pause(self, pauses: bool) -> None:
-        """Let rollouts of an asynchronous job raise instead of waiting for permits, or end that. A rollout with a permit continues.
+        """Begin or end a pause of the rollouts of an asynchronous job. A rollout that has its nodes continues.
 
         Args:
-            pauses: Whether new rollouts raise `Paused`.
+            pauses: Whether a rollout without nodes raises `runtime.phases.Paused` from now on. Otherwise it waits for them.
         """
         self._run.pause(pauses)
 

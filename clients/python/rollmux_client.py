@@ -59,9 +59,9 @@ _T = TypeVar("_T")
 _LOG = logging.getLogger("rollmux_client")
 _ending = threading.Lock()
 _WAIT_S = 30.0  # longest time that a request stays open
-_FIRST_S = 1.0  # wait of the first request for a placement, short so that the reason for waiting is shown soon
-_LOOK_S = 10.0  # wait of the following requests, after which changes are shown
-_LATER_S = 60.0  # least change of an expected time that is shown
+_FIRST_S = 1.0  # longest wait for a placement of the first request, short so that the reason for waiting is shown soon
+_LOOK_S = 10.0  # longest wait for a placement of each later request, after which a changed reason is shown
+_LATER_S = 60.0  # smallest change of an expected time that is shown
 _ANSWERS_S = 10.0  # time after which an answer counts as lost
 _TTL_S = 30.0  # length of a lease until the service has stated it
 _SOON_S = 1.0  # an answer within this time did not wait for a turn
@@ -89,7 +89,7 @@ class Refused(Exception):
 
 
 class Interrupted(SystemExit):
-    """The service asks this process to end between two phases. Unless it is caught, the process ends with status 75.
+    """A request of the service that this process end, between two phases. Unless it is caught, the process ends with status 75.
 
     Attributes:
         reason: `stop` if the job or the service is being stopped, `move` if the job continues on other nodes.
@@ -101,7 +101,7 @@ class Interrupted(SystemExit):
 
 
 class Mismatch(SystemExit):
-    """The script and the service disagree about the iterations of the job.
+    """A disagreement of the script and the service about the iterations of the job.
 
     Unless it is caught, the process ends with status 1 and a message of one line.
     """
@@ -258,8 +258,8 @@ class Process(NamedTuple):
 
     Attributes:
         parent: Process id of its parent.
-        group: Process group.
-        session: Session.
+        group: Id of its process group.
+        session: Id of its session.
         started: Time at which it was started, in clock ticks since the machine was booted. A process id is used again; the pair
             of both is not.
         is_zombie: Whether it has ended, and its parent has not read its status.
@@ -427,9 +427,10 @@ class PhaseContext:
         name: Name of the phase: `init`, `rollout`, `training` or `sync`.
         iteration: Number of the iteration.
         extra: Whether it is a rollout that counts as no iteration.
-        switched: Whether other jobs have used the nodes since this job's last turn there.
-        device_gb: Memory that the job keeps on each device afterwards, GB, or None if it was not measured.
-        metrics: Figures to report at the end of the phase.
+        switched: Whether other jobs have used the nodes since this job's last turn there. Known once the phase is entered.
+        device_gb: Memory that the job keeps on each GPU after the phase, GB. The script may set it during the phase; None reports
+            nothing.
+        metrics: Values to report at the end of the phase, by name. `report` adds to them.
     """
 
     def __init__(self, job: Job, name: str, iteration: int, extra: bool) -> None:
@@ -447,15 +448,19 @@ class PhaseContext:
         return {"phase": self.name} | ({} if self.name == "init" else {"iteration": self.iteration})
 
     def in_protocol(self, begins: int) -> Turn:
-        """Return the phase as `rollmux_protocol` names it.
+        """Return the phase as a `rollmux_protocol.Turn`.
 
         Args:
-            begins: First iteration of the owner.
+            begins: Number of the first iteration after this process attached, which an `init` precedes.
         """
         return Turn(cast(PhaseName, self.name), begins if self.name == "init" else self.iteration, self.extra)
 
     def report(self, **metrics: float) -> None:
-        """Add figures of this phase, such as reward and loss, to report to the service when it ends."""
+        """Add values of this phase, such as reward and loss, that are reported to the service when it ends.
+
+        Args:
+            **metrics: Values by name. A value that is not finite is not sent.
+        """
         self.metrics.update(metrics)
 
     def __enter__(self) -> PhaseContext:
@@ -482,7 +487,7 @@ class PhaseContext:
 
 
 class _Lease:
-    """The lease of a job: requests in its name, heartbeats, and the fence.
+    """The lease of a job: its requests, its heartbeats, and the fence, which kills the job's processes if the lease may be lost.
 
     Args:
         service: Service that has the job, or None.
@@ -631,9 +636,18 @@ class _Lease:
 class Job(_Lease):
     """A job that is attached to the service while its context is open. Created by `attach`, and also usable with `async with`.
 
+    Args:
+        service: Service that has the job, or None to run without a service and without waiting.
+        name: Id of the job.
+        host: Name of this machine as the service knows it, or None for the host name.
+        pids: Function that returns the ids of the job's processes on this machine, or None to search for them.
+        fence: Function that ends the job's processes when the lease is lost, called with the reason. None to kill them.
+        say: Function that shows the user a line, such as the reason for waiting.
+        moved: Function that brings the job's state to its new nodes, as for `attach`, or None.
+
     Attributes:
         name: Id of the job.
-        iteration: Present iteration, from 0. `iterations` increases it.
+        iteration: Number of the present iteration, from 0. `iterations` and `side_by_side` increase it.
         nodes: Nodes on which the job runs, by pool: `{"rollout": [{"name", "host", "gpus", "cores"}], "training": [...]}`.
         lease: Id of the lease, or None without a service or while the job is not attached.
         ttl_s: Length of the lease, seconds.
@@ -747,7 +761,7 @@ class Job(_Lease):
             done: Whether the job is complete. Otherwise it may attach again, and continues after its last complete iteration.
 
         Raises:
-            Refused: The service has not recorded that the job is complete, and does not accept it from this process any more.
+            Refused: `done` was not recorded, because the lease no longer exists and the job had not ended before.
             ConnectionError: For ten minutes the service could not be told that the job is complete.
         """
         if self.lease is None or self._service is None:
@@ -771,7 +785,10 @@ class Job(_Lease):
             service.close()
 
     def abandon(self) -> None:
-        """Stop keeping the lease without giving it back, because a process of the job cannot be killed and may use its nodes."""
+        """Stop the heartbeats without giving the lease back. The service then treats the nodes as suspect when the lease expires.
+
+        This is for a process of the job that cannot be killed and may still use the nodes.
+        """
         if self.lease is not None and self._service is not None:
             self._let_go()
             self._service.close()
@@ -800,15 +817,16 @@ class Job(_Lease):
     def continue_from(self, iteration: int) -> None:
         """State how many iterations this process has done, according to its checkpoint.
 
-        To be called after `init` and before the first phase of an iteration. If the checkpoint is older than the service's count,
-        the iterations since then are taken back and done again. If the checkpoint contains one more iteration, whose end the
-        service has not heard of, that iteration is counted by two empty phases.
+        Call it after `init` and before the first phase of an iteration. If the checkpoint is older than the service's count, the
+        service takes the iterations since then back, and they are done again. If the checkpoint contains one iteration more than
+        the service has counted, that iteration is counted by two empty phases.
 
         Args:
-            iteration: Number of iterations that the process has done.
+            iteration: Number of iterations that are in the checkpoint, and of the iteration to do next.
 
         Raises:
-            Mismatch: The process has done more iterations than that, or the service is too old to take iterations back.
+            Mismatch: The checkpoint contains at least two iterations more than the service has counted, or the service is too old
+                to take iterations back.
         """
         counted = self.iteration
         if self.lease is None or iteration == counted:
@@ -853,7 +871,7 @@ class Job(_Lease):
             ) from None
 
     def check_total(self, total: int) -> None:
-        """Check that the script is going to do as many iterations as the job's entry says.
+        """Check that the script is going to do as many iterations as the job's entry says. Without a service, do nothing.
 
         Args:
             total: Number of iterations of the whole job, according to the script.
@@ -913,7 +931,7 @@ class Job(_Lease):
             Exception: Any error of `sample`, `train` or `sync`, raised after the other thread has ended its phase.
         """
         first, last = self.iteration, self._total_of(total)
-        room, over = threading.Semaphore(staleness + 1), threading.Event()  # room: rollouts that may be ahead of the trainings
+        room, over = threading.Semaphore(staleness + 1), threading.Event()  # room: rollouts that may still be ahead of trainings
         samples: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
         def rollouts() -> None:
@@ -975,18 +993,32 @@ class Job(_Lease):
         return self.phase("init")
 
     def synced(self, seconds: float, iteration: int | None = None) -> None:
-        """Report that the new weights have reached the engines, and after how many seconds. A phase `sync` reports it itself."""
+        """Report that the new weights have reached the engines. A phase `sync` reports it itself.
+
+        Args:
+            seconds: Duration of the sync, seconds.
+            iteration: Number of the iteration whose training made the weights, or None for the present one.
+        """
         body = {"iteration": self.iteration if iteration is None else iteration, "seconds": seconds}
         self._ask("synced", body)
 
     def progress(self, done: int, total: int, tokens: int = 0) -> None:
-        """Report the progress of the rollout: finished responses, all responses, and tokens so far. Returns at once."""
+        """Report the progress of the present rollout. The heartbeat thread sends it, so this returns at once.
+
+        Args:
+            done: Number of finished responses.
+            total: Number of responses of the rollout.
+            tokens: Number of tokens sampled so far.
+        """
         if self.lease is not None:
             self._progress = {"done": done, "total": total, "tokens": tokens}
             self._wake.set()
 
     def acquire(self, phase: PhaseContext) -> None:
         """Wait for a turn. Entering a phase calls this.
+
+        Args:
+            phase: Phase to begin, from `phase` or `init`.
 
         Raises:
             Interrupted: The job has to stop or to move.
@@ -1021,10 +1053,14 @@ class Job(_Lease):
             self.release(phase)
 
     def release(self, phase: PhaseContext) -> None:
-        """Give the nodes to the next job. Leaving a phase calls this.
+        """Give the nodes back for the next job, and report the phase's metrics. Leaving a phase calls this.
+
+        Args:
+            phase: Phase that is over.
 
         Raises:
-            Interrupted: The service had given the job up, so this phase does not count.
+            Interrupted: The service is stopping the job and has already ended its lease, so this phase does not count.
+            Refused: The job does not hold the phase.
         """
         if self.lease is None:
             return
@@ -1137,16 +1173,18 @@ def _longer(pause_s: float) -> float:
 
 
 def attach(job: str | None = None, host: str | None = None, moved: Callable[[Job], None] | None = None) -> Job:
-    """Return the job as a context manager that attaches to the service of the environment variables.
+    """Return the job as a context manager that attaches to the service whose URL and token are in ROLLMUX_URL and ROLLMUX_TOKEN.
+
+    Without ROLLMUX_URL no service is used and nothing waits, so the script runs as it would without RollMux.
 
     Args:
-        job: Id of the job, or None for ROLLMUX_JOB.
+        job: Id of the job, or None for the value of ROLLMUX_JOB.
         host: Name of this machine if it differs from the host name, as in a container, or None.
         moved: Function that brings the job's state to its new `nodes` after a move, or None. Without it, and under `rollmux exec`,
             a move ends this process with `Interrupted`, and the next process continues.
 
     Raises:
-        ValueError: ROLLMUX_URL is set and is no valid URL, or the token or the job's id is missing.
+        ValueError: ROLLMUX_URL is set, and is no valid URL, or the token or the job's id is missing.
     """
     url, token, name = os.environ.get("ROLLMUX_URL"), os.environ.get("ROLLMUX_TOKEN"), job or os.environ.get("ROLLMUX_JOB")
     if not url:

@@ -42,7 +42,9 @@ ITERATION: dict[str, dict[str, str]] = {
 }
 """State machine of one iteration.
 
-The last states belong to the initialisation and first sync, which come before an owner's first iteration, and to evaluations, which
+An iteration goes from "due" to "over". "sampled" means that its rollout is over, "trained" that its training is over, and "synced"
+that its sync is over. The states from "new" to "begun" belong to what comes before an owner's first iteration: "made" means that
+the `init` is over, and "seeded" that the first weights have been sent. The last three belong to evaluations (extra rollouts), which
 count as no iteration. `next` says that a later iteration has been trained, `begin` that an iteration or an evaluation has begun,
 and `drop` that a phase that was asked for or granted counts for nothing.
 """
@@ -54,7 +56,10 @@ ATTACHMENT: dict[str, dict[str, str]] = {
     "lost": {"free": "away"},
     "done": {},
 }
-"""State machine of an owner, as the service and the client see it. The nodes of a lost owner stay reserved until `free`."""
+"""State machine of an owner (the process that runs a job's phases), as the service and the client see it.
+
+`stay` withdraws a request to move. `lose` says that the lease expired; the nodes of a lost owner stay reserved until `free`.
+"""
 
 ALL_NODES = ("init", "sync")
 """Phases on all nodes of the job."""
@@ -116,15 +121,15 @@ class IterationStates:
     """The state of each iteration of an owner, of what comes before the first one, and of its evaluations.
 
     Args:
-        begins: First iteration of the owner.
+        begins: Number of the owner's first iteration.
 
     Attributes:
-        begins: First iteration of the owner.
-        syncs: Number after the last iteration with a sync that is over. The states do not say it, because an iteration may also be
+        begins: Number of the owner's first iteration.
+        syncs: Number of the last iteration whose sync is over, plus 1. The states do not say it, because an iteration may also be
             over without a sync.
-        last: Last released phase of each name, so that the release of it can be repeated.
-        open: Phases that the owner has asked for and not released, by name, as the states say.
-        granted: Names of the open phases that have been granted, as the states say.
+        last: Last released phase of each name, so that a repeated release of it is recognised.
+        open: Phases that the owner has asked for and not released, by name, derived from the states.
+        granted: Names of the open phases that have been granted, derived from the states.
     """
 
     def __init__(self, begins: int = 0) -> None:
@@ -138,7 +143,11 @@ class IterationStates:
         self.granted: set[PhaseName] = set()
 
     def go_back(self, iteration: int) -> None:
-        """Continue with an earlier iteration. Init and first sync are not repeated."""
+        """Continue with an earlier iteration. Init and first sync are not repeated.
+
+        Args:
+            iteration: Number of the iteration to continue with.
+        """
         if "sync" in self.last:
             self.last["sync"] = Turn("sync", iteration - 1)
         self.begins = self.syncs = self._first = iteration
@@ -181,7 +190,7 @@ class IterationStates:
             self._end_trained()
 
     def drop(self, phase: PhaseName) -> None:
-        """Record that a phase that the owner may have asked for or held counts for nothing."""
+        """Record that a phase, if it is open, counts for nothing."""
         turn = self.open.get(phase)
         if turn is not None:
             self.follow(turn, "drop")
@@ -271,10 +280,11 @@ class Turns(IterationStates):
     Args:
         iterations: Number of iterations of the whole job, or None for any number.
         staleness: Staleness of the job.
-        done: Number of iterations that are over.
+        done: Number of iterations that count at the beginning, which is also the number of the owner's first iteration.
 
     Attributes:
-        done: Number of iterations that count. The service sets it, since an iteration without a sync counts only later.
+        done: Number of iterations that count. The service sets it, because an iteration without a sync counts only when the next
+            one is asked for.
     """
 
     def __init__(self, iterations: int | None = None, staleness: int = 0, done: int = 0) -> None:
@@ -288,7 +298,11 @@ class Turns(IterationStates):
         return not self.open and not self._states and self._first == self.begins
 
     def go_back(self, iteration: int) -> None:
-        """Let a fresh owner continue with an earlier iteration. Its init and its first sync are not repeated."""
+        """Let a fresh owner continue with an earlier iteration. Its init and its first sync are not repeated.
+
+        Args:
+            iteration: Number of the iteration to continue with.
+        """
         super().go_back(iteration)
         self.done = iteration
 
@@ -408,7 +422,7 @@ class Turns(IterationStates):
         return is_new
 
     def is_over(self, turn: Turn) -> bool:
-        """Return whether a phase was asked for before and is over."""
+        """Return whether a phase is over: the owner has released it, or its iteration is before the next one of that phase."""
         last = self.last.get(turn.phase)
         if turn.phase == "init":
             return last is not None

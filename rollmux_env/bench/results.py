@@ -1,4 +1,8 @@
-"""The result of a bench: one format for Python, JSON and CSV, for any number of seeds (docs/reference/results.md)."""
+"""The result of a bench (a comparison of policies): one format for Python, JSON and CSV, for any number of seeds.
+
+docs/reference/results.md explains it. In a *fluid* replay jobs run at the steady period of their group; in an *event* replay every
+phase is simulated.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ Table = Literal["runs", "jobs", "summary", "differences", "timeline", "phases"]
 
 
 class Shareable:
-    """Output of a result: tables, figures and a folder of files, as those of `rollmux bench`."""
+    """Base class of results that can be written as the files, tables and plots of `rollmux bench`."""
 
     def save(
         self,
@@ -47,8 +51,8 @@ class Shareable:
 
         Args:
             folder: Path of the folder.
-            plots: Kind of the plots.
-            overwrite: Whether results that are there may be replaced.
+            plots: File format of the plots.
+            overwrite: Whether results in the folder may be replaced.
             width_in: Width of the plots in inches, such as 3.3 for a column of a paper, or None for a screen.
             labels: Labels of policies in plots by their names, or None.
 
@@ -66,7 +70,7 @@ class Shareable:
         """Return a plot of `rollmux bench --out` as a `matplotlib.figure.Figure`, which a notebook shows.
 
         Args:
-            name: Name of the plot, which is that of its file without the suffix.
+            name: Name of the plot: the name of its file without the suffix.
             width_in: Width in inches, such as 3.3 for a column of a paper, or None for a screen.
             labels: Labels of policies by their names, or None.
 
@@ -82,20 +86,20 @@ class Shareable:
 
 
 def _shown() -> Any:
-    """Return the module that shows results. It knows their classes, so they cannot import it first."""
+    """Return the module that shows results. It is imported late, because it imports this module."""
     return importlib.import_module("rollmux_env.report.benches")
 
 
 @dataclass(frozen=True, repr=False)
 class RunResult:
-    """One policy on one seed.
+    """The result of one policy on the stream of one seed.
 
     Attributes:
         policy: Name and options of the policy.
         seed: Seed of the stream and of sampled durations.
         scenario_sha256: SHA-256 of the replayed scenario.
-        figures: Figures of the whole run.
-        extra: Figures that only some policies or replays have, by name; None for an unknown bound.
+        figures: Measured values of the whole run, such as its cost.
+        extra: Measured values that only some policies or replays have, by name; None for a bound that was not found.
         jobs: Result of each job.
     """
 
@@ -113,7 +117,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Timing:
-    """Computing time, the only figures that differ between runs.
+    """Computing time of a run. Only these values differ if the same bench is repeated.
 
     Attributes:
         policy: Name and options of the policy.
@@ -132,27 +136,28 @@ class Timing:
 
 @dataclass(frozen=True, repr=False)
 class BenchResult(Shareable):
-    """The result of a bench.
+    """The result of a bench: a comparison of policies on the same streams of jobs. `save`, `plot` and `to_latex` show it.
 
     Attributes:
         schema: Version of this format.
         scenario: File, example or workload that was replayed.
         settings: Options of the workload, as text by key.
-        fidelity: Kind of replay.
+        fidelity: Kind of replay: `fluid` for steady periods, `event` for every phase.
         dispatch: Name of the dispatch policy of an event replay; None for a fluid one.
         rollout_policy: Name of the rollout policy of an event replay; None for a fluid one.
-        failures: Failures of an event replay as given; None for a fluid one.
-        seeds: Seeds of the replays.
+        failures: Text of the option `failures` of an event replay; None without failures.
+        seeds: Seeds of the replays, ascending.
         baseline: Policy to which savings are relative.
-        summary: Each policy over all seeds.
-        differences: Every two policies, paired by seed.
-        runs: Each policy on each seed.
-        left_out: Policies that do not support this replay, and the reason.
+        summary: One row for each policy, with means over all seeds.
+        differences: One entry for every two policies, with their difference on the same seeds.
+        runs: One result for each policy and seed.
+        left_out: Policies that do not support this replay, with the reason for each.
         timings: Computing time of each run.
-        results: Measured results, for plots; not part of the JSON.
+        results: Complete results of the replays, for plots and for the tables `timeline` and `phases`; not part of the JSON.
         stream: Scenario of the first seed, for plots; not part of the JSON.
-        fleet: Fleet as asked for, such as `12+10` or `load=1.6`; None for the nodes of the scenario.
-        fleet_nodes: Numbers of nodes of that fleet over all seeds, such as `12 + 10` or `14 to 16 + 10`.
+        fleet: Text of the option `fleet`, such as `12+10` or `load=1.6`; None for the scenario's own `max_nodes`.
+        fleet_nodes: Nodes of each pool of that fleet as text, such as `12 + 10`, or `14 to 16 + 10` if seeds differ. None without
+            `fleet`.
     """
 
     schema: Literal[2]
@@ -181,12 +186,12 @@ class BenchResult(Shareable):
         return f"<BenchResult: {self.scenario}, {seeds}, {self.fidelity}: {costs}>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as in JSON."""
+        """Return the result as dicts, lists and plain values, as in its JSON file."""
         plain: dict[str, Any] = _adapter().dump_python(self, mode="json")
         return plain
 
     def rows(self, table: Table = "runs") -> list[dict[str, Any]]:
-        """Return a tidy table: a flat mapping per row, with nested figures named like `peak_gpus.rollout` and `saving.mean`.
+        """Return a tidy table: a flat mapping per row. Nested values have names such as `peak_gpus.rollout` and `saving.mean`.
 
         Args:
             table: Name of the table: `runs`, `jobs`, `summary`, `differences`, `timeline` or `phases`.
@@ -215,17 +220,23 @@ class BenchResult(Shareable):
     def to_pandas(self, table: Table = "runs") -> Any:
         """Return a tidy table as a `pandas.DataFrame`.
 
+        Args:
+            table: Name of the table, as for `rows`.
+
         Raises:
             InputError: If there is no such table, phases were not kept, or pandas is not installed.
         """
         return _frame(self.rows(table))
 
     def timeline(self) -> Any:
-        """Return the frame `timeline`: nodes of each pool and waiting jobs of every run, from each of their changes on."""
+        """Return the table `timeline` as a DataFrame: a row for each change of a run's nodes or of its number of waiting jobs."""
         return self.to_pandas("timeline")
 
     def phases(self) -> Any:
-        """Return the frame `phases`: every phase of every run, of `bench(..., keep_phases=True)` in an event replay."""
+        """Return the table `phases` as a DataFrame: a row for every phase of every run.
+
+        It needs an event replay with `bench(..., keep_phases=True)`.
+        """
         return self.to_pandas("phases")
 
 
@@ -238,10 +249,10 @@ def _frame(rows: list[dict[str, Any]]) -> Any:
 def bench_result(
     results: Sequence[Result], baseline: str, how: Mapping[str, Any], scenarios: Mapping[int, Scenario]
 ) -> BenchResult:
-    """Gather results.
+    """Return the result of a bench, made from those of its runs.
 
     Args:
-        results: Results of every contender on the same seeds.
+        results: Results of every policy on the same seeds.
         baseline: Policy to which savings are relative.
         how: Fields of `BenchResult` that describe what was replayed.
         scenarios: Scenario by seed.
@@ -264,7 +275,7 @@ def bench_result(
 
 
 def draws_nothing(results: Sequence[Result]) -> bool:
-    """Return whether several seeds gave the same results, as in a fluid replay of a file."""
+    """Return whether there are several seeds and each policy has the same result on all, as in a fluid replay of a file."""
     outcomes: dict[str, set[str]] = {}
     for result in results:
         outcomes.setdefault(result.spec, set()).add(repr((result.outcome.metrics, result.outcome.jobs)))
@@ -294,7 +305,7 @@ def _timing(result: Result) -> Timing:
 
 
 def _timeline(result: Result) -> Iterator[dict[str, Any]]:
-    """Yield the nodes of each pool and the waiting jobs of a run, from each time on at which they changed."""
+    """Yield a row for each time at which the nodes of a pool or the number of waiting jobs of a run changed."""
     outcome, before = result.outcome, None
     for k, time_s in enumerate(outcome.time_s):
         now = {f"nodes.{pool}": counts[k] for pool, counts in outcome.nodes.items()} | {"waiting": outcome.waiting[k]}
@@ -343,12 +354,12 @@ class SweepPoint:
 
 @dataclass(frozen=True, repr=False)
 class SweepResult(Shareable):
-    """Benches that differ only in some keys.
+    """The results of a sweep: one bench for each combination of values of some keys. `save`, `plot` and `to_latex` show it.
 
     Attributes:
         schema: Version of this format.
-        keys: Swept keys, of the workload or of the cluster.
-        points: Benches of the grid of values; the value of the last key changes from one point to the next.
+        keys: Names of the swept keys, which belong to the workload or to the cluster.
+        points: One bench for each combination of values. The value of the last key changes fastest.
     """
 
     schema: Literal[3]
@@ -360,12 +371,16 @@ class SweepResult(Shareable):
         return f"<SweepResult: {self.points[0].bench.scenario}, {len(self.points)} points of {', '.join(self.keys)}>"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, as in JSON."""
+        """Return the result as dicts, lists and plain values, as in its JSON file."""
         points = [{"swept": point.swept, "bench": point.bench.as_dict()} for point in self.points]
         return {"schema": self.schema, "keys": [*self.keys], "points": points}
 
     def rows(self, table: Table = "runs") -> list[dict[str, Any]]:
-        """Return the rows of every bench, as `BenchResult.rows` does. Each begins with the swept values, such as `swept.slo`."""
+        """Return a table of all benches, as `BenchResult.rows` does. Each row begins with the swept values, such as `swept.slo`.
+
+        Args:
+            table: Name of the table, as for `BenchResult.rows`.
+        """
         return [_flat({"swept": point.swept}) | row for point in self.points for row in point.bench.rows(table)]
 
     def to_pandas(self, table: Table = "runs") -> Any:

@@ -34,21 +34,23 @@ REASONS = (
 class CandidateTable:
     """All ways to place one job, one in each of R rows, in Algorithm 1's order. A new group in each shape comes last.
 
-    A row with `new_nodes` -1 represents a whole group that the job cannot join. Its cost, period and limit are nan.
+    A row with `new_nodes` -1 stands for all ways to join a group that the job cannot join at all. Its cost, period and limit are
+    nan.
 
     Attributes:
         job_id: Id of the job.
         group: Id of the group, -1 for a new one, shape (R,).
-        shape: Number of the job's shape, shape (R,).
-        new_nodes: Rollout nodes to add, or -1 for a whole group, shape (R,).
-        nodes: Numbers of the existing rollout nodes, padded with -1, shape (R, N).
+        shape: Number of the job's shape (its way to run, as in `Placement.shape`), shape (R,).
+        new_nodes: Number of rollout nodes to add, or -1 for a group that the job cannot join, shape (R,).
+        nodes: Numbers of the group's rollout nodes to which the job would be pinned, padded with -1, shape (R, N).
         usd_per_hour: Marginal cost, $/h, shape (R,).
         period_s: Period of the group with the job in it, seconds, shape (R,).
-        reason: Index into `REASONS`: 0 for feasible, else the first obstacle, shape (R,).
+        reason: Index into `rollmux_env.cluster.candidates.REASONS`: 0 for feasible, else the first obstacle, shape (R,).
         load_s: T_load of the group without the job, the busiest of its nodes in a period, seconds; 0 for a new group; shape (R,).
         cycle_s: T_cycle of the group without the job, its longest member alone, seconds; 0 for a new group; shape (R,).
         saturated: Whether the group's T_load is at least its T_cycle without the job, shape (R,).
-        limit_s: Longest period that keeps every SLO and, if switches are planned, every promise, seconds, shape (R,).
+        limit_s: Longest period that keeps every SLO, seconds, shape (R,). If switches are planned, it also keeps every job's SLO
+            to the end of its stay, with the cold starts ahead (`rollmux_env.kernel.promises`).
         training_nodes: Training nodes that the shape asks for, which is the number in a new group, shape (R,).
     """
 
@@ -76,21 +78,24 @@ class CandidateTable:
 
     @property
     def slack(self) -> Floats:
-        """Limit over period, minus 1, shape (R,). A value below 0 breaks an SLO; nan for a whole group."""
+        """Limit over period, minus 1, shape (R,). A value below 0 breaks an SLO; nan for a group that the job cannot join."""
         return np.asarray(self.limit_s / self.period_s - 1)
 
     @property
     def physical(self) -> NDArray[np.bool_]:
-        """Whether each row is allowed apart from SLOs, shape (R,). A new group must keep the SLO of the job even so."""
+        """Whether each row is allowed if SLOs of groups are ignored, shape (R,). A new group must still keep the job's own SLO."""
         return np.asarray((self.reason == FEASIBLE) | ((self.reason == SLO) & (self.group >= 0)))
 
     @property
     def is_group(self) -> NDArray[np.bool_]:
-        """Whether each row represents a whole group that the job cannot join, shape (R,)."""
+        """Whether each row stands for a group that the job cannot join, shape (R,)."""
         return np.asarray(self.new_nodes == ANY_NODES)
 
     def own_first(self) -> Ints:
-        """Return all rows with the new group in shape 0 first, shape (R,). This is the order of the environments."""
+        """Return the numbers of all rows, with that of the new group in shape 0 first, shape (R,).
+
+        This is the order of the actions in the placement environment.
+        """
         own = (self.group < 0) & (self.shape == 0)
         return np.concatenate([np.flatnonzero(own), np.flatnonzero(~own)])
 

@@ -1,4 +1,8 @@
-"""Events: the only way in which a state changes. The log of all events describes a run."""
+"""Events: the only way in which a state changes. The log of all events describes a run.
+
+Every event has its time, `at_s`, in seconds of the clock of the replay or run. An event of one job has the job's id, `job_id`. A
+job that is placed runs until its stay ends: until it has done its `iterations`, or for its `duration_s`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ class Placement:
         new_rollout_nodes: Number of rollout nodes to add for the job.
         training_nodes: Number of training nodes of a new group, 0 for an existing group.
         colocated: Whether the new group has training nodes only, on which the job runs both phases in turn.
-        shape: Number of the shape in which the job runs (`Job.phases`).
+        shape: Number of the shape in which the job runs: 0 for the job as written, k for the k-th of `Job.shapes`.
     """
 
     group: int | None
@@ -40,7 +44,13 @@ class Placement:
 
 
 def isolated(job: Job, cluster: Cluster | None = None) -> Placement:
-    """Return a new group with the nodes that the job asks for. On a `one_device` cluster these are training nodes only."""
+    """Return the placement in a new group of the nodes that the job asks for in shape 0.
+
+    Args:
+        job: The job.
+        cluster: Cluster of the job, or None for one without `one_device`. On a `one_device` cluster the group has training nodes
+            only.
+    """
     demand = demand_of(job, cluster)
     return Placement(None, (), demand.rollout_nodes, demand.training_nodes)
 
@@ -58,7 +68,12 @@ class _Placed(_OfJob):
 
 @dataclass(frozen=True)
 class Arrived:
-    """A job arrives and waits for a placement."""
+    """A job arrives and waits for a placement.
+
+    Attributes:
+        at_s: Time of the event, seconds. A policy that is asked again for a waiting job gets the present time.
+        job: The job.
+    """
 
     at_s: float
     job: Job
@@ -70,7 +85,7 @@ class Requeued(Arrived):
 
 @dataclass(frozen=True)
 class Warm:
-    """The job that the policy decides next has live processes, so in this instant it can enter one placement without a cold start.
+    """The next job for which the policy is asked has live processes. At this time it can enter one placement without a cold start.
 
     Attributes:
         at_s: Time of the event, seconds.
@@ -90,7 +105,10 @@ class Admitted(_Placed):
 
 
 class Begun(_OfJob):
-    """A running job has loaded its models and started its engines under a permit. Its SLO counts from now on, as if warm."""
+    """A running job has loaded its models and started its engines in a turn of its group.
+
+    Its SLO counts from now on, without the time of a cold start.
+    """
 
 
 class Moved(_Placed):
@@ -102,7 +120,12 @@ class Resumed(_OfJob):
 
 
 class Departed(_OfJob):
-    """A job has completed its stay and leaves."""
+    """A running job leaves because it has completed its stay, or because it has ended early in a real run.
+
+    Attributes:
+        at_s: Time of the event, seconds.
+        job_id: Id of the job.
+    """
 
 
 class OverBudget(Departed):
@@ -128,7 +151,12 @@ class Withdrawn(_OfJob):
 
 @dataclass(frozen=True)
 class Reprofiled:
-    """A waiting or running job gets other phase times or memory from now on. Its nodes and its stay remain the same."""
+    """A waiting or running job gets other phase times or memory from now on. Its nodes and its stay remain the same.
+
+    Attributes:
+        at_s: Time of the event, seconds.
+        job: The job with its new times and memory, and the same id.
+    """
 
     at_s: float
     job: Job
@@ -152,7 +180,12 @@ class JobProgress(NamedTuple):
 
 @dataclass(frozen=True)
 class Progressed:
-    """Some jobs have made progress since the last such event. Only for a state that is `observed`."""
+    """Some jobs have made progress since the last such event. Only for a state that is `observed`.
+
+    Attributes:
+        at_s: Time of the event, seconds.
+        jobs: Total progress of each of these jobs so far.
+    """
 
     at_s: float
     jobs: tuple[JobProgress, ...]
@@ -160,14 +193,24 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Ticked:
-    """Time has passed, for policies that ask for ticks (see `rollmux_env.cluster.plan.Policy`)."""
+    """Time has passed, for policies with `wakes_every_s` (see `rollmux_env.cluster.plan.Policy`).
+
+    Attributes:
+        at_s: Time of the event, seconds.
+    """
 
     at_s: float
 
 
 @dataclass(frozen=True)
 class Resized:
-    """The pools have other numbers of nodes from now on, because nodes have died or a run resumes on other machines."""
+    """The pools have other numbers of nodes from now on, because nodes have died or a run resumes on other machines.
+
+    Attributes:
+        at_s: Time of the event, seconds.
+        rollout_nodes: New `max_nodes` of the pool `rollout`.
+        training_nodes: New `max_nodes` of the pool `training`.
+    """
 
     at_s: float
     rollout_nodes: int

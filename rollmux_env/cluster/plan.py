@@ -1,6 +1,7 @@
 """Plans: decisions of a policy, checked against numbered invariants before anything happens.
 
-P1  every job is named at most once, in the right state: running and not paused to be moved; waiting, in its turn, to be placed
+P1  every job is named at most once. A job that is moved or parked runs and is in no pause. A job that is placed waits, and it is
+    its turn in the queue
 P2  the nodes exist, are as many as the job asks for in its shape, and belong to its pools; the group has at least the job's
     training nodes; a move leaves the job's group or changes its shape
 P3  no group has more than `max_group_size` members
@@ -34,7 +35,12 @@ _EARLY_S = 1e-6  # tolerance on `min_run_s`, seconds: times this close are one i
 
 @dataclass(frozen=True)
 class Place:
-    """Action that admits a waiting job."""
+    """Action that admits a waiting job.
+
+    Attributes:
+        job_id: Id of the waiting job.
+        placement: Nodes that the job gets.
+    """
 
     job_id: str
     placement: Placement
@@ -42,7 +48,12 @@ class Place:
 
 @dataclass(frozen=True)
 class Move:
-    """Action that gives a running job another placement, with a pause of `migration_s`."""
+    """Action that gives a running job another placement, with a pause of `migration_s`.
+
+    Attributes:
+        job_id: Id of the running job.
+        placement: Nodes on which the job continues.
+    """
 
     job_id: str
     placement: Placement
@@ -50,18 +61,26 @@ class Move:
 
 @dataclass(frozen=True)
 class Wait:
-    """Action that leaves a waiting job in the queue."""
+    """Action that leaves a waiting job in the queue.
+
+    Attributes:
+        job_id: Id of the waiting job.
+    """
 
     job_id: str
 
 
 @dataclass(frozen=True)
 class Park:
-    """Action that takes the nodes of a running job, which waits and continues later."""
+    """Action that takes the nodes of a running job, which waits and continues later.
+
+    Attributes:
+        job_id: Id of the running job.
+        for_job: Id of the waiting job that gets a place instead, or an empty text.
+    """
 
     job_id: str
     for_job: str = ""
-    """Waiting job that gets a place instead, if there is one."""
 
 
 Action = Place | Move | Park | Wait
@@ -71,10 +90,13 @@ Plan = tuple[Action, ...]
 class Policy(Protocol):
     """A placement policy. The same object serves `plan`, `bench` and a real run.
 
-    Four attributes are optional. With `wakes_every_s` the policy gets a `Ticked` event at this interval in seconds, counted from
-    the first arrival, while jobs run. With a true `plans_switches` it gets states that plan switches (`State.switches`). With
-    `queue_rules` waiting jobs are served by them (`rollmux_env.scheduler.order.QueueRules`). With a method `rearrange(state)` the
-    policy is asked for a plan that only moves jobs whenever the queue has been served.
+    A policy may also have these attributes:
+
+    - `wakes_every_s`: Interval of `Ticked` events in seconds, counted from the first arrival. They come while jobs run.
+    - `plans_switches`: Whether the periods and limits of its states include warm and cold starts (`State.switches`).
+    - `queue_rules`: Rules by which waiting jobs are served, a `rollmux_env.scheduler.order.QueueRules`.
+    - `only_places`: Whether a plan for a waiting job places this job alone, as `ArrivalPolicy` explains.
+    - `rearrange(state)`: Method that returns a plan which only moves jobs. It is called whenever the queue has been served.
     """
 
     @property
@@ -97,12 +119,15 @@ class Policy(Protocol):
 
 
 def plans_switches(policy: object) -> bool:
-    """Return whether a policy asks for states that plan switches."""
+    """Return whether the periods and limits of a policy's states include warm and cold starts."""
     return bool(getattr(policy, "plans_switches", False))
 
 
 def may_move(state: State, job_id: str) -> bool:
-    """Check P7 and P8: whether a running job can be moved, and would meet its SLO on average if it left when the pause ends."""
+    """Check P7 and P8: return whether a running job is `movable`, and would meet its SLO on average if it left when the pause ends.
+
+    It does not check whether a pause is in progress, which P1 forbids.
+    """
     row, jobs = state.row(job_id), state.view.jobs
     if not jobs["movable"][row]:
         return False
@@ -111,7 +136,7 @@ def may_move(state: State, job_id: str) -> bool:
 
 
 def may_park(state: State, job_id: str) -> bool:
-    """Check P9: whether a running job can be parked now."""
+    """Check P9: return whether a running job can be parked now. A job in a pause cannot."""
     if state.now_s - state.stays.placed_at_s[job_id] < state.cluster.min_run_s - _EARLY_S:
         return False
     if state.is_paused(job_id) or not state.job(job_id).may_be_parked:
@@ -122,7 +147,12 @@ def may_park(state: State, job_id: str) -> bool:
 
 
 def may_each_move(state: State, rows: Ints) -> NDArray[np.bool_]:
-    """Return whether each running job may move now: `may_move`, and no pause in progress, shape (n,)."""
+    """Return whether each running job may move now, shape (n,): it satisfies `may_move` and is in no pause.
+
+    Args:
+        state: State of the cluster.
+        rows: Rows of the jobs in the job table, shape (n,).
+    """
     job_ids = map(state.tables.job_id, rows.tolist())
     return np.array([not state.is_paused(job_id) and may_move(state, job_id) for job_id in job_ids], dtype=bool)
 
@@ -134,11 +164,11 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0, queue:
         state: State to change.
         plan: Plan to carry out.
         keeps_slo: Whether the plan must keep P6.
-        passed: Number of jobs at the head of the queue that may be passed over.
-        queue: Waiting jobs in the order in which they are served, or None for that of `State.waiting`.
+        passed: Largest number of jobs at the head of the queue that wait although a later job is placed.
+        queue: Ids of the waiting jobs in the order in which they are served, or None for `State.waiting`.
 
     Returns:
-        The moves, parks and admissions in the order of the plan. `Wait` causes no event.
+        The events of the moves, parks and admissions, in the order of the plan. `Wait` causes no event.
 
     Raises:
         PlanError: The plan breaks an invariant, whose number starts the message. The state must not be used afterwards.

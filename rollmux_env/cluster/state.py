@@ -46,11 +46,11 @@ class State:
         tables: Tables of the jobs and groups, with a row for each.
         waiting: Ids of the waiting jobs, by falling priority, then in order of arrival.
         charges: Nodes and dollars that each job is charged for, by row of the job table.
-        pauses: Pauses of jobs in progress, after a move or after they were parked.
+        pauses: Present pauses of jobs that were moved, or that run again after they were parked.
         stays: Times at which jobs got their places, the parked jobs, and the lengths of those that have departed.
         nodes: Nodes of each pool provisioned now, for rollouts and for trainings, including nodes held for a move, shape (P, 2).
-        busy_before_s: Node-seconds to add to those of the job table, which attributes all of a job to the pools of its current
-            shape, shape (P,).
+        busy_before_s: Correction of the busy node-seconds in the job table, which attributes all those of a job to the pools of its
+            current shape although it ran on other pools before, shape (P,).
         months: Calendar months that have begun, oldest first, without the one in which the first event happened.
         arrived: Number of jobs that have arrived.
         departed: Number of jobs that have departed.
@@ -127,7 +127,7 @@ class State:
         return self.knows(job_id) and bool(self.tables.job_records["group"][self.row(job_id)] != NOWHERE)
 
     def is_paused(self, job_id: str) -> bool:
-        """Return whether the job is in the pause of a move, or in that after it was parked."""
+        """Return whether the job is in the pause after a move, or after it got a place again when it had been parked."""
         return job_id in self.pauses
 
     def group_of(self, job_id: str) -> Group:
@@ -184,7 +184,10 @@ class State:
         return self._with(self.tables.copy())
 
     def sharing(self) -> State:
-        """Return a copy that shares the records of jobs and groups, which must be restored after events (`without_job`)."""
+        """Return a copy that shares the records of jobs and groups. For `rollmux_env.cluster.trial.without_job`, not for policies.
+
+        An event that is applied to the copy also changes records of this state, and its caller must restore them.
+        """
         return self._with(self.tables.sharing())
 
     def _with(self, tables: Tables) -> State:

@@ -30,12 +30,13 @@ _WHO = "the network policy"
 
 @dataclass(frozen=True)
 class Forecast:
-    """The information that a policy has: the expected iteration, which repeats. Arrays are read-only.
+    """The information that a network policy has: the expected iteration, which repeats. Arrays are read-only.
 
     Attributes:
-        steps: Steps of an iteration, in order.
+        steps: Steps of an iteration that use the fabric, in order.
         waits_s: Expected wait for generation before the `weights` step, in seconds.
-        seconds: Seconds of the traffic alone, shape (patterns, topologies).
+        seconds: Expected seconds of the traffic of each pattern with each topology, without computation, shape (patterns,
+            topologies). Patterns are in the order of `rollmux_env.fabric.steps.PATTERNS`.
         reconfigure_s: Seconds of a reconfiguration of the circuits.
     """
 
@@ -45,12 +46,21 @@ class Forecast:
     reconfigure_s: float
 
     def slack_s(self, step: int) -> float:
-        """Return the seconds in which the fabric is expected to be idle before a step."""
+        """Return the seconds for which the fabric is expected to be idle before a step.
+
+        Args:
+            step: Number of the step in the iteration.
+        """
         waits_s = self.waits_s if self.steps[step].pattern == WEIGHTS else 0.0
         return self.steps[step].before_s + waits_s
 
     def step_s(self, step: int, topology: int) -> float:
-        """Return the expected seconds of a step with a topology, without the slack before it."""
+        """Return the expected seconds of a step with a topology, without the slack before it.
+
+        Args:
+            step: Number of the step in the iteration.
+            topology: Number of the topology.
+        """
         return max(self.steps[step].beside_s, float(self.seconds[self.steps[step].pattern, topology]))
 
 

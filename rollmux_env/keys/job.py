@@ -47,7 +47,7 @@ class Drift(FileModel):
 
 
 class Colocated(FileModel):
-    """The job run the co-located way: both phases in turn on its own training nodes."""
+    """The job in a co-located placement: both phases in turn on its own training nodes."""
 
     nodes: NodeCount
     """Number of training nodes."""
@@ -64,7 +64,11 @@ def _ordered(drift: tuple[Drift, ...]) -> tuple[Drift, ...]:
 
 
 class Job(ShapedJob, StaleJob):
-    """An RL post-training job: a cycle of rollout, training and sync."""
+    """An RL post-training job: a cycle of rollout, training and sync.
+
+    Its attributes are the keys of a job in a scenario file (docs/reference/scenario.md), with `class_name` for `class`. The tuple
+    `shapes` has other ways to run it, on other nodes. Shape 0 is the job as written, and shape k the k-th of `shapes`.
+    """
 
     model_config = ConfigDict(serialize_by_alias=True)  # `class` is a word of Python, so the field has another name
 
@@ -142,11 +146,15 @@ class Job(ShapedJob, StaleJob):
         return self.iterations is not None and (self.movable if self.parkable is None else self.parkable)
 
     def own_phases(self) -> Phases:
-        """Return both phases of the job as written."""
+        """Return both phases of the job as written, in shape 0. `phases(shape)` returns those of another shape."""
         return Phases(self.rollout, self.training)
 
     def shape_clashes(self, shape: int) -> Iterator[Clash]:
-        """Yield what is wrong with one of `shapes`, numbered from 1."""
+        """Yield the problems of one of `shapes`: each a text, and the path of its key below the shape.
+
+        Args:
+            shape: Number of the shape, from 1.
+        """
         named = {side: named_keys(getattr(self.shapes[shape - 1], side)) for side in SIDES}
         if not any(named.values()):
             yield ("is empty: it names no key of rollout or training",)
@@ -156,15 +164,28 @@ class Job(ShapedJob, StaleJob):
 
     @property
     def solo_s(self) -> float:
-        """T_solo: seconds of an iteration of the job alone on its own nodes."""
+        """T_solo: worst-case seconds of an iteration of the job alone on its own nodes, in shape 0."""
         return self.iteration_s(self.rollout.worst_case_s, self.training.worst_case_s, self.sync_s)
 
     def iteration_s(self, rollout_s: float, training_s: float, sync_s: float) -> float:
-        """Return the seconds of an iteration of the job alone with other phases."""
+        """Return the seconds of an iteration of the job alone if its phases take the given times.
+
+        Args:
+            rollout_s: Duration of a rollout, seconds.
+            training_s: Duration of a training, seconds.
+            sync_s: Duration of a sync, seconds.
+        """
         return alone_s(rollout_s, training_s, sync_s, self.staleness)
 
     def clash(self, cluster: Cluster) -> Clash | None:
-        """Return the first problem of the job with a cluster, and the key that has it, or None."""
+        """Return the first reason for which the job does not fit a cluster's keys, or None.
+
+        Args:
+            cluster: The cluster.
+
+        Returns:
+            A text, followed by the path of the key that has the problem, below the job.
+        """
         if clash := super().clash(cluster):
             return clash
         if cluster.network is None:
@@ -172,16 +193,18 @@ class Job(ShapedJob, StaleJob):
         return cluster.network.sync_problem(self.sync_s, self.sync_gb, self.solo_s)
 
     def training_s(self, nodes: int) -> float:
-        """Return the worst-case seconds of the training phase, as written, on `nodes` training nodes."""
+        """Return the worst-case seconds of the training in shape 0 on `nodes` training nodes."""
         return self.training.seconds_on(nodes)
 
     def known_anew(self, shape: int, phase: Side, **known: float) -> Job:
-        """Return the job with other figures of one phase in a shape. Other shapes that name these figures keep theirs.
+        """Return a copy of the job in which one phase has other values in a shape, such as a longer `worst_case_s`.
+
+        Values of shape 0 also hold in the other shapes, except for those that a shape names itself.
 
         Args:
-            shape: Number of the shape.
-            phase: Phase to change.
-            known: New figures, by the names of `Phase`.
+            shape: Number of the shape, 0 for the job as written.
+            phase: Name of the phase to change, `rollout` or `training`.
+            known: New values by key of the phase, such as `worst_case_s=95.0`.
         """
         if not shape:
             return self.model_copy(update={phase: getattr(self, phase).model_copy(update=known)})

@@ -45,7 +45,8 @@ class Fleet:
         now_s: Seconds since the start.
         gpus: Number of GPUs of each replica, shape (K,).
         busy_s: Time until which each replica had work, in seconds since the start, shape (K,).
-        state: State of each response, shape (R,): NEW, WAITING, RUNNING, FINISHED, ABORTED or AWAY, as in the kernel.
+        state: State of each response, shape (R,): 0 NEW, 1 WAITING, 2 RUNNING, 3 FINISHED, 4 ABORTED or 5 AWAY (between two turns),
+            constants of `rollmux_env.kernel.rollout_records`.
         replica: Current or last replica of each response, shape (R,).
         end_s: Time at which each response finished or was aborted, in seconds since the start, shape (R,); infinite before.
         migrations: Number of migrations of responses.
@@ -236,8 +237,8 @@ class Fleet:
             wanted: Number of prompts that the round needs.
 
         Returns:
-            The complete prompts in the order in which they became complete, shape (wanted,), and whether each response counts,
-            shape (R,).
+            The first `wanted` complete prompts in the order in which they became complete, shape (wanted,) or shorter if fewer are
+            complete, and whether each response is a finished one of these prompts, shape (R,).
         """
         return rounds.end_round(self._rollout, wanted, self.now_s)
 

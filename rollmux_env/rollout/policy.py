@@ -112,8 +112,8 @@ class JobPolicy(NamedTuple):
     """A policy's object for one job, with the state that belongs to the job.
 
     Attributes:
-        rounds: Source of the job's rounds.
-        control: Object that acts inside its rollouts.
+        rounds: Source of the job's rounds, with the methods `next` and `done` of `Rounds`.
+        control: Object that acts inside its rollouts, with the methods `begin`, `act` and `end` of `StaticControl`.
     """
 
     rounds: RoundSequence
@@ -135,10 +135,22 @@ class RolloutPolicy(Protocol):
 
 
 class StaticControl:
-    """A control that distributes the responses round robin and leaves them there."""
+    """A control that distributes the responses round robin and leaves them there. A control of your own may derive from it.
+
+    `begin` is called at the start of each rollout, `act` at the time of each `Wake` that `begin` or `act` returned, and `end` when
+    nothing runs any more.
+    """
 
     def begin(self, fleet: Fleet, round: Round) -> Wake:
-        """Launch the responses round robin."""
+        """Launch the responses round robin.
+
+        Args:
+            fleet: The rollout, in which nothing has been launched.
+            round: Round that the rollout runs.
+
+        Returns:
+            The next call of `act`: here none, since nothing is to be done before the end.
+        """
         deal(fleet, np.arange(fleet.size))
         return Wake()
 
@@ -151,7 +163,12 @@ class StaticControl:
 
 
 def deal(fleet: Fleet, replicas: Ints) -> None:
-    """Launch every response, round robin over the given replicas."""
+    """Launch every response, round robin over some replicas.
+
+    Args:
+        fleet: The rollout, in which nothing has been launched.
+        replicas: Numbers of the replicas, shape (n,).
+    """
     responses = np.arange(fleet.state.size)
     fleet.launch(responses, replicas[responses % replicas.size])
 
@@ -162,7 +179,12 @@ def wake_at(checkpoints: Iterable[int], fleet: Fleet) -> Wake:
 
 
 def gather(fleet: Fleet, keep: int) -> None:
-    """Move all open responses to the `keep` replicas with most of them. Responses already there stay."""
+    """Move all open responses to the replicas with most of them. Responses already there stay.
+
+    Args:
+        fleet: The rollout.
+        keep: Number of replicas to use from now on.
+    """
     left, replica, context = fleet.open, fleet.replica, fleet.context()
     where = gathered(replica[left], context[left], fleet.size, keep)
     moving = np.flatnonzero(where != replica[left])

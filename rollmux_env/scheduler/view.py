@@ -57,7 +57,7 @@ class WaitingPhase(_ReadOnly):
     Attributes:
         member: Member of the group.
         phase: `rollout` or `training`.
-        nodes: Nodes that it needs as a bit mask: bit 0 for all training nodes, bit n + 1 for rollout node n.
+        nodes: Nodes that it needs, as a bit mask: bit 0 for all training nodes of the group, bit n + 1 for rollout node n.
     """
 
     __slots__ = ("_row", "member", "nodes", "phase")
@@ -111,8 +111,9 @@ class MemberView(_ReadOnly):
         training: Training of the member, waiting or not.
         order: Rank in the order of admission; numbers are not consecutive.
         nodes: Nodes of its rollouts as in `WaitingPhase.nodes`; only bit 0 if they use the training nodes.
-        rollout_turn: Meta-iteration of its next rollout, or 2^62 if it takes no part.
-        training_turn: Meta-iteration of its next training, or 2^62 if it takes no part.
+        rollout_turn: Number of the meta-iteration of its next rollout, or 2^62 if it takes no part. In a meta-iteration every
+            member runs one rollout and one training.
+        training_turn: Number of the meta-iteration of its next training, or 2^62 if it takes no part.
         passed: 1 if its rollout has reached the threshold of migration, else 0.
         trains: 1 if it runs a training, else 0.
         syncs: 1 if it runs a sync that holds all its nodes, else 0.
@@ -158,7 +159,13 @@ class MemberView(_ReadOnly):
         return self.row.sum_rollout_s + self.row.sum_training_s
 
     def last_served(self, nodes: int) -> int:
-        """Return the number of the group's permit that it last got for any of these nodes, or 0 if it got none."""
+        """Return the number of the last permit that it got for any of some nodes, or 0 if it got none.
+
+        The group numbers its permits in the order in which it gives them, so a smaller number means longer ago.
+
+        Args:
+            nodes: Nodes as a bit mask, as in `WaitingPhase.nodes`.
+        """
         row = self.row
         return max(row.served_rollout if row.nodes & nodes else 0, row.served_training if nodes & TRAINING_POOL else 0)
 
@@ -168,8 +175,8 @@ class GroupView(_ReadOnly):
 
     Attributes:
         now_s: Current time in seconds, on the driver's clock.
-        busy: Nodes that run a full phase, as a bit mask.
-        tails: Nodes of which a migrated tail holds a share, as a bit mask.
+        busy: Nodes that run a full phase, as a bit mask like `WaitingPhase.nodes`.
+        tails: Nodes of which a migrated tail holds a share, as a bit mask like `WaitingPhase.nodes`.
         row: State of the engine, not for policies.
         rows: State of the engine, not for policies.
         views: State of the engine, not for policies.

@@ -30,7 +30,7 @@ class DispatchVectorEnv(BaseVectorEnv):
         num_envs: Number of parallel groups.
         generator: Source of the groups, as for `DispatchEnv`.
         reward: Reward function, as for `DispatchEnv`.
-        tails: Model of the inside of a rollout, as for `DispatchEnv`.
+        tails: Model of when responses of a rollout finish, as for `DispatchEnv`.
         render_mode: Render mode, as for `DispatchEnv`.
         autoreset: Whether a finished group is replaced by a new one in the same step.
     """
@@ -141,7 +141,7 @@ class DispatchEnv(BaseEnv):
 
     | Key | Shape | Content |
     |---|---|---|
-    | `job` | (5,) | the group: members, loads and the longest iteration by expected seconds, relative to plan |
+    | `job` | (5,) | the whole group: members, loads and the longest iteration by expected seconds, relative to plan |
     | `candidates` | (members + 1, 23) | each action: kind, turn, expected seconds, slack to the SLO, rivals for its nodes |
     | `cluster` | (8,) | waiting phases, running phases and their remaining time, the least and the mean slack |
     | `mask` | (members + 1,), int8 | 1 for actions that may be chosen |
@@ -155,11 +155,12 @@ class DispatchEnv(BaseEnv):
 
     ## Rewards
 
-    `rollmux_env.envs.dispatch.reward.Work()`: T_solo seconds of the phases that ended since the last decision (for stale members,
-    of the iterations whose trainings ended), minus the seconds by which members fell behind their SLOs, divided by the horizon. So
-    the return is the number of jobs that the group runs as if each were alone. Dollars per work-hour are the group's $/h divided by
-    the return (if SLOs are kept). `Work(reference="round-robin")` subtracts what strict round robin does on average in the same
-    time of the same group. A masked action costs 0.01.
+    `rollmux_env.envs.dispatch.reward.Work()`: work done since the last decision, minus the seconds by which members fell behind
+    their SLOs, divided by the horizon. A phase that ended does as much work as its planned seconds in T_solo, a training also those
+    of its sync. For a stale member, a training that ended does the work of an iteration. If SLOs are kept, the return is the number
+    of jobs that the group runs as if each were alone, and dollars per work-hour are the group's $/h divided by it.
+    `Work(reference="round-robin")` subtracts what strict round robin does on average in the same time of the same group. A masked
+    action costs 0.01.
 
     ## Starting State
 
@@ -179,7 +180,7 @@ class DispatchEnv(BaseEnv):
     |---|---|---|
     | `generator` | `RandomGroups()` | source of the groups: a `rollmux_env.envs.dispatch.generator.Generator` |
     | `reward` | `Work()` | a `rollmux_env.envs.dispatch.reward.Reward` |
-    | `tails` | `TailModel()` | model of the inside of a rollout: a `rollmux_env.timing.tail.TailModel` |
+    | `tails` | `TailModel()` | model of when responses of a rollout finish: a `rollmux_env.timing.tail.TailModel` |
     | `render_mode` | `None` | `rgb_array` or `ansi` |
 
     ```python
@@ -198,10 +199,10 @@ class DispatchEnv(BaseEnv):
 
 
 def figures_of(groups: Groups) -> dict[str, NDArray[Any]]:
-    """Return figures of every group until now.
+    """Return measured values of every group from its start until now, by name, each of shape (groups,).
 
     They are dollars, T_solo hours done, dollars per work-hour, share of members that keep their SLO, largest slowdown over its SLO,
-    decisions and migrations. A slowdown counts whole iterations, and is infinite before the first one has ended.
+    iterations, decisions and migrated tails. A slowdown counts whole iterations, and is infinite before the first one has ended.
     """
     clock, now_s = groups.clocks, groups.groups["now_s"]
     work_h = clock["all_work_s"] / 3600
@@ -222,7 +223,13 @@ def figures_of(groups: Groups) -> dict[str, NDArray[Any]]:
 
 
 def load_group(groups: Groups, e: int, group: SimulatedGroup, model: TailModel) -> None:
-    """Write a group and all its sampled durations into row `e`.
+    """Write a group and all its sampled durations into a row.
+
+    Args:
+        groups: Tables of the environment, written.
+        e: Number of the row.
+        group: The group.
+        model: Model of when responses of a rollout finish.
 
     Raises:
         InputError: The group has more members, nodes or iterations than the tables hold, or an unexpected stale job.

@@ -94,7 +94,9 @@ class PlacementVectorEnv(BaseVectorEnv):
 
     @property
     def choices(self) -> Records:
-        """Meaning of each action: records with `allowed`, `usd`, `gain` and more, shape (num_envs, candidates). For reading only.
+        """Meaning of each action, shape (num_envs, candidates). For reading only.
+
+        A record has `allowed` (whether it is unmasked), `usd` (increase of the cluster's $/h), `gain` (of a move) and more.
 
         In row `s` only the first `streams.clock["choices"][s]` records belong to the current decision.
         """
@@ -128,9 +130,14 @@ class PlacementVectorEnv(BaseVectorEnv):
         return {**super()._decided(interval), "discount": np.ones(self.num_envs) if gamma == 1 else gamma**interval.hours}
 
     def plan_of(self, s: int, action: int) -> Plan:
-        """Return the plan of an action of stream `s`, with the job ids of `generator.scenario`. It is empty for `stop`.
+        """Return the plan of an action in a stream, with the job ids of `generator.scenario`. It is empty for `stop`.
 
-        It does not matter whether the action is masked.
+        Args:
+            s: Number of the stream.
+            action: Number of the action, masked or not.
+
+        Raises:
+            InputError: The current decision has no such action.
         """
         if not 0 <= action < self._streams.clock["choices"][s]:
             raise InputError(f"action: stream {s} has no choice {action}")
@@ -228,16 +235,20 @@ class PlacementEnv(BaseEnv):
     | `cluster` | (11,) | kind of decision, jobs running and waiting, nodes, $/h relative to Solo-D, loads, age, time |
     | `mask` | (candidates,), int8 | 1 for choices that may be made |
 
+    If the generator's jobs may have `shapes` (other ways to run them), each row of `candidates` has three more columns: how much
+    the row's shape differs from the job as written, in nodes and in seconds of an iteration alone.
+
     With `known_stays=False` the columns about the departure of jobs (`stay`, `longest`, `shortest`, `outlives`, `remaining`) are
     zero, because a real scheduler does not know them. Jobs that have not arrived are never observed.
 
     ## Rewards
 
     `rollmux_env.envs.placement.reward.Dollars()`: minus the dollars spent until the next decision, in units of the cost of the
-    whole stream under Solo-D, not discounted. So the return of an episode is minus its cost over Solo-D's: -1 for `solo`. A masked
-    action and a job that leaves with its SLO broken cost 1 / (jobs of the stream) each. `Dollars(reference="rollmux")` adds the
-    dollars that Algorithm 1 spends on the same stream in the same time, so the return is the saving over it.
-    `Dollars(gamma_per_hour=0.99)` discounts by the hour; `info["discount"]` is the factor over the interval.
+    whole stream under Solo-D (the policy `solo`: every job alone on its own nodes), not discounted. So the return of an episode is
+    minus its cost over Solo-D's: -1 for `solo`. A masked action and a job that leaves with its SLO broken cost 1 / (number of jobs
+    of the stream) each. `Dollars(reference="rollmux")` adds the dollars that Algorithm 1 spends on the same stream in the same
+    time, so the return is the saving over it. `Dollars(gamma_per_hour=0.99)` discounts by the hour; `info["discount"]` is the
+    factor over the interval.
 
     With `skip_forced=True`, `reset` and `step` carry out decisions with a single allowed choice, and continue to the next decision
     with several, or to the end. The reward is computed once for the whole interval between two such decisions, with dollars
@@ -260,7 +271,7 @@ class PlacementEnv(BaseEnv):
 
     | Argument | Default | Meaning |
     |---|---|---|
-    | `generator` | `"production"` | a name for `Workload`, or an object with `cluster`, `jobs` and `scenario(seed)` |
+    | `generator` | `"production"` | name of a workload, or an object with `cluster`, `jobs` (their limit) and `scenario(seed)` |
     | `reward` | `Dollars()` | a `rollmux_env.envs.placement.reward.Reward`, or a function of an `Interval` |
     | `moves` | `False` | whether running jobs may be moved |
     | `known_stays` | `True` | whether it is observed when jobs will leave |

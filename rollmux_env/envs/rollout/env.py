@@ -51,7 +51,11 @@ class RolloutVectorEnv(BaseVectorEnv):
         return self._jobs
 
     def setting(self, e: int) -> Setting:
-        """Return what is known of job `e` before its first rollout."""
+        """Return the setting of job `e`, which is known before its first rollout.
+
+        Args:
+            e: Number of the environment.
+        """
         return guarded(self.generator.case, GENERATOR)(int(self._seeds[e])).setting
 
     def _advance(self, actions: NDArray[np.int64]) -> None:
@@ -115,7 +119,7 @@ class RolloutEnv(BaseEnv):
 
     | Action | Before a rollout | During a rollout |
     |---|---|---|
-    | 0 | launch what the iteration needs | keep on |
+    | 0 | launch the prompts and responses that the iteration needs | change nothing |
     | 1 | launch 1.25 times as many prompts, and responses to each (tail batching) | - |
     | 2 | - | rebalance: spread the open responses over the replicas, the longest by forecast first |
     | 3 | - | migrate the tail: responses continue on half of the replicas, and the others become free |
@@ -123,12 +127,12 @@ class RolloutEnv(BaseEnv):
     | 5 | - | abort surplus responses of each prompt, those with the fewest tokens first |
     | 6 to 9 | replicas of 1, 2, 4, 8 GPUs, then decide again | the same, with the open responses spread over them |
 
-    `action_masks()`, also `observation["mask"]`, states which actions may be chosen. Deferred prompts join a queue. When it holds
-    enough for an iteration, the next rollout runs these, without spare ones. A response that moves is prefilled again. Replicas of
-    another size are ready after `switch_s` (3.5 s). After the tail of a rollout has moved, no other response of it can move. During
-    a rollout there is a decision when 20, 25, ..., 50, 70, 80, 90, 95 and 98% of the wanted responses have finished, if more than
-    one action is allowed. A masked action is replaced by action 0, `info["invalid_action"]` is True, and the reward subtracts a
-    penalty.
+    `action_masks()`, also `observation["mask"]`, states which actions may be chosen. A surplus prompt or response is one that the
+    iteration does not need. Deferred prompts join a queue. When it holds enough for an iteration, the next rollout runs these to
+    the end, without spare ones. A response that moves is prefilled again. Replicas of another size are ready after `switch_s`
+    (3.5 s). After the tail of a rollout has moved, no other response of it can move. During a rollout there is a decision when 20,
+    25, ..., 50, 70, 80, 90, 95 and 98% of the wanted responses have finished, if more than one action is allowed. A masked action
+    is replaced by action 0, `info["invalid_action"]` is True, and the reward subtracts a penalty.
 
     ## Observation Space
 
@@ -151,8 +155,9 @@ class RolloutEnv(BaseEnv):
     ## Rewards
 
     `rollmux_env.envs.rollout.reward.Cost()`: minus the mean of two shares, the seconds since the last decision and the GPU-seconds
-    held, each relative to plain rollouts of the same job. So the return is -1 for the policy `plain`, and -0.5 for a job that needs
-    half of both. `Cost(held_weight=0)` counts only the job's own time. A masked action costs 0.01.
+    held since then, each relative to the total of plain rollouts (action 0 only) of the same job. So the return is -1 for the
+    policy `plain`, and -0.5 for a job that needs half of both. `Cost(held_weight=0)` counts only the job's own time. A masked
+    action costs 0.01.
 
     ## Starting State
 
@@ -162,9 +167,9 @@ class RolloutEnv(BaseEnv):
 
     ## Episode End
 
-    Terminates when every prompt has been trained on. Never truncates. `info` then has `seconds` and `held_seconds` of a rollout,
-    `seconds_over_plain`, `held_over_plain`, `decisions`, `lost` (tokens), `migrated`, `aborted`, `preempted` (responses) and
-    `switches` of the size.
+    Terminates when every prompt has been trained on. Never truncates. `info` then has `seconds` and `held_seconds` (means of a
+    rollout: its duration, and the time for which it held all GPUs or the equivalent), `seconds_over_plain`, `held_over_plain`,
+    `decisions`, `lost` (tokens), `migrated`, `aborted`, `preempted` (responses) and `switches` of the replicas' size.
 
     ## Arguments
 
@@ -190,7 +195,12 @@ class RolloutEnv(BaseEnv):
 
 
 def load_case(jobs: RolloutTables, e: int, case: RolloutJob) -> None:
-    """Write a job and all its lengths into row `e`, with the seconds that plain rollouts take.
+    """Write a job and all its response lengths into a row, with the seconds that its plain rollouts take.
+
+    Args:
+        jobs: Tables of the environment, written.
+        e: Number of the row.
+        case: The job.
 
     Raises:
         InputError: The job has more responses, GPUs or prompts than the tables hold.

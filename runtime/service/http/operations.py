@@ -1,4 +1,8 @@
-"""The operations of a service, with their inputs and rights. docs/reference/service_api.md explains them."""
+"""The operations of a service's HTTP API, with their inputs and the rights that they need (docs/reference/service_api.md).
+
+`OPERATIONS` lists them. A class of an input has the fields of a request's body or query. The *owner* of an attached job is the
+process, outside of the service, that runs its phases; it holds the job's nodes by a *lease*.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +38,11 @@ from runtime.service.quotas import quotas_of
 from runtime.service.tokens import Holder, Right
 
 _LONGEST_WAIT_S = 30.0
-_LAST_S = 2.5e11  # last time of a planned drain, seconds since 1970: the year 9892
+_LAST_S = 2.5e11  # latest time of a planned drain, in seconds since 1970: the year 9892
 _OF_LEASES = frozenset(
     name for name, kind in KINDS.items() if kind in (OwnerAttached, PhaseGranted, LeaseEnded, NodesSuspected, NodesFreed)
 )
-_ENDS_S = 1.0  # longest wait for the end of a cancelled job; its processes may take longer
+_ENDS_S = 1.0  # longest wait of an answer for the end of a cancelled job, whose processes may take longer to end
 _USUAL_LOGS = ("controller", SERVICE_LOG)
 
 _WaitS = Annotated[float, Field(ge=0, le=_LONGEST_WAIT_S)]
@@ -76,7 +80,7 @@ class EventsQuery(Query):
 
 
 class UsageQuery(Query):
-    """Query for the usage of nodes."""
+    """How the usage of nodes is grouped."""
 
     by: Annotated[str, Field(pattern="^(user|month|job)(,(user|month|job)){0,2}$")] = "user,month"
     """Keys by which usage is grouped, separated by commas: some of user, month and job."""
@@ -86,17 +90,17 @@ class WhatIfRequest(Body):
     """A what-if question."""
 
     nodes: Annotated[dict[str, str], Field(max_length=16)] = Field(default={})
-    """Number of nodes of each pool that changes, as in `"12"`, or the difference, as in `"+2"`."""
+    """New number of nodes of each pool that changes, as in `"12"`, or the difference, as in `"+2"`."""
     policy: _Named | None = None
-    """Placement policy that comes with RollMux; by default the present one."""
+    """Name of a placement policy that comes with RollMux; by default the present policy."""
     order: _Named | None = None
-    """Order of the waiting jobs that comes with RollMux; by default the present one."""
+    """Name of an order of the waiting jobs that comes with RollMux; by default the present order."""
     without: Annotated[list[_Named], Field(max_length=1000)] = Field(default=[])
     """Ids of jobs that leave now."""
     arrives: Annotated[list[dict[str, Any]], Field(max_length=MOST_PREVIEWED)] = Field(default=[])
     """Entries of a scenario file for jobs that arrive too; their `arrival_s` count from now."""
     since_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Length of a past whose arrivals repeat from now on, in seconds; by default no other job arrives."""
+    """Length of the recent past whose arrivals repeat from now on, in seconds; by default no other job arrives."""
 
 
 class JobEntry(RootModel[JobSpec]):
@@ -104,10 +108,10 @@ class JobEntry(RootModel[JobSpec]):
 
 
 class AttachRequest(Body):
-    """A request of a job's owner for its place."""
+    """A request of a job's owner for a placement and a lease."""
 
     wait_s: _WaitS = _LONGEST_WAIT_S
-    """Longest wait for the place, in seconds."""
+    """Longest wait for the placement, in seconds."""
     host: Annotated[str, Field(max_length=255)] = ""
     """Name of the machine on which the job's processes run."""
     pids: _Pids = Field(default=[])
@@ -115,9 +119,9 @@ class AttachRequest(Body):
     from_iteration: _Count | None = None
     """Number of iterations in the owner's checkpoint, if the service has counted more: later ones are repeated."""
     lease: Annotated[str, Field(max_length=100)] | None = None
-    """Lease that the owner has already and in which it has begun no iteration; by default it gets a new one."""
+    """Id of the lease that the owner has, for `from_iteration`: it has begun no iteration in it. By default it gets a new one."""
     pid_space: _PidSpace = ""
-    """Namespace of `pids`: content of `/proc/sys/kernel/random/boot_id`, a space, target of `/proc/self/ns/pid`."""
+    """Scope of `pids`: the content of `/proc/sys/kernel/random/boot_id`, a space, and the target of `/proc/self/ns/pid`."""
 
 
 class AcquireRequest(Body):
@@ -140,7 +144,7 @@ class ReleaseRequest(Body):
     metrics: Annotated[dict[str, float], Field(max_length=256)] = Field(default={})
     """Metrics of the iteration, by name."""
     device_gb: NonNegative | None = None
-    """Device memory that the job still uses, in GB."""
+    """Memory of each GPU that the job keeps after the phase, in GB."""
     extra: bool = False
     """Whether the rollout belongs to no iteration."""
 
@@ -173,11 +177,11 @@ class DrainQuery(Query):
     starts_s: Annotated[float | None, Field(ge=0, le=_LAST_S)] = None
     """Time at which the drain begins at the latest, in seconds since 1970."""
     deadline_s: Annotated[float | None, Field(ge=0, le=_LAST_S)] = None
-    """Time by which its jobs are to have left it, in seconds since 1970: the drain begins a period of theirs before."""
+    """Time by which its jobs must have left it, in seconds since 1970: the drain begins early enough for an iteration of each."""
 
 
 class QuotaRequest(Body):
-    """Another quota of a user."""
+    """A new quota of a user."""
 
     user: QuotaName
     """Name of the user, or `*` for each user without a quota of its own."""
@@ -193,7 +197,7 @@ class EndQuery(Query):
 
 
 def _owns(holder: Holder, user: str | None) -> bool:
-    """Return whether a holder may act for the jobs of a user."""
+    """Return whether the holder of a token may act for the jobs of a user; None is no user."""
     return holder.right >= Right.OPERATE or user == holder.user
 
 
@@ -349,11 +353,11 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[RequestInput], at:
     """Return an operation of an attached job's owner, which calls a method of the leases with the fields of its input.
 
     Args:
-        ask: Method of `Leases`, whose name is the operation's.
+        ask: Method of `Leases` to call. Its name is also the name of the operation.
         summary: One-line description.
         sent: Model of the body or the query.
-        at: Method and path, or "" for a POST below the lease's path.
-        waits: Whether it asks for nodes, and so waits in the queue of requests.
+        at: HTTP method and path, or "" for a POST to the lease's path and the name.
+        waits: Whether it asks for nodes. It then waits in the queue of requests, which the other operations of owners pass.
     """
 
     def check(call: ApiCall) -> None:
@@ -392,7 +396,7 @@ def _nodes(name: str, ask: Callable[..., dict[str, Any]], summary: str, query: t
 
     Args:
         name: Name of the operation.
-        ask: Function of the driver, the name of the node and the fields of the query.
+        ask: Function that is called with the driver, the name of the node and the fields of the query, and returns the answer.
         summary: One-line description.
         query: Model of the query, or None.
     """
@@ -416,7 +420,7 @@ _LOGS = "Get the output of a process of a job from an offset; X-Next-Offset has 
 _USAGE = "Get node-hours, dollars, savings, waits and parks, by user, month or job."
 _EVENTS = "Get entries of the journal after a number, oldest first, 1,000 at most."
 
-OPERATIONS = (  # in the order of frequency
+OPERATIONS = (  # the most frequent ones first
     _owners(Leases.acquire, "Wait for the nodes of a phase.", AcquireRequest, waits=True),
     _owners(Leases.release, "Report that a phase is over.", ReleaseRequest),
     _owners(Leases.heartbeat, "Report that the job is alive.", HeartbeatRequest),
