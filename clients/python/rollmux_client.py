@@ -785,9 +785,9 @@ class Job(_Lease):
             service.close()
 
     def abandon(self) -> None:
-        """Stop the heartbeats without giving the lease back. The service then treats the nodes as suspect when the lease expires.
+        """Stop the heartbeats without giving the lease back, because a process of the job cannot be killed and may use its nodes.
 
-        This is for a process of the job that cannot be killed and may still use the nodes.
+        When the lease expires, the service grants the nodes of the job's unfinished phases to no other job until they are cleared.
         """
         if self.lease is not None and self._service is not None:
             self._let_go()
