@@ -20,7 +20,6 @@ from runtime.machines.hosts import load_hosts
 from runtime.service.address import continuing, has_service, parse_listen
 from runtime.service.head import head
 from runtime.service.plan import ServiceOptions
-from runtime.service.serve_here import serve_here
 from runtime.signals import listening
 
 
@@ -104,6 +103,8 @@ def serve(
         with listening(), take_lock(folder / DRIVER_LOCK):
             wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace, max_hold)
             if no_ray:
+                from runtime.service.serve_here import serve_here  # it imports the HTTP server, of an extra
+
                 serve_here(folder, wish, cluster, typer.echo)
             else:
                 with head(folder, address, typer.echo) as service:
