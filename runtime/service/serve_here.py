@@ -17,6 +17,7 @@ from runtime.service.address import SERVICE, let_in, listening_of, withdraw
 from runtime.service.http.listening import ListeningService
 from runtime.service.plan import ServiceOptions, past, service_plan
 from runtime.service.quotas import cluster_differences
+from runtime.service.service import RunService
 from runtime.signals import allowing, check_signals, hangups
 
 _LOOKS_S = 0.1
@@ -69,7 +70,7 @@ def _differences(file: Cluster, known: Cluster) -> Iterator[str]:
         yield f"--cluster: cluster.{words}, which holds{' (`rollmux quota` changes it)' if words.startswith('quotas') else ''}"
 
 
-def add_hosts(service: ListeningService, plan: RunPlan, file: Path | None) -> None:
+def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
     """Add the nodes of hosts that were added to the cluster file; errors in the file are logged, and keys that do not hold.
 
     Args:

@@ -6,8 +6,8 @@ import pytest
 
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, JobProgress, MonthBegun, Progressed, QuotaSet, isolated
-from rollmux_env.cluster.months import totals_of
 from rollmux_env.cluster.state import State
+from rollmux_env.cluster.totals import totals_of
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.queue import Quota
 from rollmux_env.scheduler.quotas import is_used_up
