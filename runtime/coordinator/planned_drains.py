@@ -43,8 +43,8 @@ class PlannedDrains:
         Args:
             name: Name of the node.
             starts_s: Latest time at which the drain begins, in seconds since 1970, or None.
-            deadline_s: Time by which the jobs are to have left the node, in seconds since 1970, or None. The drain begins a period
-                of their group before.
+            deadline_s: Time by which the jobs are to have left the node, in seconds since 1970, or None. The drain begins early
+                enough for an iteration of each and its checkpoint: the longest period and a minute before.
 
         Returns:
             The answer of `NodeChanges.drain`, or for a later drain `drained` false, `starts_s` and `deadline_s`.
