@@ -32,7 +32,7 @@ from rollmux_env.report.tables import show
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.preview import preview, waiting
+from rollmux_env.scheduler.preview import outlook, preview
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 CASES = ("fluid", "worst cases", "drawn durations", "drawn durations, priorities")
@@ -100,7 +100,7 @@ def expected(run: Run, observed: bool, policy: str) -> Iterator[tuple[str, float
             coming.append(event.job.id)
         if coming and (following is None or following.at_s > event.at_s):
             began = perf_counter()
-            views = {view.job_id: view.eta_s for view in waiting(state, make_runnable(policy), instants=10_000)}
+            views = {view.job_id: view.eta_s for view in outlook(state, make_runnable(policy), instants=10_000).waiting.values()}
             took_s = perf_counter() - began
             for job_id in coming:
                 if job_id in views:
@@ -133,11 +133,11 @@ def cost(jobs: int, policy: str) -> tuple[str, ...]:
     pools = {name: pool.model_copy(update={"max_nodes": most[name]}) for name, pool in scenario.cluster.pools.items()}
     state, make = State(scenario.cluster.model_copy(update=pools)), make_runnable(policy)
     Scheduler(state, make).step(0.0, [facts.Queued(job.model_copy(update={"arrival_s": 0.0})) for job in scenario.jobs])
-    known = sum(view.eta_s is not None for view in waiting(state, make))
+    known = sum(view.eta_s is not None for view in outlook(state, make).waiting.values())
     new = scenario.jobs[0].model_copy(update={"id": "new"})
     asks: tuple[Callable[[], object], ...] = (
-        lambda: waiting(state, make),
-        lambda: waiting(state, make, instants=0),
+        lambda: outlook(state, make),
+        lambda: outlook(state, make, instants=0),
         lambda: preview(state, make, new),
     )
     times = []

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rollmux_env.bench.intervals import Mean
+from rollmux_env.portable import log
 from rollmux_env.report.look import current_look, label_of
 from rollmux_env.report.styles import style_of
 
@@ -143,7 +144,7 @@ def set_positions(axis: Axes, values: Sequence[str]) -> list[float]:
 
 def _apart(axis: Axes, places: Sequence[float]) -> list[bool]:
     """Return whether each position has room for its text, beside the one before that has it."""
-    scaled = np.log(places) if axis.get_xscale() == "log" else np.asarray(places)
+    scaled = log(places) if axis.get_xscale() == "log" else np.asarray(places)
     room, last, shown = (0.16 if current_look().is_column else 0.08) * float(np.ptp(scaled)), -np.inf, dict[int, bool]()
     for k in np.argsort(scaled, kind="stable").tolist():
         shown[k] = bool(scaled[k] - last >= room)
