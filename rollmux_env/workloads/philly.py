@@ -32,7 +32,7 @@ from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import paper_cluster
 from rollmux_env.workloads.options import MAX_JOBS, WorkloadOptions
 from rollmux_env.workloads.profiles import profile_jobs
-from rollmux_env.workloads.trace_columns import Columns, TraceRow, parse_columns
+from rollmux_env.workloads.trace_columns import TraceColumns, TraceRow, parse_columns
 
 OPTIONS = frozenset(
     {"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous", "assumptions", "profile", "csv", "columns"}
@@ -101,7 +101,7 @@ def _parsed(name: str, reader: Iterator[list[str]], options: WorkloadOptions, ot
     for column, times in Counter(header).items():
         if column and times > 1:
             raise InputError(f"{name}: line 1: the column {describe(column)} is there twice")
-    columns = Columns(name, header, parse_columns(options.columns), options.virtual_cluster is not None)
+    columns = TraceColumns(name, header, parse_columns(options.columns), options.virtual_cluster is not None)
     for row in reader:
         if not row:
             continue

@@ -61,7 +61,7 @@ def parse_columns(text: str | None) -> dict[str, str]:
     return names
 
 
-class Columns:
+class TraceColumns:
     """Positions of the columns of a file.
 
     Args:

@@ -80,7 +80,7 @@ class EventsQuery(Query):
 
 
 class UsageQuery(Query):
-    """How the usage of nodes is grouped."""
+    """Query for the usage of nodes."""
 
     by: Annotated[str, Field(pattern="^(user|month|job)(,(user|month|job)){0,2}$")] = "user,month"
     """Keys by which usage is grouped, separated by commas: some of user, month and job."""
