@@ -34,7 +34,7 @@ REASONS = (
 class CandidateTable:
     """All ways to place one job, one in each of R rows, in Algorithm 1's order. A new group in each shape comes last.
 
-    A row with `new_nodes` -1 stands for all ways to join a group that the job cannot join at all. Its cost, period and limit are
+    A row with `new_nodes` -1 represents a group that the job cannot join in any way. Its cost, period and limit are
     nan.
 
     Attributes:
@@ -88,7 +88,7 @@ class CandidateTable:
 
     @property
     def is_group(self) -> NDArray[np.bool_]:
-        """Whether each row stands for a group that the job cannot join, shape (R,)."""
+        """Whether each row represents a group that the job cannot join, shape (R,)."""
         return np.asarray(self.new_nodes == ANY_NODES)
 
     def own_first(self) -> Ints:

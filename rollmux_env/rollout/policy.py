@@ -149,7 +149,7 @@ class StaticControl:
             round: Round that the rollout runs.
 
         Returns:
-            The next call of `act`: here none, since nothing is to be done before the end.
+            The next call of `act`: here none, since nothing changes before the end.
         """
         deal(fleet, np.arange(fleet.size))
         return Wake()

@@ -23,7 +23,7 @@ from runtime.machines.forecast import free_bytes, wait_for_room
 from runtime.owners import protocol
 from runtime.owners.boundary import carry_out
 from runtime.owners.protocol import NextStep
-from runtime.owners.ray.rollout_calls import ROLLOUT_CALLS, RolloutCalls
+from runtime.owners.ray.rollout_calls import RolloutCalls
 from runtime.phases import Paused
 
 
@@ -52,7 +52,7 @@ class JobCalls:
             job_id: Id of the job.
             *arguments: Further arguments of the method.
         """
-        answers = self._rollouts if method in ROLLOUT_CALLS else self
+        answers = self._rollouts if hasattr(self._rollouts, method) else self
         return await getattr(answers, method)(self._run.handles[job_id], *arguments)
 
     async def clock(self, handle: JobHandle) -> tuple[str, float]:

@@ -7,9 +7,6 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import RunState
 from runtime.phases import Paused
 
-ROLLOUT_CALLS = frozenset({"pause", "progress", "changes", "wake", "parts", "left"})
-"""Names of the calls that `RolloutCalls` answers."""
-
 
 class RolloutCalls:
     """Answers calls about rollouts: their progress, and where they stop or continue.
