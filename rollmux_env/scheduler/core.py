@@ -246,7 +246,7 @@ class Scheduler:
 
     def _commands_of(self, events: Iterable[Event]) -> Iterator[Command]:
         """Yield the commands that follow from events about places."""
-        seats = self.members.seats
+        seats, comes_later = self.members.seats, set[str]()
         for event in events:
             match event:
                 case Resumed(job_id=job_id):
@@ -254,9 +254,11 @@ class Scheduler:
                         yield StartJob(job_id, seats[job_id].seating)
                 case Admitted(job_id=job_id):
                     place = self.members.place(job_id)
-                    if not self.state.is_paused(job_id):  # a job that was parked begins when its pause ends
+                    if self.state.is_paused(job_id):  # it was parked, or moves at once: it begins when its pause ends
+                        comes_later.add(job_id)
+                    else:
                         yield place
-                case Moved(job_id=job_id):
+                case Moved(job_id=job_id) if job_id not in comes_later:
                     seats[job_id].moving = True
                     yield Vacate(job_id)
 

@@ -12,7 +12,7 @@ import json.decoder
 import json.scanner
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, NamedTuple, cast
@@ -154,9 +154,6 @@ class Endpoints:
                     value = await _while_connected(self._work(operation, call), receive)
                 response = value if isinstance(value, Response) else answer(value, operation.status)
             except InputError as refused:
-                if refused.status == Conflict.status:  # it reveals facts, such as that a job has ended: they must be durable
-                    with suppress(InputError):  # the journal cannot be written, and the service ends
-                        await self._service.known()
                 response = refusal(refused)
             except asyncio.CancelledError:  # the server closes
                 response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
@@ -181,7 +178,12 @@ class Endpoints:
     async def _work(self, operation: Operation, call: ApiCall) -> Any:
         if not operation.at_once:
             await self._asks.turn(call.holder.user)
-        return await operation.work(call)
+        try:
+            return await operation.work(call)
+        except InputError as refused:
+            if refused.status == Conflict.status:  # it reveals facts, such as that a job has ended: they must be durable
+                await self._service.run.durable()
+            raise
 
     @contextmanager
     def _counted(self, lease: str | None) -> Iterator[None]:

@@ -20,7 +20,7 @@ from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import ANSWERS, Command
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
-from tests.rollmux_env.scheduler.driver import Driver, make_cluster, make_job, make_nodes
+from tests.rollmux_env.scheduler.driver import Driver, Worker, make_cluster, make_job, make_nodes
 
 ALONE = Placement(None, (), 1, 1)
 
@@ -134,6 +134,22 @@ def test_a_moved_job_ends_its_iteration_then_goes_and_its_nodes_are_free_then() 
     assert driver.workers["b"].nodes == {"rollout": {"rollout-1"}, "training": {"training-1"}}
     driver.settle()
     assert sorted(driver.departed()) == ["a", "b", "c"]
+
+
+def test_a_job_that_is_placed_and_moved_in_one_instant_begins_in_its_last_place() -> None:
+    class Joining(Scripted):
+        def decide(self, state: State, event: Event) -> Plan:
+            plan = super().decide(state, event)
+            return (*plan, Move("a", Placement(1, (0,)))) if isinstance(event, Arrived) and event.job.id == "b" else plan
+
+    driver = driven(Joining())
+    driver.workers |= {name: Worker(make_job(name)) for name in ("a", "b")}
+    step = driver.tell(*(facts.Queued(driver.workers[name].job) for name in ("a", "b")))
+    assert [(type(one), one.job_id) for one in step.commands] == [(commands.StartJob, "b")]
+    driver.tell(facts.PauseEnded("a"))
+    assert driver.workers["a"].nodes == driver.workers["b"].nodes and not driver.workers["a"].moving
+    driver.settle()
+    assert sorted(driver.departed()) == ["a", "b"]
 
 
 def test_a_job_that_is_done_before_it_has_moved_has_left_both_places() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+from select import select
+from threading import Semaphore
 from unittest.mock import patch
 
 from rollmux_client import pid_space
@@ -12,9 +14,10 @@ from rollmux_client import pid_space
 from runtime.journal.write import Row, Unwritable
 from runtime.service.http.endpoint import MOST_OF_A_LEASE
 from runtime.service.tokens import Right
+from tests.runtime.pretend import PATIENCE_S
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.http.test_jobs import ATTACHED
-from tests.runtime.service.http.test_strangers import request
+from tests.runtime.service.http.test_strangers import parsed, request
 
 SHARED = ATTACHED | {"slo": 100, "iterations": 2}
 
@@ -109,6 +112,26 @@ def test_a_lease_has_so_many_open_requests_at_most(served: Served) -> None:
         for lease in (first, second):
             while served.ask("DELETE", f"/v1/leases/{lease}?done=true").status == 429:
                 pass
+
+
+def test_a_refusal_waits_for_the_disk_as_an_answer_does(served: Served) -> None:
+    """An owner who is told that its job has ended goes away; a service that comes back must know it, too."""
+    served.ask("POST", "/v1/jobs", {"id": "over", **SHARED})
+    log, body, attempts = served.service.run.log, b'{"wait_s": 0}', Semaphore(0)
+
+    def full(rows: list[Row]) -> None:
+        if rows:
+            attempts.release()
+            raise Unwritable("the disk is full")
+
+    with served.raw() as ends, served.raw() as owner:
+        with patch.object(log.journal, "store", full):
+            ends.sendall(request(served, "DELETE /v1/jobs/over"))
+            assert attempts.acquire(timeout=PATIENCE_S)
+            owner.sendall(request(served, "POST /v1/jobs/over/attach", f"Content-Length: {len(body)}") + body)
+            assert attempts.acquire(timeout=PATIENCE_S)
+            assert select([owner], [], [], 0.2)[0] == []
+        assert parsed(owner)[0] == 409
 
 
 def test_a_full_disk_ends_no_living_owner(served: Served) -> None:
