@@ -101,7 +101,7 @@ def _elsewhere(place: Place) -> str:
 
 def _not_a_row(policy: RolloutPolicy) -> str | None:
     """Return a description of what no action of the environment does, or None."""
-    if isinstance(policy, TailBatching) and (policy.eta != ETA or policy.each_engine):
+    if isinstance(policy, TailBatching) and ({policy.eta, policy.eta_responses or ETA} != {ETA} or policy.each_engine):
         return f"the environment launches {ETA} times as much, and ends a round over all replicas"
     if isinstance(policy, TailMigration) and (policy.share != 0.5 or policy.at not in CHECKPOINTS):
         return "the environment moves tails to half of the replicas, at 20, 25, ..., 50, 70, 80, 90, 95 or 98%"

@@ -52,23 +52,29 @@ class TailBatching:
     """Rollout policy with short rounds that launch spare responses, and long rounds for the rest (`policies.rollout.rounds`).
 
     Args:
-        eta: Factor on prompts and on responses to each prompt that a short round launches, above 1. The paper uses 1.25.
+        eta: Factor on the prompts that a short round launches, at least 1 and at most 2. The paper uses 1.25.
+        eta_responses: Factor on the responses to each prompt that it launches, or None for `eta`. One of both is above 1.
         each_engine: Whether every engine ends its share of the prompts independently of the others. False as in the paper and in
             real jobs, where the round ends for all engines once enough prompts are complete.
     """
 
     eta: float = 1.25
     each_engine: bool = False
+    eta_responses: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.eta, bool) or not isinstance(self.eta, int | float) or not 1 < self.eta <= 2:
-            raise ValueError(f"eta must be a number above 1 and at most 2, not {self.eta}")
+        factors = {"eta": self.eta} if self.eta_responses is None else {"eta": self.eta, "eta_responses": self.eta_responses}
+        for name, factor in factors.items():
+            if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 2:
+                raise ValueError(f"{name} must be a number from 1 to 2, not {factor}")
+        if max(factors.values()) == 1:
+            raise ValueError("eta must be a number above 1 and at most 2, or eta_responses must")
         if not isinstance(self.each_engine, bool):
             raise ValueError(f"each_engine must be true or false, not {self.each_engine}")
 
     def begin_job(self, setting: Setting) -> JobPolicy:
         """Return short and long rounds. Responses stay where they were launched."""
-        return JobPolicy(Rounds(setting.prompts, setting.responses, self.eta), StaticControl())
+        return JobPolicy(Rounds(setting.prompts, setting.responses, self.eta, eta_responses=self.eta_responses), StaticControl())
 
 
 @dataclass(frozen=True)

@@ -130,13 +130,23 @@ class Rounds:
         eta: Factor on both numbers for what a short round launches, at least 1. The results are rounded up.
         position: First prompt that no round has taken yet.
         queue: Prompts that were launched and not completed.
+        eta_responses: Factor on the number of responses, at least 1, or None for `eta`.
     """
 
-    def __init__(self, prompts: int, responses: int, eta: float, position: int = 0, queue: Collection[int] = ()) -> None:
-        if eta < 1:
-            raise ValueError(f"eta: must be 1 or more, not {eta}")
+    def __init__(
+        self,
+        prompts: int,
+        responses: int,
+        eta: float,
+        position: int = 0,
+        queue: Collection[int] = (),
+        eta_responses: float | None = None,
+    ) -> None:
+        eta_responses = eta if eta_responses is None else eta_responses
+        if min(eta, eta_responses) < 1:
+            raise ValueError(f"eta: must be 1 or more, not {min(eta, eta_responses)}")
         self._prompts, self._responses = prompts, responses
-        self._launched = with_spare(prompts, responses, eta)
+        self._launched = with_spare(prompts, responses, eta)[0], with_spare(prompts, responses, eta_responses)[1]
         self.position = position
         self.queue = list(queue)
 

@@ -39,6 +39,8 @@ class RolloutOutcome:
         busy_gpu_s: Seconds until each GPU's replica ran out of work, summed over GPUs.
         counts: Whether each finished response counts, in the order of `end_s`, shape (n,).
         rewarded_s: End of the last reward of a response that counts; equals `seconds` if rewards take no time.
+        prompts: Number of the prompt of each finished response, in the order of `end_s`, shape (n,).
+        tokens: Tokens of each finished response over all turns, in the order of `end_s`, shape (n,).
     """
 
     seconds: float
@@ -53,6 +55,8 @@ class RolloutOutcome:
     busy_gpu_s: float
     counts: NDArray[np.bool_]
     rewarded_s: float
+    prompts: Ints
+    tokens: Ints
 
     def done_s(self, share: float) -> float:
         """Return the seconds until a share of the finished responses had finished."""
@@ -187,6 +191,9 @@ def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound]) ->
     order = np.argsort(end_s, kind="stable")
     end_s, counts = end_s[order], np.concatenate([part.counts[part.fleet.finished] for part in parts])[order]
     tokens, counted = np.concatenate([fleet.sampled() for fleet in fleets]), np.concatenate([part.counts for part in parts])
+    first = [round.responses * part.first for part in parts]
+    finished = [part.fleet.finished for part in parts]
+    prompts = np.concatenate([(rows + at) // round.responses for rows, at in zip(finished, first, strict=True)])
     completed_s = [part.fleet.end_s[part.counts].reshape(-1, round.needed).max(axis=1) for part in parts]
     return RolloutOutcome(
         seconds=seconds,
@@ -201,4 +208,6 @@ def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound]) ->
         busy_gpu_s=sum(dot(np.minimum(fleet.busy_s, fleet.now_s), fleet.gpus) for fleet in fleets),
         counts=counts,
         rewarded_s=float(rewarded_s(seconds, end_s, counts, setting.reward_s, setting.reward_nodes)),
+        prompts=np.array(round.prompts)[prompts[order]],
+        tokens=np.concatenate([fleet.sampled()[rows] for fleet, rows in zip(fleets, finished, strict=True)])[order],
     )

@@ -111,6 +111,12 @@ def test_tail_batching_is_faster_where_tails_are_long() -> None:
     assert gain > 1.5 > 1.1 > none
 
 
+def test_spare_prompts_and_spare_responses_have_factors_of_their_own() -> None:
+    for spec, launched in (("eta_responses=1", (20, 4)), ("eta=1,eta_responses=1.5", (16, 6)), ("eta=1.5", (24, 6))):
+        due = make_rollout(f"tail-batching,{spec}").begin_job(setting()).rounds.next()
+        assert (len(due.prompts), due.responses) == launched
+
+
 def test_prompts_are_complete_with_their_last_response_that_counts() -> None:
     for name in ("plain", "tail-batching", "tail-batching,each_engine=true"):
         for one in rollouts(name):
@@ -118,6 +124,8 @@ def test_prompts_are_complete_with_their_last_response_that_counts() -> None:
             assert (np.diff(one.complete_s) >= 0).all() and np.isin(one.complete_s, one.end_s).all()
             assert one.complete_s[-1] == one.seconds
             assert (np.searchsorted(one.end_s, one.complete_s, side="right") >= 4 * np.arange(1, 17)).all()
+            assert sorted(one.tokens[one.counts]) == sorted(one.counted_tokens)
+            assert [one.prompts[one.counts].tolist().count(prompt) for prompt in set(one.prompts[one.counts])] == [4] * 16
 
 
 def test_engines_that_end_their_shares_for_themselves_wait_for_the_slowest() -> None:
@@ -164,6 +172,8 @@ def test_longer_tails_are_never_faster_and_twice_the_replicas_never_slower() -> 
         ("none", "rollout policy: must be one of plain, .*, not 'none'"),
         ("tail-batching,eta=1", "eta must be a number above 1"),
         ("tail-batching,eta=true", "eta must be"),
+        ("tail-batching,eta=1,eta_responses=1", "or eta_responses must"),
+        ("tail-batching,eta_responses=3", "eta_responses must be a number from 1 to 2, not 3"),
         ("tail-batching,each_engine=1", "each_engine must be true or false"),
         ("tail-batching,each_engine=true+tail-migration", "tail-migration has no effect"),
         ("tail-migration,at=1.5", "at: must be below 1, not 1.5"),
