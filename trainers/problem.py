@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -25,16 +24,15 @@ from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.reward import Reference as DispatchReference
 from rollmux_env.envs.dispatch.reward import Work
 from rollmux_env.envs.placement.env import PlacementVectorEnv
-from rollmux_env.envs.placement.generator import Toy, Workload
+from rollmux_env.envs.placement.generator import Mixture, Toy, find_generator
 from rollmux_env.envs.placement.reward import Dollars, Reference
-from rollmux_env.envs.placement.stream import Generator, whole
+from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.generator import RandomJobs
 from rollmux_env.envs.rollout.observation import STATE_FEATURES
 from rollmux_env.envs.rollout.reward import Cost
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, not_one_of, problems
-from rollmux_env.workloads.own import is_own, own_source
 from trainers.config import Settings
 from trainers.export import dispatch_config, placement_config, rollout_config
 from trainers.vec_env import play
@@ -111,16 +109,26 @@ class Problem(Settings):
         raise NotImplementedError
 
 
+class WorkloadPart(Settings):
+    """A workload of a mixture."""
+
+    workload: str
+    """Name of a workload, `module:name` of your own, or a scenario file."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the workload, beside those of all."""
+
+
 class PlacementProblem(Problem):
     """The problem on `RollMux/Placement-v0`: arguments of the environment, its generator and its reward."""
 
     name: Literal["placement"] = "placement"
     """The environment `RollMux/Placement-v0`."""
     workload: str = "production"
-    """Name of a workload, `module:name` of your own, or `toy`."""
+    """Name of a workload, `module:name` of your own, a scenario file, or `toy`."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the workload: `jobs`, `stays`, `slo`, `max_group_size`, `shapes`, `asynchronous`, `third_pool`, `semantics`;
-    `rounds` for `toy`."""
+    """Options of the workload, such as `jobs` and `interarrival_s`, and `csv` for `philly`; `rounds` for `toy`."""
+    mixture: list[WorkloadPart] = Field(default_factory=list)
+    """Workloads in place of `workload`, from which the seed of a stream selects one; `options` are those of all of them."""
     moves: bool = False
     """Whether running jobs may be moved."""
     known_stays: bool = True
@@ -145,11 +153,13 @@ class PlacementProblem(Problem):
     @cached_property
     def generator(self) -> Generator:
         """Generator of streams."""
-        if is_own(self.workload):
-            return whole(own_source(self.workload, [f"{key}={json.dumps(value)}" for key, value in self.options.items()]))
-        options = {key: tuple(value) if isinstance(value, list) else value for key, value in self.options.items()}
+        if self.mixture:
+            if "workload" in self.model_fields_set:
+                raise InputError("mixture: is in place of workload; give one of them")
+            return Mixture(*(find_generator(part.workload, {**self.options, **part.options}) for part in self.mixture))
         if self.workload != "toy":
-            return Workload(self.workload, **options)
+            return find_generator(self.workload, self.options)
+        options = dict(self.options)
         rounds = options.pop("rounds", 4)
         if options or not isinstance(rounds, int) or rounds < 1:
             raise InputError("options: the toy has one, rounds, a number of at least 1")

@@ -33,6 +33,7 @@ def workload(
     Keys of --set (docs/reference/workloads.md has the defaults):
 
     jobs: number of jobs
+    interarrival_s: mean seconds between two arrivals
     stays: `iterations`, fixed work, or `fixed`, fixed stays (the paper's accounting)
     slo: [LOW,HIGH], the range of SLOs
     max_group_size: maximum jobs in a group

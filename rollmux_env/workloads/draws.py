@@ -76,6 +76,18 @@ def gamma_arrivals(seed: int, n: int, mean: float, cv: float) -> Array:
     return _ending_at(gaps, (n - 1) * mean)
 
 
+def at_pace(options: WorkloadOptions, arrivals: Array) -> Array:
+    """Return arrivals with the mean gap that the options ask for. Gaps keep their ratios.
+
+    Args:
+        options: Options with the mean gap, or without one.
+        arrivals: Arrivals in seconds, the first at 0, shape (n,).
+    """
+    if options.interarrival_s is None or arrivals[-1] == 0:
+        return arrivals
+    return arrivals * float((len(arrivals) - 1) * options.interarrival_s / arrivals[-1])
+
+
 def slos(options: WorkloadOptions, n: int, default: tuple[float, float] = (1.0, 2.0)) -> list[float]:
     """Draw SLOs to four decimals, shape (n,).
 

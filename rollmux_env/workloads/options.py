@@ -11,7 +11,7 @@ from pydantic import Field
 
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
-from rollmux_env.fields import AtLeastOne, Checked, NonNegative
+from rollmux_env.fields import LARGEST, AtLeastOne, Checked, NonNegative
 from rollmux_env.keys.assumptions import Assumptions, assumed
 from rollmux_env.suggestions import did_you_mean
 
@@ -30,6 +30,7 @@ class WorkloadOptions(Checked):
         seed: Seed of all draws. Each purpose (types, stays, SLOs, ...) has a random stream, so that changing one option does not
             change the other draws.
         jobs: Number of jobs, or None for the workload's default. Of a trace the first ones are used.
+        interarrival_s: Mean time between two arrivals in seconds, or None for the workload's own (all but `micro-*` and `authors`).
         stays: Kind of stay: `iterations`, each job does the iterations that would fit into its stay if it ran alone (equal work
             under every policy), or `fixed`, each job departs a fixed time after its admission (the paper's accounting).
         slo: Lower and upper limit of uniform SLOs, or None for the workload's default, (1, 2) unless it says otherwise.
@@ -58,6 +59,7 @@ class WorkloadOptions(Checked):
 
     seed: Annotated[int, Field(ge=0, le=2**63)] = 0
     jobs: Annotated[int, Field(ge=1, le=MAX_JOBS)] | None = None
+    interarrival_s: Annotated[float, Field(gt=0, le=LARGEST / MAX_JOBS)] | None = None
     stays: Literal["iterations", "fixed"] = "iterations"
     slo: tuple[AtLeastOne, AtLeastOne] | None = None
     max_group_size: Annotated[int, Field(ge=1, le=2**31)] = 5

@@ -17,6 +17,7 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from rollmux_env.workloads.profiles import profile_jobs
 from rollmux_env.workloads.trace_columns import TraceColumns, TraceRow, parse_columns
 
 OPTIONS = frozenset(
-    {"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous", "assumptions", "profile", "csv", "columns"}
+    {"seed", "jobs", "interarrival_s", "stays", "slo", "max_group_size", "asynchronous", "assumptions", "profile", "csv", "columns"}
     | {"window_start_h", "window_h", "virtual_cluster", "min_stay_h", "max_stay_h"}
 )
 GPUS_PER_NODE = 8
@@ -49,6 +50,51 @@ def philly(options: WorkloadOptions) -> Scenario:
     Raises:
         InputError: If no file is given or it cannot be used. The message names file, line and column.
     """
+    trace = PhillyTrace(options)
+    scenario = trace.scenario(options.seed)
+    say_read(Path(str(options.csv)), trace.note + draws.stays_note(options, trace.stays_s, scenario.jobs))
+    return scenario
+
+
+class PhillyTrace:
+    """The selected rows of a trace, from which each seed draws phase times and SLOs. The file is read once.
+
+    Args:
+        options: Options of the workload, whose seed is not used.
+
+    Attributes:
+        cluster: Cluster of all streams.
+        jobs: Number of jobs of a stream.
+        note: Description of the selection.
+        stays_s: Stay of each job, in seconds.
+
+    Raises:
+        InputError: If no file is given or it cannot be used. The message names file, line and column.
+    """
+
+    def __init__(self, options: WorkloadOptions) -> None:
+        self._options = options
+        self._rows, read = _selected(options)
+        left_out = f" ({read - len(self._rows):,} are left out: of duration 0, or by the options)" if len(self._rows) < read else ""
+        made_up = f"phase times and SLOs are drawn from the profile {options.profile}"
+        self.note = f"{len(self._rows):,} of {read:,} rows are jobs{left_out}; {made_up}"
+        times = np.array([row[:2] for row in self._rows])
+        self._arrivals_s = draws.times(draws.at_pace(options, times[:, 0] - times[0, 0]))
+        self.stays_s = draws.seconds(times[:, 1])
+        self.cluster, self.jobs = paper_cluster(options.max_group_size), len(self._rows)
+        self.nodes = max(_nodes(row) for row in self._rows)
+
+    def scenario(self, seed: int) -> Scenario:
+        """Return the stream of a seed."""
+        options = replace(self._options, seed=seed)
+        jobs = profile_jobs(options.profile, options, self._arrivals_s, self.stays_s)
+        if any(row.user or row.gpus for row in self._rows):
+            jobs = tuple(_as_wide(job, row) for job, row in zip(jobs, self._rows, strict=True))
+        return Scenario(version=1, cluster=self.cluster, jobs=jobs)
+
+
+def _selected(options: WorkloadOptions) -> tuple[list[TraceRow], int]:
+    """Return the rows that become jobs, in order of submission, and the number of rows that were read."""
     if options.csv is None:
         raise InputError("csv: the workload philly needs a trace file")
     path = Path(options.csv)
@@ -70,17 +116,7 @@ def philly(options: WorkloadOptions) -> Scenario:
     rows = rows[: options.jobs or MAX_JOBS]
     if not rows:
         raise InputError(f"{name}: no row is left by the options; the file needs one with a duration above 0 in the window")
-    times = np.array([row[:2] for row in rows])
-    arrivals_s = draws.times(times[:, 0] - times[0, 0])
-    stays_s = draws.seconds(times[:, 1])
-    jobs = profile_jobs(options.profile, options, arrivals_s, stays_s)
-    if any(row.user or row.gpus for row in rows):
-        jobs = tuple(_as_wide(job, row) for job, row in zip(jobs, rows, strict=True))
-    left_out = f" ({read - len(rows):,} are left out: of duration 0, or by the options)" if len(rows) < read else ""
-    made_up = f"phase times and SLOs are drawn from the profile {options.profile}"
-    note = draws.stays_note(options, stays_s, jobs)
-    say_read(path, f"{len(rows):,} of {read:,} rows are jobs{left_out}; {made_up}{note}")
-    return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
+    return rows, read
 
 
 def _rows(path: Path, name: str, options: WorkloadOptions, others: Counter[str]) -> Iterator[TraceRow]:
@@ -113,8 +149,13 @@ def _parsed(name: str, reader: Iterator[list[str]], options: WorkloadOptions, ot
         yield columns.read(where, row)
 
 
+def _nodes(row: TraceRow) -> int:
+    """Return the number of nodes of each pool that the GPUs of a row fill."""
+    return max(1, ceil((row.gpus or 1) / GPUS_PER_NODE))
+
+
 def _as_wide(job: Job, row: TraceRow) -> Job:
     """Return the job with the user of its row, on as many nodes of each pool as its GPUs fill."""
-    nodes = max(1, ceil((row.gpus or 1) / GPUS_PER_NODE))
+    nodes = _nodes(row)
     sides = {side: getattr(job, side).model_copy(update={"nodes": nodes}) for side in ("rollout", "training")}
     return job.model_copy(update={"user": row.user, **(sides if nodes > 1 else {})})

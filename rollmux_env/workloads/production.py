@@ -31,6 +31,7 @@ OPTIONS = frozenset(
     {
         "seed",
         "jobs",
+        "interarrival_s",
         "stays",
         "slo",
         "max_group_size",
@@ -68,7 +69,8 @@ def draw_production(options: WorkloadOptions) -> ProductionDraws:
     kinds = [kind for kind, count in TYPE_COUNTS.items() for _ in range(count)]
     u = uniform(seed, "types", n)
     drawn = np.argsort(u, kind="stable") if n == published else np.floor(published * u).astype(np.int64)
-    arrivals_s = draws.times(60 * draws.burst_arrivals(seed, n, GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN))
+    bursts = draws.burst_arrivals(seed, n, GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN)
+    arrivals_s = draws.times(draws.at_pace(options, 60 * bursts))
     stays_h = draws.lognormal_up_to(uniform(seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
     slos = draws.slos(options, n, (1.1, 2.0) if options.semantics == "paper" else (1.0, 2.0))
     return ProductionDraws([kinds[k] for k in drawn.tolist()], arrivals_s, draws.seconds(3600 * stays_h), slos)

@@ -36,7 +36,7 @@ NAMES = ("mixed", *dict(RANGES_S))
 SHORT = {"balanced": "BL", "rollout-heavy": "RH", "train-heavy": "TH"}
 JOBS, LAST_ARRIVAL_H, LONGEST_STAY_H = _ROLLMUX.value("profile_stream", tuple[int, float, float])
 STAY_MU, STAY_SIGMA, GAP_CV = 1.804, 1.59, 1.83
-OPTIONS = frozenset({"seed", "jobs", "stays", "slo", "max_group_size", "asynchronous", "assumptions"})
+OPTIONS = frozenset({"seed", "jobs", "interarrival_s", "stays", "slo", "max_group_size", "asynchronous", "assumptions"})
 
 
 def profile_workload(name: str, options: WorkloadOptions) -> Scenario:
@@ -57,7 +57,7 @@ def draw_times(options: WorkloadOptions) -> tuple[list[float], list[float]]:
     """Draw the arrivals and stays of a profile's stream, in seconds."""
     n = options.jobs or JOBS
     mean_gap_s = 3600 * LAST_ARRIVAL_H / (JOBS - 1)
-    arrivals_s = draws.times(draws.gamma_arrivals(options.seed, n, mean_gap_s, GAP_CV))
+    arrivals_s = draws.times(draws.at_pace(options, draws.gamma_arrivals(options.seed, n, mean_gap_s, GAP_CV)))
     stays_h = draws.lognormal_up_to(uniform(options.seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
     return arrivals_s, draws.seconds(3600 * stays_h)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,14 @@ from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.portable import uniform
-from rollmux_env.scenario import Scenario
+from rollmux_env.scenario import Scenario, load_scenario
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads import WorkloadOptions, make_workload
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, memory_gb, paper_cluster
 from rollmux_env.workloads.own import Source, is_own, own_source
+from rollmux_env.workloads.philly import OPTIONS as PHILLY_OPTIONS
+from rollmux_env.workloads.philly import PhillyTrace
 from rollmux_env.workloads.production import OPTIONS as PRODUCTION_OPTIONS
 from rollmux_env.workloads.production import TYPE_COUNTS, draw_production, production_cluster
 from rollmux_env.workloads.profiles import JOBS, NAMES, draw_profile, draw_times
@@ -29,20 +33,31 @@ from rollmux_env.workloads.profiles import OPTIONS as PROFILE_OPTIONS
 from rollmux_env.workloads.shapes import most_shapes
 
 _ASKED = ("rollout_s", "training_s", "rollout_gb", "training_gb", "rollout_nodes", "training_nodes")
+_SCENARIO_FILES = (".yaml", ".yml", ".json")
 
 
-def find_generator(named: Generator | Source | str) -> Generator:
+def find_generator(named: Generator | Source | str, options: Mapping[str, Any] | None = None) -> Generator:
     """Return the generator of a workload.
 
     Args:
-        named: Generator, workload of a user as an object, or name of a workload of RollMux or, as `module:name`, of a user.
+        named: Generator, workload of a user as an object, or name of a workload of RollMux or, as `module:name`, of a user; or the
+            path of a scenario file.
+        options: Options of a named workload, or None for its defaults. A scenario file has none.
 
     Raises:
-        InputError: There is no such workload, or it lacks an attribute.
+        InputError: There is no such workload, it lacks an attribute, or it does not have an option.
     """
+    options = options or {}
     if not isinstance(named, str):
         return whole(named)
-    return whole(own_source(named)) if is_own(named) else Workload(named)
+    if is_own(named):
+        return whole(own_source(named, [f"{key}={json.dumps(value)}" for key, value in options.items()]))
+    if Path(named).suffix in _SCENARIO_FILES:
+        if options:
+            raise InputError(f"generator: {named}: a scenario file has no options, such as {next(iter(options))}")
+        return Fixed(load_scenario(named))
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    return Philly(**options) if named == "philly" else Workload(named, **options)
 
 
 class Fixed:
@@ -72,6 +87,55 @@ class Fixed:
         return self._scenarios[seed % len(self._scenarios)]
 
 
+class Mixture:
+    """Streams of several generators in turn: the seed modulo their number selects one, and its stream has the same seed.
+
+    Args:
+        generators: Generators of one cluster. One that is given twice is drawn twice as often.
+
+    Raises:
+        InputError: There is no generator, or they have different clusters.
+    """
+
+    def __init__(self, *generators: Generator) -> None:
+        if not generators or any(generator.cluster != generators[0].cluster for generator in generators):
+            raise InputError("generator: a mixture needs at least one workload, all of one cluster")
+        self.cluster = generators[0].cluster
+        self._generators = generators
+        self.jobs = max(generator.jobs for generator in generators)
+        self.nodes = max(generator.nodes for generator in generators)
+        self.steps = max(generator.steps for generator in generators)
+        self.shapes = max(generator.shapes for generator in generators)
+
+    def stream(self, seed: int) -> Records:
+        """Return the stream of a seed."""
+        return self._generators[seed % len(self._generators)].stream(seed)
+
+    def scenario(self, seed: int) -> Scenario:
+        """Return the same stream as a scenario."""
+        return self._generators[seed % len(self._generators)].scenario(seed)
+
+
+class Philly(PhillyTrace):
+    """The workload `philly`: arrivals and stays from a trace, phase times and SLOs drawn by the seed.
+
+    Args:
+        options: Options of `WorkloadOptions` other than the seed: `csv`, `jobs`, `window_start_h`, ...
+
+    Raises:
+        InputError: The trace cannot be used, or the workload does not have one of the options.
+    """
+
+    steps = shapes = 0
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(_workload_options("philly", PHILLY_OPTIONS, options))
+
+    def stream(self, seed: int) -> Records:
+        """Return the stream of a seed."""
+        return stream_of(self.scenario(seed))
+
+
 class Workload:
     """A seeded workload of `rollmux_env.workloads`: `production`, `mixed`, `balanced`, `rollout-heavy` or `train-heavy`.
 
@@ -87,13 +151,8 @@ class Workload:
 
     def __init__(self, name: str = "production", **options: Any) -> None:
         if name != "production" and name not in NAMES:
-            raise InputError(f"generator: {not_one_of(name, ('production', *NAMES))}")
-        used = PRODUCTION_OPTIONS if name == "production" else PROFILE_OPTIONS
-        for option in options:
-            if option not in used - {"seed"}:
-                raise InputError(f"generator: {name} has no option {describe(option)}{did_you_mean(option, used - {'seed'})}")
-        self._options = WorkloadOptions(**options)
-        self._options.reject_unused(name, used - {"seed"})
+            raise InputError(f"generator: {not_one_of(name, ('production', *NAMES, 'philly'))}")
+        self._options = _workload_options(name, PRODUCTION_OPTIONS if name == "production" else PROFILE_OPTIONS, options)
         self.name = name
         self.cluster = production_cluster(self._options) if name == "production" else paper_cluster(self._options.max_group_size)
         self.jobs = self._options.jobs or (sum(TYPE_COUNTS.values()) if name == "production" else JOBS)
@@ -174,6 +233,15 @@ class Toy:
             for k in range(self.jobs)
         )
         return Scenario(version=1, cluster=self.cluster, jobs=jobs)
+
+
+def _workload_options(name: str, used: frozenset[str], options: Mapping[str, Any]) -> WorkloadOptions:
+    """Return the options of a workload, none of which is outside `used`."""
+    known = used - {"seed"}
+    for option in options:
+        if option not in known:
+            raise InputError(f"generator: {name} has no option {describe(option)}{did_you_mean(option, known)}")
+    return WorkloadOptions(**options)
 
 
 @cache
