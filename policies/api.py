@@ -63,10 +63,12 @@ class ArrivalPolicy(ABC):
     """Base class of placement policies that never move a job. A subclass implements `place`.
 
     Attributes:
+        keeps_slo: Whether plans keep every SLO, which is then checked. True unless a subclass sets it.
         only_places: Whether a plan for a waiting job places this job alone. The policy is then not asked about a job that fits
             nowhere. True, but False for a subclass with its own `decide`, which sets it to True if it holds.
     """
 
+    keeps_slo = True
     only_places = True
 
     def __init_subclass__(cls) -> None:

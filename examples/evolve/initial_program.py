@@ -15,8 +15,6 @@ def score(state: State, job: Job, table: CandidateTable, row: int) -> float:
 class Evolved(ArrivalPolicy):
     """Takes the best place by `score` of those that keep every SLO."""
 
-    keeps_slo = True
-
     def place(self, state: State, job: Job) -> Placement | None:
         """The best place, or None where there is none."""
         table = candidates(state, job.id)

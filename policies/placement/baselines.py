@@ -23,8 +23,6 @@ from rollmux_env.scenario import Scenario
 class Solo(ArrivalPolicy):
     """Placement policy that gives every job its own rollout and training nodes."""
 
-    keeps_slo = True
-
     def place(self, state: State, job: Job) -> Placement | None:
         """Return a new group for the job, or None if there are not enough nodes."""
         return _with_room(state, job, isolated(job, state.cluster))
@@ -113,8 +111,6 @@ class FirstFit(ArrivalPolicy):
             placement with the lowest price is taken instead of the first one.
         alpha: Exponent of the remaining length in the urgency of a job, for `time_usd`.
     """
-
-    keeps_slo = True
 
     def __init__(self, most_new_nodes: int = 1, time_usd: float = 0.0, alpha: float = 0.5) -> None:
         if most_new_nodes < 0:

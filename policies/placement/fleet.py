@@ -26,8 +26,6 @@ class MostProgress(ArrivalPolicy):
         InputError: An option has an invalid value.
     """
 
-    keeps_slo = True
-
     def __init__(self, moves: bool = True, alpha: float = 0.5, known_stays: bool = True) -> None:
         if not isinstance(moves, bool):
             raise InputError(f"moves: must be true or false, not {moves!r}")

@@ -41,8 +41,6 @@ LUCK = {"mean_fraction": 0.6, "cv": 0.5}
 class Alone(ArrivalPolicy):
     """Every job on nodes of its own."""
 
-    keeps_slo = True
-
     def place(self, state: State, job: Job) -> Placement | None:
         return isolated(job, state.cluster)
 
