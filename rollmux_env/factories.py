@@ -7,12 +7,13 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any, TypeVar
 
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError, lacks
 from rollmux_env.suggestions import did_you_mean
-from rollmux_env.user_code import described, is_interrupt, is_users, printing_to_stderr, seeded
+from rollmux_env.user_code import PACKAGES, described, is_interrupt, is_users, printing_to_stderr, seeded
 
 Made = TypeVar("Made")
 
@@ -32,8 +33,10 @@ def own_object(label: str, target: str, kind: str = "class") -> Any:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a user's folder never hides an installed module
     try:
-        with printing_to_stderr(), seeded(0):
-            module = importlib.import_module(module_name)
+        module = sys.modules.get(module_name) if module_name.partition(".")[0] in PACKAGES else None
+        if module is None:
+            with printing_to_stderr(), seeded(0):
+                module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and module_name.startswith(error.name):
             raise InputError(f"{label}: there is no module '{module_name}' on the path or in this folder") from None
@@ -108,6 +111,15 @@ def read_options(label: str, name: str, known: Iterable[str], pairs: Iterable[st
 
 def parameters(factory: Callable[..., Any]) -> tuple[str, ...]:
     """Return the names of the options that a factory takes."""
+    return _parameters_of_class(factory) if isinstance(factory, type) else _read_parameters(factory)
+
+
+@cache
+def _parameters_of_class(factory: type) -> tuple[str, ...]:
+    return _read_parameters(factory)
+
+
+def _read_parameters(factory: Callable[..., Any]) -> tuple[str, ...]:
     try:
         return tuple(inspect.signature(factory).parameters)
     except (TypeError, ValueError):

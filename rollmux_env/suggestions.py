@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
@@ -61,6 +62,7 @@ def _paths_in_entry(model: type[BaseModel], parents: Sequence[str | int]) -> Ite
         yield from ((*entry, *below) for below in _paths(owner, lists=False))
 
 
+@cache
 def _fields(model: type[BaseModel]) -> dict[str, Any]:
     """Return the types of the keys of a mapping."""
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}

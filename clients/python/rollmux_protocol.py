@@ -70,10 +70,8 @@ _OPEN = {  # states in which a phase is asked for or held, and whether it is hel
     for message in messages
     if message.startswith(("grant ", "release "))
 }
-_BEFORE = {  # states of an iteration before the end of its rollout, and before the end of its training
-    "rollout": frozenset({"due", "rollout asked", "rollout"}),
-    "training": frozenset({"due", "rollout asked", "rollout", "sampled", "training asked", "training"}),
-}
+_BEFORE_SAMPLED = frozenset({"due", "rollout asked", "rollout"})  # states of an iteration before the end of its rollout
+_BEFORE_TRAINED = _BEFORE_SAMPLED | {"sampled", "training asked", "training"}  # and before the end of its training
 
 
 class OutOfOrder(Exception):
@@ -130,10 +128,12 @@ class IterationStates:
         last: Last released phase of each name, so that a repeated release of it is recognised.
         open: Phases that the owner has asked for and not released, by name, derived from the states.
         granted: Names of the open phases that have been granted, derived from the states.
+        rollouts: Number of rollouts that are over, derived from the states.
+        trainings: Number of trainings that are over, derived from the states.
     """
 
     def __init__(self, begins: int = 0) -> None:
-        self.begins = self.syncs = begins
+        self.begins = self.syncs = self.rollouts = self.trainings = begins
         self.last: dict[PhaseName, Turn] = {}
         self._states: dict[int, str] = {}  # iterations after the first one that is not over, as far as they are not due
         self._first = begins  # all iterations before it are over
@@ -150,7 +150,7 @@ class IterationStates:
         """
         if "sync" in self.last:
             self.last["sync"] = Turn("sync", iteration - 1)
-        self.begins = self.syncs = self._first = iteration
+        self.begins = self.syncs = self.rollouts = self.trainings = self._first = iteration
         self._states.clear()
 
     def state(self, turn: Turn) -> str:
@@ -173,6 +173,7 @@ class IterationStates:
         """Record a phase that the owner holds according to a journal or an answer of the service."""
         is_first = turn.phase == "sync" and self._is_before(turn)
         self._set(turn, "first sync" if is_first else _HOLDS[turn.name])
+        self._count()
 
     def grant(self, phase: PhaseName) -> None:
         """Grant a phase that the owner has asked for."""
@@ -183,6 +184,7 @@ class IterationStates:
         """Release a phase that the owner holds."""
         turn = self._named(phase)
         self.follow(turn, f"release {turn.name}")
+        self._count()
         self.last[phase] = turn
         if phase == "sync":
             self.syncs = turn.iteration + 1
@@ -205,19 +207,10 @@ class IterationStates:
             raise
         self.release(turn.phase)
 
-    @property
-    def rollouts(self) -> int:
-        """Number of rollouts that are over."""
-        return self._count("rollout")
-
-    @property
-    def trainings(self) -> int:
-        """Number of trainings that are over."""
-        return self._count("training")
-
     def _is_before(self, turn: Turn) -> bool:
         """Return whether a phase comes before the owner's first iteration."""
-        return turn.phase == "init" or (turn.phase == "sync" and turn.iteration == self.begins - 1)
+        phase = turn.phase
+        return phase == "init" or (phase == "sync" and turn.iteration == self.begins - 1)
 
     def _named(self, phase: PhaseName) -> Turn:
         """Return the open phase of a name. Raises `OutOfOrder` if there is none."""
@@ -231,7 +224,8 @@ class IterationStates:
             self._start = state
             self._list(turn, state)
             return
-        self._start = ITERATION.get(self._start, {}).get("begin", self._start)
+        if self._start != "begun":
+            self._start = ITERATION.get(self._start, {}).get("begin", self._start)
         if turn.extra:
             self._evaluation = state
         elif state == "due":
@@ -252,19 +246,21 @@ class IterationStates:
 
     def _end_trained(self) -> None:
         """Send `next` to the iterations before the last one that has been trained, and forget those that are over."""
-        last = self.trainings - 1
-        for number, state in list(self._states.items()):
-            if number < last and "next" in ITERATION.get(state, {}):
+        states = self._states
+        for number in range(self._first, self.trainings - 1):
+            if "next" in ITERATION.get(states[number], {}):
                 self.follow(Turn("training", number), "next")
-        while self._states.get(self._first) == "over":
-            del self._states[self._first]
+        while states.get(self._first) == "over":
+            del states[self._first]
             self._first += 1
 
-    def _count(self, phase: Literal["rollout", "training"]) -> int:
-        number, before = self._first, _BEFORE[phase]
-        while self._states.get(number, "due") not in before:
-            number += 1
-        return number
+    def _count(self) -> None:
+        """Count the rollouts and trainings that are over. What is over stays so, except in `go_back`."""
+        states = self._states
+        while states.get(self.rollouts, "due") not in _BEFORE_SAMPLED:
+            self.rollouts += 1
+        while states.get(self.trainings, "due") not in _BEFORE_TRAINED:
+            self.trainings += 1
 
 
 class Turns(IterationStates):
@@ -336,16 +332,24 @@ class Turns(IterationStates):
         for other in self.open.values():
             if not self._staleness or other.phase == turn.phase:
                 raise OutOfOrder(f"has asked for the {other.phase} of iteration {other.iteration}; release it first")
-        if self.is_over(turn) and not turn.extra:
+        if not turn.extra and self.is_over(turn):
             raise OutOfOrder(f"the {turn.phase} of iteration {turn.iteration} is over")
         rollouts, trainings = self.rollouts, self.trainings
-        due = {"init": self.begins, "rollout": rollouts, "training": trainings, "sync": trainings - 1}[turn.phase]
+        due = self._due(turn.phase)
         last = self._last + (turn.phase == "init")  # after all iterations, an owner may still load its models and go back
         fits = self.allows(turn, f"ask {turn.name}") and (turn.extra or due == turn.iteration < last)
         if fits and (self._staleness or rollouts == trainings or turn.phase == "training"):
             return
         what = "init" if turn.phase == "init" else f"{'extra ' if turn.extra else ''}{turn.phase} of iteration {turn.iteration}"
         raise OutOfOrder(f"cannot begin the {what}; {self._next_one(due)}")
+
+    def _due(self, phase: PhaseName) -> int:
+        """Return the iteration whose phase of a name is the next one."""
+        if phase == "rollout":
+            return self.rollouts
+        if phase == "training":
+            return self.trainings
+        return self.begins if phase == "init" else self.trainings - 1
 
     def _next_one(self, due: int) -> str:
         """Describe the phase that is due instead of one that cannot begin."""
@@ -374,9 +378,18 @@ class Turns(IterationStates):
         """Return whether asking for this phase implies that the iteration before is over. No sync of it was reported then."""
         return self.trainings > self.done and turn.phase == ("training" if self._staleness else "rollout") and not turn.extra
 
-    def ask(self, turn: Turn) -> None:
-        """Ask for a phase. Raises `OutOfOrder` as `check` does."""
-        self.check(turn)
+    def ask(self, turn: Turn, is_checked: bool = False) -> None:
+        """Ask for a phase.
+
+        Args:
+            turn: The phase.
+            is_checked: Whether `check` has been called, and nothing has changed since.
+
+        Raises:
+            OutOfOrder: As for `check`.
+        """
+        if not is_checked:
+            self.check(turn)
         self.follow(turn, f"ask {turn.name}")
 
     def is_open(self, phase: PhaseName, iteration: int, extra: bool = False) -> bool:
@@ -423,10 +436,11 @@ class Turns(IterationStates):
 
     def is_over(self, turn: Turn) -> bool:
         """Return whether a phase is over: the owner has released it, or its iteration is before the next one of that phase."""
-        last = self.last.get(turn.phase)
-        if turn.phase == "init":
+        phase = turn.phase
+        last = self.last.get(phase)
+        if phase == "init":
             return last is not None
         if self._is_before(turn):
             return last is not None and last.iteration >= turn.iteration
-        over = {"rollout": self.rollouts, "training": self.trainings, "sync": self.syncs}[turn.phase]
+        over = self.rollouts if phase == "rollout" else self.trainings if phase == "training" else self.syncs
         return turn == last or (not turn.extra and turn.iteration < over)

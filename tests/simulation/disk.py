@@ -43,6 +43,7 @@ class Disk:
         self.doubtful: list[Row] = []  # of a torn commit
         self.left: dict[str, bytes] | None = None  # what such a one leaves
         self.watch: Callable[[Row], None] = lambda _: None
+        self._facts: list[Fact] = []  # of the first rows, as they were read before
 
     def is_begun(self) -> bool:
         """Whether there are facts: a torn commit may be there as a whole."""
@@ -51,7 +52,8 @@ class Disk:
     def facts(self) -> list[Fact]:
         """All that is synced."""
         if self.folder is None:
-            return [_parsed(*row) for row in self.rows]
+            self._facts += [_parsed(*row) for row in self.rows[len(self._facts) :]]
+            return self._facts.copy()
         facts = read_facts(self.folder / JOURNAL)
         self.found(len(facts))
         return facts

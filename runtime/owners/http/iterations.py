@@ -52,7 +52,7 @@ class Iterations:
                 return
         if may_end and self._is_over_budget(handle):
             return
-        turns.ask(turn)
+        turns.ask(turn, is_checked=True)
         handle.permits.wait_for(turn.phase)
         run.apply(asked(handle, turn.phase, turn.iteration, run.log.now(), extra=turn.extra))
 
