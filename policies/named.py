@@ -13,6 +13,7 @@ from rollmux_env.validation_errors import not_one_of
 Made = TypeVar("Made")
 SWITCHES = "switches="  # option of all placement policies: plan warm starts and the cost of joining a group
 LEND = "lend="  # option of all placement policies: let a group's training nodes sample while they have nothing to train
+PIPE = "pipe="  # option of all placement policies: let training nodes take complete groups of responses during the rollout
 
 
 LEARNED = "learned:"  # prefix of the path of a policy file, or of `default`

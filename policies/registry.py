@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from policies.named import LEARNED, LEND, OWN, SWITCHES, is_own, plans_switches, said_of
+from policies.named import LEARNED, LEND, OWN, PIPE, SWITCHES, is_own, plans_switches, said_of
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
@@ -55,7 +55,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     """
     name, *pairs = spec.split(",")
     switches = plans_switches(spec)
-    pairs = [pair for pair in pairs if not pair.startswith((SWITCHES, LEND))]
+    pairs = [pair for pair in pairs if not pair.startswith((SWITCHES, LEND, PIPE))]
     known = PLACEMENT.get(name, name)
     if name.startswith(LEARNED):
         known = f"policies.placement.learned:Learned,path={json.dumps(name.removeprefix(LEARNED))}"
@@ -63,7 +63,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     if ":" not in target:
         raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE{OWN}')}")
     factory = own_object(f"--policy {name}", target)
-    others = () if isinstance(factory, OwnReplay) else (SWITCHES.rstrip("="), LEND.rstrip("="), *OPTIONS)
+    others = () if isinstance(factory, OwnReplay) else (*(option.rstrip("=") for option in (SWITCHES, LEND, PIPE)), *OPTIONS)
     own = [pair for pair in pairs if not _is_of_queue(pair, factory)]
     policy: Any = make_with(f"--policy {spec}", name, factory, [*presets, *own], seed, others)
     policy = checked(f"--policy {spec}", name, policy)
@@ -72,10 +72,11 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         if isinstance(policy, OwnReplay) and not hasattr(policy, "plans_switches"):
             raise InputError(f"--policy {spec}: {name} has no option 'switches'")
         _set_switches(spec, policy, switches)
-    if said_of(spec, LEND):
-        from policies.placement.lending import Lending
+    for option in (LEND, PIPE):
+        if said_of(spec, option):
+            from policies.placement.lending import Shortened
 
-        policy = make_with(f"--policy {spec}", name, partial(Lending, policy), ())
+            policy = make_with(f"--policy {spec}", name, partial(Shortened, policy, option.rstrip("=")), ())
     return policy  # type: ignore[no-any-return]
 
 

@@ -11,7 +11,7 @@ linear program finds it by choosing the help that each member's rollout gets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -60,14 +60,28 @@ class Borrower:
     nodes: tuple[int, ...]
 
 
+Shorten = Callable[[tuple[Borrower, ...]], float]  # function from the members of a group to the factor of its period
+
+
+def loads_s(members: tuple[Borrower, ...]) -> float:
+    """Return the busy seconds of the busiest node in a period."""
+    rollouts_s = (sum(one.rollout_s for one in members if node in one.nodes) for node in _nodes(members))
+    return max(sum(one.training_s for one in members), *rollouts_s)
+
+
+def cycle_s(member: Borrower, phases_s: float) -> float:
+    """Return the least period of a member whose two phases together take `phases_s` seconds."""
+    return (phases_s + member.sync_s) / (1 + member.staleness)
+
+
+def _nodes(members: tuple[Borrower, ...]) -> list[int]:
+    return sorted({node for one in members for node in one.nodes})
+
+
 def lent_share(members: tuple[Borrower, ...]) -> float:
     """Return the factor by which lending shortens a group's period: 1 if lending does not pay."""
-    nodes = sorted({node for one in members for node in one.nodes})
-    alone_s = max(
-        sum(one.training_s for one in members),
-        *(sum(one.rollout_s for one in members if node in one.nodes) for node in nodes),
-        *((one.rollout_s + one.training_s + one.sync_s) / (1 + one.staleness) for one in members),
-    )
+    nodes = _nodes(members)
+    alone_s = max(loads_s(members), *(cycle_s(one, one.rollout_s + one.training_s) for one in members))
     n = len(members)
     rows: list[list[float]] = []  # coefficients of the period, of each member's rollout, and of the help that it gets
     most: list[float] = []
@@ -103,21 +117,23 @@ class _Running:
     period_s: float = inf
 
 
-def replay_lent(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
-    """Replay a scenario in steady periods with lending, under a placement policy that does not know of lending.
+def replay_shortened(scenario: Scenario, policy: Policy, option: str, shorten: Shorten, check: bool = False) -> Run:
+    """Replay a scenario in steady periods that are shorter than the placement policy knows.
 
     Args:
         scenario: Scenario to replay.
         policy: Placement policy.
+        option: Name of the option that shortens periods, for error messages.
+        shorten: Function that returns the factor of a group's period.
         check: Whether to assert the invariants of `rollmux_env.replay.checks` after every instant.
 
     Raises:
         InputError: If syncs share a link, or both phases run on the same nodes.
         PlanError: If the policy broke an invariant, or left jobs waiting and no event remains.
     """
-    refuse_network(scenario.cluster, "lend=true")
+    refuse_network(scenario.cluster, f"{option}=true")
     if scenario.cluster.one_device:
-        raise InputError("cluster.one_device: does not go with lend=true: rollouts run on the training nodes anyway")
+        raise InputError(f"cluster.one_device: does not go with {option}=true: rollouts run on the training nodes anyway")
     run = Run(scenario, initial_state(scenario.cluster, policy, observed=True))
     state, scheduler, arrivals = run.state, Scheduler(run.state, policy), Arrivals(scenario)
     run.decision_s = scheduler.server.decision_s
@@ -143,18 +159,18 @@ def replay_lent(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
         for command in placements(run, scheduler, now_s, arrivals):
             if isinstance(command, Vacate):
                 scheduler.jobs.vacated(command.job_id, JobProgress(command.job_id, running[command.job_id].done, 0.0, 0.0))
-        _settle(state, running, shares)
+        _settle(state, running, shares, shorten)
         if check:
             check_state(state, arrivals.taken, policy.keeps_slo)
     return run
 
 
-def _settle(state: State, running: dict[str, _Running], shares: dict[tuple[Borrower, ...], float]) -> None:
-    """Set the periods of all groups. The factor of lending is computed once for the same members."""
+def _settle(state: State, running: dict[str, _Running], shares: dict[tuple[Borrower, ...], float], shorten: Shorten) -> None:
+    """Set the periods of all groups. The factor is computed once for the same members."""
     for group in state.group_list():
         members = tuple(_borrowers(state, group))
         if members not in shares:
-            shares[members] = lent_share(members)
+            shares[members] = shorten(members)
         for job_id in group.jobs:
             running.setdefault(job_id, _Running(state.job(job_id))).period_s = group.period_s * shares[members]
 

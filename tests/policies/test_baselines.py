@@ -24,6 +24,7 @@ from rollmux_env.kernel.pools import penalty_usd
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.lent import Borrower, lent_share
 from rollmux_env.replay.metrics import metrics, outcome
+from rollmux_env.replay.piped import piped_s, piped_share
 from rollmux_env.replay.unordered import replay_unordered
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import make_workload
@@ -233,12 +234,26 @@ def test_lending_never_costs_and_never_beats_what_all_nodes_together_could_do(pa
     assert share * alone_s >= max(one.rollout_s * one.there_s / (one.rollout_s + one.there_s) for one in members) * (1 - 1e-9)
 
 
+def test_complete_groups_are_trained_on_while_the_rollout_continues() -> None:
+    """Of 100 + 1 s almost all training is hidden; 1 + 100 s wait for the first group alone; a shared training node stays busy."""
+    assert 100 < piped_s(100.0, 1.0) < 100.3 and 100 < piped_s(1.0, 100.0) < 100.6
+    assert 100 < piped_s(100.0, 100.0) < 150
+    piping = make_policy("solo,pipe=true")
+    assert isinstance(piping, OwnReplay)
+    stream = scenario(phases(100, 60))
+    assert piping.replay(stream, check=True).metrics.slowdown["j0"] == pytest.approx(piped_s(100, 60) / 160)
+    busy = tuple(Borrower(20.0, 50.0, 0.0, 20.0, 0.0, 0.0, 0, (k,)) for k in range(2))
+    assert piped_share(busy) == 1 > piped_share(busy[:1])
+
+
 def test_what_lends_is_a_yardstick_and_the_option_is_refused_in_one_line() -> None:
     for spec, problem in (
         ("colocated,lend=true", "lend: does not go with a policy that only replays, or that rolls out on training nodes"),
         ("optimal,lend=true", "lend: does not go with"),
         ("rollmux,lend=1", "lend: must be true or false, not 1"),
         ("rollmux,lend=true,lend=false", "'lend' is set twice"),
+        ("optimal,pipe=true", "pipe: does not go with"),
+        ("solo,lend=true,pipe=true", "pipe: does not go with a policy that only replays"),
     ):
         with pytest.raises(InputError, match=re.escape(problem)):
             make_policy(spec)
