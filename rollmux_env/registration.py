@@ -16,6 +16,7 @@ ENVIRONMENTS = {
     "RollMux/Placement-v0": ("rollmux_env.envs.placement.env:PlacementEnv", "rollmux_env.envs.placement.env:PlacementVectorEnv"),
     "RollMux/Dispatch-v0": ("rollmux_env.envs.dispatch.env:DispatchEnv", "rollmux_env.envs.dispatch.env:DispatchVectorEnv"),
     "RollMux/Rollout-v0": ("rollmux_env.envs.rollout.env:RolloutEnv", "rollmux_env.envs.rollout.env:RolloutVectorEnv"),
+    "RollMux/Queue-v0": ("rollmux_env.envs.queue.env:QueueEnv", "rollmux_env.envs.queue.env:QueueVectorEnv"),
 }
 """Entry points by id: the environment of one stream, and the natively vectorised one."""
 

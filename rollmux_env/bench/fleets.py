@@ -90,7 +90,7 @@ def load_of(scenario: Scenario) -> float | None:
 
 def is_short(scenario: Scenario) -> bool:
     """Return whether jobs arrive over less than `SHORT` times the hours of a mean job alone, so that no load is steady."""
-    return _span_s(scenario) < SHORT * sum(map(_alone_s, scenario.jobs)) / len(scenario.jobs)
+    return _span_s(scenario) < SHORT * sum(map(alone_s, scenario.jobs)) / len(scenario.jobs)
 
 
 def _span_s(scenario: Scenario) -> float:
@@ -100,11 +100,11 @@ def _span_s(scenario: Scenario) -> float:
 
 def _held_alone(scenario: Scenario) -> dict[str, float]:
     """Return the nodes of each pool that the jobs, each alone, would hold on average between the first and the last arrival."""
-    asked = [(nodes_asked(job, scenario.cluster), _alone_s(job)) for job in scenario.jobs]
+    asked = [(nodes_asked(job, scenario.cluster), alone_s(job)) for job in scenario.jobs]
     return {name: sum(counts[name] * seconds for counts, seconds in asked) / _span_s(scenario) for name in scenario.cluster.pools}
 
 
-def _alone_s(job: Job) -> float:
+def alone_s(job: Job) -> float:
     """Return the time that a job takes alone, in seconds."""
     return job.duration_s if job.iterations is None else job.iterations * job.solo_s  # type: ignore[return-value]
 

@@ -9,7 +9,7 @@ from rollmux_env.kernel.tables import NOWHERE, Floats, Ints
 
 LEAST_S = 60.0  # a job has at least this much left
 ENOUGH = 20  # number of departed jobs from which their lengths are used
-_SPANS_H = np.array([2.0**k for k in range(-1, 9)])  # 0.5, 1, 2, ..., 256
+SPANS_H = np.array([2.0**k for k in range(-1, 9)])  # 0.5, 1, 2, ..., 256: spans of the Gittins index
 
 
 def iterations_done(state: State, rows: Ints) -> Floats:
@@ -80,10 +80,10 @@ def _left_h(lengths_h: Floats, done_h: Floats) -> Floats:
     """Return the inverse of the Gittins index for each amount of work done, from ascending lengths."""
     sums = np.append(0.0, np.cumsum(lengths_h))
     longer_from = np.searchsorted(lengths_h, done_h, side="right")
-    until = np.searchsorted(lengths_h, done_h[:, None] + _SPANS_H, side="right")
+    until = np.searchsorted(lengths_h, done_h[:, None] + SPANS_H, side="right")
     ended = until - longer_from[:, None]  # jobs that are done within each span
     beyond = lengths_h.size - until
-    spent_h = sums[until] - sums[longer_from][:, None] - ended * done_h[:, None] + beyond * _SPANS_H
+    spent_h = sums[until] - sums[longer_from][:, None] - ended * done_h[:, None] + beyond * SPANS_H
     with np.errstate(divide="ignore", invalid="ignore"):
         left = (spent_h / ended).min(axis=1)  # infinite where none is done within the longest span
     return np.where(longer_from < lengths_h.size, left, done_h)

@@ -1,4 +1,4 @@
-"""Gymnasium environments: placement, dispatch and rollout. `import rollmux_env` registers them.
+"""Gymnasium environments: placement, dispatch, rollout and queue. `import rollmux_env` registers them.
 
 import gymnasium, rollmux_env
 

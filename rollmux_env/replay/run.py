@@ -123,12 +123,23 @@ def placements(run: Run, scheduler: Scheduler, now_s: float, arrivals: Arrivals)
         now_s: Current time, in seconds.
         arrivals: Arrivals, of which all within `INSTANT_S` are taken.
     """
-    state, until_s = run.state, now_s + INSTANT_S
-    for job_id in state.pauses.ending(until_s):
+    yield from begin_instant(scheduler, now_s, arrivals)
+    end_instant(run, scheduler, now_s)
+
+
+def begin_instant(scheduler: Scheduler, now_s: float, arrivals: Arrivals) -> Iterator[Command]:
+    """Handle pauses that end and jobs that arrive, and yield the commands of the placement decisions. Arguments: `placements`."""
+    until_s = now_s + INSTANT_S
+    for job_id in scheduler.state.pauses.ending(until_s):
         scheduler.jobs.resumed(job_id)
     while arrivals.next_s <= until_s:
         scheduler.jobs.arrived(arrivals.next_job())
     yield from scheduler.placements(now_s)
+
+
+def end_instant(run: Run, scheduler: Scheduler, now_s: float) -> None:
+    """Record the events of an instant, and the nodes and waiting jobs after them. Arguments: `placements`."""
+    state = run.state
     run.log += scheduler.planner.take_events()
     run.time_s.append(now_s)
     run.waiting.append(len(state.waiting))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from rollmux_env.cluster.class_lengths import ClassLengths
 from rollmux_env.cluster.estimates import as_estimated
 from rollmux_env.cluster.remaining import done_s, learned_h, left_s, weights
 from rollmux_env.cluster.state import HALF_LIFE_H, State
@@ -99,6 +100,25 @@ class Gittins:
         return np.asarray(_nodes(state, rows) / weights(state, rows) * left_h)
 
 
+class Learned:
+    """Order as `Gittins`, with lengths that a regression on the classes predicts (`rollmux_env.cluster.class_lengths`)."""
+
+    unit, scale = "expected node-hours", 1.0
+
+    def __init__(self) -> None:
+        self._fitted: tuple[object, ClassLengths | None] = (None, None)
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
+        """Return node-hours, shape (n,)."""
+        departed = state.stays.lengths_h  # replaced at a departure, never changed
+        if self._fitted[0] is not departed:
+            self._fitted = departed, ClassLengths.learned(state)
+        lengths, rows = self._fitted[1], rows_of(state, job_ids)
+        if lengths is None:
+            return Attained().keys(state, job_ids)
+        return np.asarray(_nodes(state, rows) / weights(state, rows) * lengths.left_h(state, rows))
+
+
 class Fair:
     """Order by the usage of the jobs' users over their weights: nodes charged over time, halved every half-life."""
 
@@ -119,6 +139,7 @@ ORDERS: dict[str, Callable[[], Order]] = {
     "area": Area,
     "attained": Attained,
     "gittins": Gittins,
+    "learned": Learned,
     "fair": Fair,
 }
 

@@ -44,6 +44,10 @@ class WorkloadOptions(Checked):
             `model`, or a file, as in `rollmux_env.keys.assumptions` (all but `micro-*` and `authors`).
         semantics: Accounting; `paper` has what the paper's reported production figures need: SLOs from U(1.1, 2) and half the
             training nodes for 32B jobs (`production`, `authors`).
+        classes: Number of classes of jobs, or 0 for none; jobs of a class have stays of similar length, by the rule of
+            `rollmux_env.workloads.classes` (all but `micro-*`, `philly` and `authors`).
+        explained: Share of the variance of the logarithm of stays that classes explain (likewise).
+        turns: Number of times that the classes change between short and long and back during the stream (likewise).
         profile: Profile of the phase times of a CSV file's jobs: mixed, balanced, rollout-heavy or train-heavy (`philly`).
         csv: Path of the trace, with the columns that `rollmux_env.workloads.philly` names (`philly`).
         columns: Names of the trace's columns by key, as in `{arrival: submit_time, user: user}`, or None (`philly`).
@@ -69,6 +73,9 @@ class WorkloadOptions(Checked):
     third_pool: bool = False
     assumptions: str | Path = "ours"
     semantics: Literal["default", "paper"] = "default"
+    classes: Annotated[int, Field(ge=0, le=1000)] = 0
+    explained: Annotated[float, Field(ge=0, le=1)] = 0.5
+    turns: Annotated[float, Field(ge=0, le=1000)] = 0.0
     profile: str = "mixed"
     csv: str | Path | None = None
     columns: str | None = None

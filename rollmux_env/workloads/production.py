@@ -19,6 +19,7 @@ from rollmux_env.published import source
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, paper_cluster
+from rollmux_env.workloads.classes import by_class, with_classes
 from rollmux_env.workloads.draws import with_staleness
 from rollmux_env.workloads.options import WorkloadOptions
 from rollmux_env.workloads.shapes import with_shapes
@@ -41,6 +42,9 @@ OPTIONS = frozenset(
         "third_pool",
         "assumptions",
         "semantics",
+        "classes",
+        "explained",
+        "turns",
     }
 )
 
@@ -71,7 +75,7 @@ def draw_production(options: WorkloadOptions) -> ProductionDraws:
     drawn = np.argsort(u, kind="stable") if n == published else np.floor(published * u).astype(np.int64)
     bursts = draws.burst_arrivals(seed, n, GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN)
     arrivals_s = draws.times(draws.at_pace(options, 60 * bursts))
-    stays_h = draws.lognormal_up_to(uniform(seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
+    stays_h = by_class(options, draws.lognormal_up_to(uniform(seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H))
     slos = draws.slos(options, n, (1.1, 2.0) if options.semantics == "paper" else (1.0, 2.0))
     return ProductionDraws([kinds[k] for k in drawn.tolist()], arrivals_s, draws.seconds(3600 * stays_h), slos)
 
@@ -98,7 +102,7 @@ def production(options: WorkloadOptions) -> Scenario:
         for k, kind in enumerate(drawn.kinds)
     ]
     jobs = [with_shapes(job, options) for job in with_staleness(jobs, drawn.stays_s, options)]
-    return Scenario(version=1, cluster=production_cluster(options), jobs=tuple(jobs))
+    return Scenario(version=1, cluster=production_cluster(options), jobs=with_classes(jobs, options))
 
 
 def production_cluster(options: WorkloadOptions) -> Cluster:

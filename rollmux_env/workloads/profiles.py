@@ -25,6 +25,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import paper_cluster, phases
+from rollmux_env.workloads.classes import by_class, with_classes
 from rollmux_env.workloads.draws import with_staleness
 from rollmux_env.workloads.options import WorkloadOptions
 
@@ -36,7 +37,10 @@ NAMES = ("mixed", *dict(RANGES_S))
 SHORT = {"balanced": "BL", "rollout-heavy": "RH", "train-heavy": "TH"}
 JOBS, LAST_ARRIVAL_H, LONGEST_STAY_H = _ROLLMUX.value("profile_stream", tuple[int, float, float])
 STAY_MU, STAY_SIGMA, GAP_CV = 1.804, 1.59, 1.83
-OPTIONS = frozenset({"seed", "jobs", "interarrival_s", "stays", "slo", "max_group_size", "asynchronous", "assumptions"})
+OPTIONS = frozenset(
+    {"seed", "jobs", "interarrival_s", "stays", "slo", "max_group_size", "asynchronous", "assumptions"}
+    | {"classes", "explained", "turns"}
+)
 
 
 def profile_workload(name: str, options: WorkloadOptions) -> Scenario:
@@ -50,7 +54,7 @@ def profile_workload(name: str, options: WorkloadOptions) -> Scenario:
         InputError: If the profile is unknown.
     """
     jobs = profile_jobs(name, options, *draw_times(options))
-    return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=jobs)
+    return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=with_classes(jobs, options))
 
 
 def draw_times(options: WorkloadOptions) -> tuple[list[float], list[float]]:
@@ -59,7 +63,7 @@ def draw_times(options: WorkloadOptions) -> tuple[list[float], list[float]]:
     mean_gap_s = 3600 * LAST_ARRIVAL_H / (JOBS - 1)
     arrivals_s = draws.times(draws.at_pace(options, draws.gamma_arrivals(options.seed, n, mean_gap_s, GAP_CV)))
     stays_h = draws.lognormal_up_to(uniform(options.seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
-    return arrivals_s, draws.seconds(3600 * stays_h)
+    return arrivals_s, draws.seconds(3600 * by_class(options, stays_h))
 
 
 class ProfileDraws(NamedTuple):

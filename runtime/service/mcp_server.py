@@ -85,7 +85,7 @@ class Tools:
         Args:
             nodes: Number of nodes by pool after the change, or the difference, as in {"training": "+2"}.
             policy: Placement policy after the change, such as "consolidate".
-            order: Order of the queue after the change: fcfs, shortest, area, attained, gittins or fair.
+            order: Order of the queue after the change: fcfs, shortest, area, attained, gittins, learned or fair.
             without: Ids of jobs that leave now.
             arrives: Entries of a scenario file for jobs that arrive too; their `arrival_s` count from now.
             since_s: Length of a past whose arrivals repeat from now on, in seconds; without it no other job arrives.

@@ -316,6 +316,24 @@ def test_the_index_learns_from_departures() -> None:
     assert learned_h(State(scenario.cluster), rows[:0]) is None
 
 
+def test_learned_lengths_draw_rare_classes_to_the_mean() -> None:
+    """Two classes of 1 h and 9 h: a new job of each is ordered so, one of an unknown class lies between."""
+    jobs = [{"id": f"j{k}", "iterations": 36 if k % 2 else 324, "class": "s" if k % 2 else "l"} for k in range(20)]
+    jobs += [{"id": f"n{name}", "iterations": 1, "class": name} for name in "slx"]
+    scenario = parse_scenario(small(*jobs, nodes=30))
+    state = replay(scenario.model_copy(update={"jobs": scenario.jobs[:20]}), make("solo")).state
+    rules = rules_of(make("solo,order=learned"))
+    assert rules is not None
+    empty = State(scenario.cluster)
+    for job in scenario.jobs[20:]:
+        apply(state, Arrived(state.now_s, job))
+        apply(empty, Arrived(0.0, job))
+    short, long, unknown = rules.keys(state, ["ns", "nl", "nx"])
+    assert short == pytest.approx(2.0, rel=0.1) and 2 * short < unknown < long
+    assert long == pytest.approx(18.0, rel=0.1)
+    assert rules.keys(empty, ["ns", "nl", "nx"]) == [0.0, 0.0, 0.0]  # `attained`, before enough jobs have departed
+
+
 def test_reasons_say_by_which_key_a_job_waits() -> None:
     later: list[dict[str, Any]] = [
         {"id": "long", "iterations": 72, "arrival_s": 1},
@@ -340,7 +358,10 @@ def test_reasons_compare_the_keys_of_the_whole_queue_in_a_users_own_unit(tmp_pat
     ("spec", "problem"),
     [
         ("solo,backfill=true", "backfill: goes with order, which is missing"),
-        ("solo,order=aera", "order: must be one of area, attained, fair, fcfs, gittins, shortest, or module:Class of your own"),
+        (
+            "solo,order=aera",
+            "order: must be one of area, attained, fair, fcfs, gittins, learned, shortest, or module:Class of your own",
+        ),
         ("solo,order=area,park=1", "park: must be true or false, not 1"),
         ("solo,order=area,factor=0.5", "factor: must be at least 1, not 0.5"),
         ("solo,order=fair,half_life_h=0", "half_life_h: must be above 0, not 0"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import fields
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,6 +40,21 @@ def test_one_option_does_not_reshuffle_the_rest() -> None:
     assert [(j.id, j.arrival_s, j.iterations) for j in plain] == [(j.id, j.arrival_s, j.iterations) for j in strict]
     ranks = [sorted(range(200), key=lambda k: jobs[k].slo) for jobs in (plain, strict)]
     assert sum(a == b for a, b in zip(*ranks, strict=True)) > 150  # the same draws, stretched to another range
+
+
+def test_classes_explain_a_share_of_the_lengths_and_leave_the_stays_as_they_are() -> None:
+    def lengths(**options: Any) -> tuple[list[str], Any]:
+        jobs = make_workload("mixed", WorkloadOptions(jobs=1000, stays="fixed", **options)).jobs
+        return [job.class_name for job in jobs], np.array([job.duration_s for job in jobs])
+
+    (_, plain), (names, stays) = lengths(), lengths(classes=8, explained=0.6)
+    assert sorted(plain) == sorted(stays)
+    logs, own = np.log(stays), {name: np.array(names) == name for name in names}
+    between = sum(mask.sum() * (logs[mask].mean() - logs.mean()) ** 2 for mask in own.values())
+    assert len(own) == 8 and between / len(logs) / logs.var() == pytest.approx(0.6, abs=0.05)
+    turned = np.log(lengths(classes=8, explained=0.6, turns=1.0)[1])
+    first, last = (np.array([turned[half][mask[half]].mean() for mask in own.values()]) for half in (slice(500), slice(500, 1000)))
+    assert np.corrcoef(first, last)[0, 1] < -0.8  # after half a turn short classes are long
 
 
 def test_an_unknown_workload_is_answered_with_the_names() -> None:

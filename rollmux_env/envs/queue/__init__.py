@@ -1,0 +1,1 @@
+"""The queue environment: which waiting job gets which place on a fixed fleet."""

@@ -1,0 +1,48 @@
+"""What is known of the lengths of jobs: the tracks of the queue environment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from scipy.special import ndtri
+
+from rollmux_env.keys.job import Job
+from rollmux_env.keys.queue import Estimate
+from rollmux_env.portable import exp, uniform
+from rollmux_env.scenario import Scenario
+from rollmux_env.scheduler.order import ORDERS, QueueRules
+
+Known = Literal["lengths", "estimates", "classes", "nothing"]
+TRACKS: dict[Known, str] = {"lengths": "area", "estimates": "area", "classes": "learned", "nothing": "gittins"}
+"""Order of the queue in each track. It says which jobs are the first, and what each is expected to have left."""
+
+
+def as_known(scenario: Scenario, known: Known, sigma: float, seed: int) -> Scenario:
+    """Return a scenario whose jobs say no more about their lengths than a track allows.
+
+    Args:
+        scenario: Scenario with the jobs.
+        known: Track. In `estimates`, owners state the iterations times a lognormal error.
+        sigma: Standard deviation of the logarithm of that error.
+        seed: Seed of the errors.
+    """
+    if known == "nothing":
+        jobs = tuple(job.model_copy(update={"class_name": ""}) for job in scenario.jobs)
+    elif known == "estimates":
+        errors = exp(sigma * ndtri(uniform(seed, "estimates", len(scenario.jobs)).clip(1e-12))).tolist()
+        jobs = tuple(_stated(job, error) for job, error in zip(scenario.jobs, errors, strict=True))
+    else:
+        return scenario
+    return scenario.model_copy(update={"jobs": jobs})
+
+
+def _stated(job: Job, error: float) -> Job:
+    if job.iterations is None:
+        return job
+    return job.model_copy(update={"estimate": Estimate(iterations=max(1, round(job.iterations * error)))})
+
+
+def rules_for(known: Known, park: bool) -> QueueRules:
+    """Return the rules by which the waiting jobs are ordered in a track."""
+    name = TRACKS[known]
+    return QueueRules(ORDERS[name](), name, backfill=False, park=park)

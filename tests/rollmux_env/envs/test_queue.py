@@ -1,0 +1,123 @@
+"""The queue environment: rules played through it, its return by Little's law, its tracks, and what Gymnasium's users rely on."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from policies.registry import make_policy
+from rollmux_env.bench.fleets import with_fleet
+from rollmux_env.cluster.events import Arrived, Parked
+from rollmux_env.cluster.plan import Park, Place, Plan
+from rollmux_env.cluster.trial import without_job
+from rollmux_env.envs.placement.generator import Workload
+from rollmux_env.envs.queue.known import as_known
+from rollmux_env.envs.queue.stream import QueueStream
+from rollmux_env.errors import InputError
+from rollmux_env.replay.fluid import replay
+from rollmux_env.replay.metrics import outcome
+from rollmux_env.scheduler.asking import ask
+from rollmux_env.scheduler.order import ranked
+from rollmux_env.scheduler.parking import parkable_for
+
+ID = "RollMux/Queue-v0"
+SHORT = Workload("production", jobs=30, slo=(1.5, 3.0), classes=3)
+KNOWN = {"lengths": "fleet,moves=false,order=area", "classes": "solo,order=learned", "nothing": "rollmux,prune=false,order=gittins"}
+
+
+def made(**options: Any) -> Any:
+    return gym.make(ID, generator=SHORT, **options).unwrapped
+
+
+def ruled(stream: QueueStream, policy: Any) -> Plan:
+    """The plan of a policy that serves the first job, and parks for it, as the queue's server does."""
+    state, rules = stream.state, policy.queue_rules
+    job_id = stream.decision.queue[0]
+    plan = ask(policy, state, Arrived(state.now_s, state.job(job_id)))
+    if any(isinstance(action, Place) for action in plan):
+        return plan
+    for other in parkable_for(state, rules.factor, ranked(state, rules).keys, job_id):
+        with without_job(state, other) as twin:
+            if any(isinstance(action, Place) for action in ask(policy, twin, Arrived(state.now_s, state.job(job_id)))):
+                return (Park(other, job_id),)
+    return ()
+
+
+@pytest.mark.parametrize("known", KNOWN)
+def test_a_rule_through_the_environment_gives_the_log_of_its_replay(known: Any) -> None:
+    """The return is minus the mean completion over the mean hours alone."""
+    policy: Any = make_policy(f"{KNOWN[known]},park=true")
+    env = made(known=known)
+    env.reset(options={"stream_seed": 3})
+    stream, total, over = env.vector.streams[0], 0.0, False
+    while not over:
+        plans = [choice.plan for choice in stream.decision.choices]
+        _, reward, over, _, info = env.step(plans.index(ruled(stream, policy)))
+        total += reward
+        assert not info["invalid_action"]
+    scenario = as_known(with_fleet(SHORT.scenario(3), "load=1.6"), known, 1.0, 3)
+    run = replay(scenario, policy)
+    assert stream.run.log == run.log and stream.run.waiting == run.waiting and stream.run.nodes == run.nodes
+    assert known == "nothing" or any(isinstance(event, Parked) for event in run.log)
+    completion_h, jobs = outcome(run).metrics.mean_completion_h, scenario.jobs
+    alone_h = sum(job.iterations * job.solo_s for job in jobs if job.iterations) / len(jobs) / 3600
+    assert info["mean_completion_h"] == pytest.approx(completion_h)
+    assert -total == pytest.approx(info["mean_completion_h"] / alone_h)
+
+
+def test_check_env_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gym.make(ID, generator=Workload("mixed", jobs=3), fleet="1+1").unwrapped)
+
+
+def test_any_play_ends_and_keeps_every_slo() -> None:
+    """Random choices of the mask, on a vector with autoreset; a masked action costs a penalty and is replaced."""
+    envs = gym.make_vec(ID, num_envs=2, vectorization_mode="vector_entry_point", generator=Workload("mixed", jobs=8), fleet="2+1")
+    vector: Any = envs.unwrapped
+    envs.reset(seed=1)
+    rng, ended = np.random.default_rng(0), 0
+    streams = [*vector.streams]
+    for _ in range(150):
+        mask = vector.action_masks()
+        _, _, over, _, info = envs.step(np.array([rng.choice(np.flatnonzero(row)) for row in mask]))
+        ended += int(over.sum())
+        assert not info["invalid_action"].any()
+        if ended > 1:
+            break
+    assert ended > 1
+    assert outcome(streams[0].run).metrics.slo_attainment == 1
+    twin = copy.deepcopy(vector)
+    results = [one.step(np.array([106, 0])) for one in (vector, twin)]
+    assert results[0][4]["invalid_action"][0] and results[0][1][0] <= -0.01
+    assert all(np.array_equal(results[0][0][name], results[1][0][name]) for name in results[0][0])
+
+
+def test_tracks_hide_lengths() -> None:
+    job = SHORT.scenario(0).jobs[0]
+    stated = [as_known(SHORT.scenario(0), "estimates", sigma, 0).jobs for sigma in (0.0, 1.0)]
+    assert all(job.estimate and job.estimate.iterations == job.iterations for job in stated[0])
+    logs = np.log([job.estimate.iterations / job.iterations for job in stated[1] if job.estimate and job.iterations])
+    assert 0.6 < logs.std() < 1.4
+    assert job.class_name and not as_known(SHORT.scenario(0), "nothing", 1.0, 0).jobs[0].class_name
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"known": "all"}, "known: must be one of lengths, estimates, classes, nothing, not 'all'"),
+        ({"sigma": -1}, "sigma: must be a number from 0 to 10, not -1"),
+        ({"park": 1}, "park: must be true or false, not 1"),
+        ({"fleet": None}, "fleet: must be given, as the pools of the generator's cluster have no max_nodes"),
+    ],
+)
+def test_an_argument_out_of_range_is_one_line(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InputError) as caught:
+        made(**options).reset(seed=0)
+    assert str(caught.value) == problem
