@@ -51,14 +51,14 @@ def main() -> None:
     print(f"production, {options.jobs} jobs, SLOs from U(1.5, 3), {where}")
     print(f"{'stream':16}{'order':22}{'completion h':>16}{'over gittins':>18}")
     for label, classes in STREAMS.items():
-        found: dict[str, list[float]] = {row: [] for row in ROWS}
+        completions_h: dict[str, list[float]] = {row: [] for row in ROWS}
         for seed in range(options.seeds):
             made = make_workload("production", WorkloadOptions(seed=seed, jobs=options.jobs, slo=(1.5, 3.0), **classes))
             stream = with_fleet(made, options.fleet)
-            for row, hours in found.items():
+            for row, hours in completions_h.items():
                 hours.append(completion_h(stream, options.policy, row, seed))
-        for row, hours in found.items():
-            ratios = [own / other for own, other in zip(hours, found["gittins"], strict=True)]
+        for row, hours in completions_h.items():
+            ratios = [own / other for own, other in zip(hours, completions_h["gittins"], strict=True)]
             print(f"{label:16}{row:22}{mean_interval(hours).text(1):>16}{mean_interval(ratios).text(3):>18}", flush=True)
 
 
