@@ -87,6 +87,8 @@ class Durable:
         ended = ("LeaseEnded", lease) in self.last
         if one.method == "DELETE":
             return None if ended else "the end of the lease"
+        if parts[3] not in ("acquire", "release"):
+            return None
         about = (one.asked.get("phase"), one.asked.get("iteration"), one.asked.get("extra", False))
         if parts[3] == "acquire" and one.answer.get("granted"):
             if ended:

@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from rollmux_env.errors import InputError
-from runtime.journal.facts import Fact
+from runtime.journal.facts import Fact, JobSubmitted
 from runtime.journal.read import entries_after, is_begun, parsed
 from runtime.journal.write import JOURNAL, Journal, Row, Unwritable, read_facts
 from tests.simulation.loop import Dead, Process, Strand, World
@@ -57,6 +58,14 @@ class Disk:
         facts = read_facts(self.folder / JOURNAL)
         self.found(len(facts))
         return facts
+
+    def submitted(self) -> list[JobSubmitted]:
+        """The jobs that are synced."""
+        rows = self.rows
+        if self.folder is not None:
+            rows = [(kind, body) for _, kind, body in entries_after(self.folder / JOURNAL, 0, -1)]
+            self.found(len(rows))
+        return [cast("JobSubmitted", _parsed(*row)) for row in rows if row[0] == "Submitted"]
 
     def after(self, path: Path, number: int, most: int) -> list[tuple[int, str, str]]:
         """Entries of the journal, as `runtime.journal.read.entries_after`."""

@@ -103,7 +103,9 @@ class Process:
     def post(self, after_s: float, work: Callable[..., None], *arguments: Any) -> None:
         """Let something happen in it, so much later by its clock; nothing where it is no more then."""
         if not self.dead:
-            heapq.heappush(self.timers, (self.clock() + after_s, next(self.world.numbers), Handle(work, arguments)))
+            world = self.world
+            due_s = world.now_s * self.rate + self.ahead_s + after_s
+            heapq.heappush(self.timers, (due_s, next(world.numbers), Handle(work, arguments)))
 
 
 class World(asyncio.AbstractEventLoop):
@@ -192,8 +194,9 @@ class World(asyncio.AbstractEventLoop):
         self.turns += 1
         if self.turns > MOST_TURNS:
             raise AssertionError(f"a loop without an end in {process.name}")
-        now_s, timers, ready = process.clock(), process.timers, process.ready
-        while timers and timers[0][0] <= now_s + 1e-9:
+        timers, ready = process.timers, process.ready
+        last_s = self.now_s * process.rate + process.ahead_s + 1e-9
+        while timers and timers[0][0] <= last_s:
             ready.append(heapq.heappop(timers)[2])
         try:
             for _ in range(len(ready)):
@@ -204,11 +207,12 @@ class World(asyncio.AbstractEventLoop):
                 if process.steps == process.dies_at:
                     process.kill()
                     break
+                context = handle.context
                 try:
-                    if handle.context is None:
+                    if context is None:
                         handle.work(*handle.arguments)
                     else:
-                        handle.context.run(handle.work, *handle.arguments)
+                        context.run(handle.work, *handle.arguments)
                 except SystemExit:
                     raise
                 except BaseException as error:
@@ -217,7 +221,9 @@ class World(asyncio.AbstractEventLoop):
                     break
         except (Dead, SystemExit):
             process.kill()
-        process.free_s = max(process.free_s, self.now_s + _TURN_S[int(process.draw.random() * len(_TURN_S))])
+        free_s = self.now_s + _TURN_S[int(process.draw.random() * len(_TURN_S))]
+        if free_s > process.free_s:
+            process.free_s = free_s
         self.current = self.outside
 
     # what asyncio asks of a loop
@@ -226,20 +232,21 @@ class World(asyncio.AbstractEventLoop):
         return self.current.clock()
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
-        handle = Handle(callback, args, context)
-        if not self.current.dead:
-            self.current.ready.append(handle)
+        handle, process = Handle(callback, args, context), self.current
+        if not process.dead:
+            process.ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        process = self.current
+        return self.call_at(self.now_s * process.rate + process.ahead_s + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:  # type: ignore[override]
-        handle = Handle(callback, args, context)
-        if not self.current.dead:
-            heapq.heappush(self.current.timers, (when, next(self.numbers), handle))
+        handle, process = Handle(callback, args, context), self.current
+        if not process.dead:
+            heapq.heappush(process.timers, (when, next(self.numbers), handle))
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:

@@ -11,6 +11,7 @@ import http.client
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from rollmux_client import Service
@@ -26,15 +27,27 @@ FATES = ("lost", "unanswered", "twice", "cut", "slow")
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer that a service has sent, as checks see it."""
+    """An answer that a service has sent, as checks see it; what nobody looks at is not parsed."""
 
     process: Process
     method: str
     path: str
-    asked: dict[str, Any]
+    body: bytes
     status: int
-    answer: Any
-    refusal: str = ""
+    content: bytes
+
+    @cached_property
+    def asked(self) -> dict[str, Any]:
+        asked = json.loads(self.body) if self.body else {}
+        return asked if isinstance(asked, dict) else {}
+
+    @cached_property
+    def answer(self) -> Any:
+        return json.loads(self.content) if self.content else {}
+
+    @property
+    def refusal(self) -> str:
+        return str(self.answer.get("error", "")) if isinstance(self.answer, dict) else ""
 
 
 _Came = tuple[int, bytes, dict[str, str]]  # status, content and headers
@@ -223,20 +236,7 @@ class Network:
         one.task = asyncio.ensure_future(serve())
 
     def _sent(self, process: Process, one: _Exchange) -> None:
-        asked = json.loads(one.body) if one.body else {}
-        said = json.loads(one.content) if one.content else {}
-        asked = asked if isinstance(asked, dict) else {}
-        self.answered(
-            Answered(
-                process,
-                one.scope["method"],
-                one.scope["path"],
-                asked,
-                one.status,
-                said,
-                str(said.get("error", "")) if isinstance(said, dict) else "",
-            )
-        )
+        self.answered(Answered(process, one.scope["method"], one.scope["path"], one.body, one.status, one.content))
 
 
 _Exchange.__hash__ = object.__hash__  # type: ignore[method-assign]

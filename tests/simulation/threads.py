@@ -132,8 +132,9 @@ class Time:
     @staticmethod
     def monotonic() -> float:
         process = present_process()
-        process.world.now_s += _READS_S
-        return process.clock()
+        world = process.world
+        world.now_s += _READS_S
+        return world.now_s * process.rate + process.ahead_s
 
     @staticmethod
     def time() -> float:

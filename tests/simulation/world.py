@@ -25,7 +25,6 @@ from runtime.coordinator import planned_drains, run_log
 from runtime.coordinator.profiles import versions
 from runtime.coordinator.run_plan import LeaseRules, RunPlan
 from runtime.journal import commits
-from runtime.journal.facts import JobSubmitted
 from runtime.owners.http import leases, ledger
 from runtime.run import driver
 from runtime.service import events, forecast, quotas, serve_here
@@ -156,8 +155,8 @@ class Scene:
 
     async def _serving(self) -> None:
         resumes = self.disk.is_begun()
-        specs = tuple(fact.spec for fact in self.disk.facts() if isinstance(fact, JobSubmitted)) if resumes else ()
-        plan: RunPlan = replace(self.plan, specs=specs, resume=resumes)
+        specs = [fact.spec for fact in self.disk.submitted()] if resumes else []
+        plan: RunPlan = replace(self.plan, specs=tuple(specs), resume=resumes)
         await serve_here._serve(Path(plan.folder), ServiceOptions(), plan, None, lambda line: None)
 
     def _served(self, process: Process, task: asyncio.Task[None]) -> None:
@@ -358,7 +357,8 @@ class Scene:
             self._begin(outside)
             planned_s = sum(_PHASES * one.iterations * one.worst_s * one.overruns + one.late_s for one in schedule.jobs)
             last_s = schedule.calm_s + SETTLES_S + planned_s + 60.0 * sum(fault.kind not in TIMED for fault in schedule.faults)
-            if not world.run(lambda: len(self.over) == len(schedule.jobs) or bool(self.problems), last_s):
+            over, problems, count = self.over, self.problems, len(schedule.jobs)
+            if not world.run(lambda: len(over) == count or bool(problems), last_s):
                 left = ", ".join(one.id for one in schedule.jobs if one.id not in self.over)
                 self.problems.append(f"{left} not over at {last_s:.0f} s; the last fault was before {schedule.calm_s:.0f} s")
             self._end()
