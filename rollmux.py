@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from policies.experiments import bench, replay
     from policies.sweeps import sweep
-    from rollmux_env.bench.results import BenchResult, RunResult, SweepResult
     from rollmux_env.errors import InputError, PlanError
     from rollmux_env.keys.job import Job
+    from rollmux_env.report.bench_results import BenchResult, RunResult, SweepResult
     from rollmux_env.scenario import Scenario, load_scenario
     from runtime.phases import phase, runtime_hook
     from trainers.export import export_policy
@@ -45,9 +45,9 @@ __all__ = [
 ]
 
 _HOME = {
-    "BenchResult": "rollmux_env.bench.results",
-    "RunResult": "rollmux_env.bench.results",
-    "SweepResult": "rollmux_env.bench.results",
+    "BenchResult": "rollmux_env.report.bench_results",
+    "RunResult": "rollmux_env.report.bench_results",
+    "SweepResult": "rollmux_env.report.bench_results",
     "bench": "policies.experiments",
     "export_policy": "trainers.export",
     "replay": "policies.experiments",

@@ -10,8 +10,8 @@ from typing import Any
 from policies.replaying import Fidelity, OwnPolicy, Replaying, contenders, make_contender, replay_tasks
 from policies.targets import Target, find_streams, on_fleet
 from rollmux_env.bench.harness import Report, Result, run_tasks
-from rollmux_env.bench.results import BenchResult, RunResult, bench_result
 from rollmux_env.errors import InputError
+from rollmux_env.report.bench_results import BenchResult, RunResult, bench_result
 from rollmux_env.workloads.own import name_of
 
 Run = Callable[[Callable[[Report], Iterable[tuple[int, Result]]], Sequence[str]], list[Result]]

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 from policies.experiments import Run, bench, texts_of
 from policies.replaying import Fidelity, OwnPolicy
 from policies.targets import ResolvedTarget, Target, find_streams
-from rollmux_env.bench.results import SWEEP_SCHEMA, SweepPoint, SweepResult
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
 from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.reading import read_mapping
+from rollmux_env.report.bench_results import SWEEP_SCHEMA, SweepPoint, SweepResult
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import format_error, problems

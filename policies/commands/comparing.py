@@ -8,8 +8,8 @@ from policies.commands.bench_options import BenchOptions
 from policies.commands.printed import Printed
 from policies.experiments import bench
 from policies.sweeps import parse_sweep, sweep
-from rollmux_env.bench.results import BenchResult, SweepResult
 from rollmux_env.command_options import parse_pairs
+from rollmux_env.report.bench_results import BenchResult, SweepResult
 from rollmux_env.report.benches import RESULTS, tables_of, write_bench
 from rollmux_env.report.folder import results_folder
 from rollmux_env.report.look import Look, drawn_as, parse_labels

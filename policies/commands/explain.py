@@ -10,9 +10,10 @@ from policies.commands.options import File, PolicyName, TableOrJson
 from policies.registry import make_runnable
 from rollmux_env.commands.options import Seed
 from rollmux_env.replay.explain import explain as explain_decision
+from rollmux_env.report.decision_tables import alternatives_table
 from rollmux_env.report.job_shapes import shapes_of_job
 from rollmux_env.report.results import to_json
-from rollmux_env.report.tables import alternatives_table, show
+from rollmux_env.report.tables import show
 from rollmux_env.scenario import load_scenario
 from rollmux_env.user_code import keep_stdout, seeded
 

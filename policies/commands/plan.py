@@ -12,9 +12,10 @@ from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.commands.options import Seed
 from rollmux_env.errors import InputError
 from rollmux_env.replay.admission import admit_all
+from rollmux_env.report.decision_tables import plan_tables
 from rollmux_env.report.job_shapes import placed_shapes
 from rollmux_env.report.results import plan_csv, plan_report, to_json
-from rollmux_env.report.tables import plan_tables, show
+from rollmux_env.report.tables import show
 from rollmux_env.scenario import load_scenario
 from rollmux_env.user_code import guarded, keep_stdout, seeded
 

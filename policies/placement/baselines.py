@@ -15,7 +15,7 @@ from policies.placement.weighted_progress import TimePrice
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.keys.job import Job
-from rollmux_env.replay.metrics import Outcome, outcome
+from rollmux_env.replay.outcome import Outcome, outcome
 from rollmux_env.replay.unordered import replay_unordered
 from rollmux_env.scenario import Scenario
 

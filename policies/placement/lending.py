@@ -6,7 +6,7 @@ from policies.api import Policy
 from policies.placement.baselines import ColocatedJobs
 from rollmux_env.errors import InputError
 from rollmux_env.replay.lent import Shorten, lent_share, replay_shortened
-from rollmux_env.replay.metrics import Outcome, outcome
+from rollmux_env.replay.outcome import Outcome, outcome
 from rollmux_env.replay.piped import piped_share
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.order import rules_of

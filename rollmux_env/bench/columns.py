@@ -8,7 +8,7 @@ from rollmux_env.bench.intervals import ratio
 from rollmux_env.bench.streams import ROUNDS
 from rollmux_env.bench.suite import Column, Value
 from rollmux_env.replay.dollar_bound import USD, USD_PER_WORK_HOUR, over
-from rollmux_env.replay.metrics import Outcome
+from rollmux_env.replay.outcome import Outcome
 
 
 def _admitted(strategy: str) -> Value:

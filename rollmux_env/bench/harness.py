@@ -21,7 +21,7 @@ from rollmux_env.replay.dollar_bound import bound_figures
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.failures import Failures
 from rollmux_env.replay.fluid import replay
-from rollmux_env.replay.metrics import Outcome, outcome
+from rollmux_env.replay.outcome import Outcome, outcome
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.view import DispatchPolicy

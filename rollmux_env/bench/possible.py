@@ -15,7 +15,9 @@ from contextlib import contextmanager
 from math import inf
 
 from rollmux_env.errors import PlanError
-from rollmux_env.replay.metrics import JobResult, Metrics, Outcome
+from rollmux_env.replay.job_results import JobResult
+from rollmux_env.replay.metrics import Metrics
+from rollmux_env.replay.outcome import Outcome
 from rollmux_env.scenario import Scenario
 
 ROUNDING = 1e-6  # relative tolerance

@@ -16,7 +16,7 @@ from pydantic import ConfigDict
 from rollmux_env.bench.harness import MakeContender, Result, Task
 from rollmux_env.bench.intervals import Mean, mean_if_known
 from rollmux_env.replay.failures import Failures
-from rollmux_env.replay.metrics import Outcome
+from rollmux_env.replay.outcome import Outcome
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.view import DispatchPolicy

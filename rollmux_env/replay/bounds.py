@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import ceil, floor, fsum, inf
 from typing import NamedTuple
@@ -54,20 +54,52 @@ def needs_of(scenario: Scenario, done: Mapping[str, float]) -> tuple[Need, ...]:
     return tuple(_need(job, scenario.cluster, round(done[job.id], 6)) for job in scenario.jobs)
 
 
+class ShapeNeed(NamedTuple):
+    """The least that a job needs in one of its shapes.
+
+    Attributes:
+        iteration_s: Shortest time of an iteration, in seconds.
+        node_s: Node-seconds of an iteration by pool.
+        nodes: Number of nodes that the job holds by pool.
+        memory_gb: Host memory that the job keeps by pool, summed over its nodes, in GB.
+    """
+
+    iteration_s: float
+    node_s: tuple[float, ...]
+    nodes: tuple[float, ...]
+    memory_gb: tuple[float, ...]
+
+
+def shape_needs(job: Job, cluster: Cluster) -> list[ShapeNeed]:
+    """Return the least needs of a job, shape by shape."""
+    return [_shape_need(job, cluster, shape) for shape in job.shape_numbers]
+
+
+def _shape_need(job: Job, cluster: Cluster, shape: int) -> ShapeNeed:
+    demand = demand_of(job, cluster, shape)
+    trainings = ((demand.training_nodes, demand.training_s), *demand.by_nodes)
+    fewest = min(count for count, _ in trainings)
+    node_s, nodes, memory_gb = (dict.fromkeys(cluster.pools, 0.0) for _ in range(3))
+    node_s[demand.rollout_pool] += demand.rollout_nodes * demand.rollout_s
+    node_s[demand.training_pool] += min(count * seconds for count, seconds in trainings)
+    nodes[demand.rollout_pool] += demand.rollout_nodes
+    nodes[demand.training_pool] += fewest
+    memory_gb[demand.rollout_pool] += demand.rollout_nodes * demand.rollout_gb
+    memory_gb[demand.training_pool] += fewest * demand.training_gb
+    shortest_s = job.iteration_s(demand.rollout_s, min(seconds for _, seconds in trainings), job.sync_s)
+    return ShapeNeed(shortest_s, *(tuple(amounts.values()) for amounts in (node_s, nodes, memory_gb)))
+
+
+def least_by_pool(amounts: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+    """Return the least amount of each pool over several shapes."""
+    return tuple(map(min, zip(*amounts, strict=True)))
+
+
 def _need(job: Job, cluster: Cluster, iterations: float) -> Need:
-    pools, fastest_s = [*cluster.pools], inf
-    least = dict.fromkeys(pools, inf)
-    for shape in job.shape_numbers:
-        demand = demand_of(job, cluster, shape)
-        trainings = ((demand.training_nodes, demand.training_s), *demand.by_nodes)
-        node_s = dict.fromkeys(pools, 0.0)
-        node_s[demand.rollout_pool] += demand.rollout_nodes * demand.rollout_s
-        node_s[demand.training_pool] += min(nodes * seconds for nodes, seconds in trainings)
-        least = {pool: min(least[pool], node_s[pool]) for pool in pools}
-        seconds = min(seconds for _, seconds in trainings)
-        fastest_s = min(fastest_s, job.iteration_s(demand.rollout_s, seconds, job.sync_s))
-    use = tuple(seconds / job.solo_s for seconds in least.values())
-    return Need(job.weight, job.arrival_s / 3600, iterations * job.solo_s / 3600, job.solo_s / fastest_s, use)
+    shapes = shape_needs(job, cluster)
+    use = tuple(seconds / job.solo_s for seconds in least_by_pool(shape.node_s for shape in shapes))
+    rate = job.solo_s / min(shape.iteration_s for shape in shapes)
+    return Need(job.weight, job.arrival_s / 3600, iterations * job.solo_s / 3600, rate, use)
 
 
 def are_met(needs: Sequence[Need], stays_s: Sequence[float], busy_s: Sequence[float]) -> bool:

@@ -21,12 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmux_env.cluster.demand import demand_of
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.portable import dot
-from rollmux_env.replay.bounds import are_met, needs_of
-from rollmux_env.replay.metrics import Outcome
+from rollmux_env.replay.bounds import are_met, least_by_pool, needs_of, shape_needs
+from rollmux_env.replay.outcome import Outcome
 from rollmux_env.scenario import Scenario
 
 Floats = NDArray[np.float64]
@@ -108,33 +107,16 @@ def stream_bound(scenario: Scenario) -> StreamBound:
 
 
 def _stay(job: Job, cluster: Cluster) -> Stay:
-    pools, fastest_s = [*cluster.pools], inf
-    uses, nodes, memory = [], dict.fromkeys(pools, inf), dict.fromkeys(pools, inf)
-    for shape in job.shape_numbers:
-        demand = demand_of(job, cluster, shape)
-        trainings = ((demand.training_nodes, demand.training_s), *demand.by_nodes)
-        fewest = min(count for count, _ in trainings)
-        node_s, needed, kept_gb = (dict.fromkeys(pools, 0.0) for _ in range(3))
-        node_s[demand.rollout_pool] += demand.rollout_nodes * demand.rollout_s
-        node_s[demand.training_pool] += min(count * seconds for count, seconds in trainings)
-        needed[demand.rollout_pool] += demand.rollout_nodes
-        needed[demand.training_pool] += fewest
-        kept_gb[demand.rollout_pool] += demand.rollout_nodes * demand.rollout_gb
-        kept_gb[demand.training_pool] += fewest * demand.training_gb
-        seconds = min(seconds for _, seconds in trainings)
-        fastest_s = min(fastest_s, job.iteration_s(demand.rollout_s, seconds, job.sync_s))
-        uses.append(tuple(node_s[pool] / job.solo_s for pool in pools))
-        nodes = {pool: min(nodes[pool], needed[pool]) for pool in pools}
-        memory = {pool: min(memory[pool], kept_gb[pool]) for pool in pools}
-    rate, arrival_h = job.solo_s / fastest_s, job.arrival_s / 3600
-    held_nodes, held_gb = tuple(nodes.values()), tuple(memory.values())
+    shapes = shape_needs(job, cluster)
+    rate, arrival_h = job.solo_s / min(shape.iteration_s for shape in shapes), job.arrival_s / 3600
+    uses = tuple(tuple(seconds / job.solo_s for seconds in shape.node_s) for shape in shapes)
+    held = least_by_pool(shape.nodes for shape in shapes), least_by_pool(shape.memory_gb for shape in shapes)
     if job.iterations is None:
         hours = (job.duration_s or 0.0) / 3600
-        least_h = hours / job.slo * (1 - _ROUNDING)
-        return Stay(arrival_h, hours, hours, least_h, rate * hours, rate, tuple(uses), held_nodes, held_gb)
+        return Stay(arrival_h, hours, hours, hours / job.slo * (1 - _ROUNDING), rate * hours, rate, uses, *held)
     work_h = job.iterations * job.solo_s / 3600
     most_h = max(job.slo * (1 + _ROUNDING), 1 / rate) * work_h
-    return Stay(arrival_h, work_h / rate * (1 - _ROUNDING), most_h, work_h, work_h, rate, tuple(uses), held_nodes, held_gb)
+    return Stay(arrival_h, work_h / rate * (1 - _ROUNDING), most_h, work_h, work_h, rate, uses, *held)
 
 
 @lru_cache(maxsize=8)

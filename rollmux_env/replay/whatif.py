@@ -11,7 +11,8 @@ from rollmux_env.cluster.apply import forecast
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
-from rollmux_env.replay.metrics import JobResult, is_within, stays_of
+from rollmux_env.replay.job_results import JobResult, is_within
+from rollmux_env.replay.stays import stays_of
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.ahead import ahead
 from rollmux_env.scheduler.core import Scheduler

@@ -15,8 +15,11 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.keys.job import Job
-from rollmux_env.replay.metrics import Outcome, StayTimes, job_results, measure
+from rollmux_env.replay.job_results import job_results
+from rollmux_env.replay.metrics import measure
+from rollmux_env.replay.outcome import Outcome
 from rollmux_env.replay.run import Arrivals
+from rollmux_env.replay.stays import StayTimes
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.ticks import INSTANT_S
 

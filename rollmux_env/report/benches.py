@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 
 from rollmux_env.bench.fleets import load_of
-from rollmux_env.bench.results import BenchResult, RunResult, SweepResult, Table
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
+from rollmux_env.report.bench_results import BenchResult, RunResult, SweepResult, Table
+from rollmux_env.report.bench_tables import bench_tables, broken_words, differences_table, jobs_table
 from rollmux_env.report.folder import results_folder, results_page
 from rollmux_env.report.html import to_html
 from rollmux_env.report.latex import to_latex
 from rollmux_env.report.results import rows_csv, to_json
-from rollmux_env.report.tables import bench_tables, broken_words, differences_table, jobs_table, sweep_tables
+from rollmux_env.report.sweep_tables import sweep_tables
 from rollmux_env.validation_errors import not_one_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import Mean
-from rollmux_env.bench.results import BenchResult
+from rollmux_env.report.bench_results import BenchResult
 from rollmux_env.report.figures import (
     add_legend,
     add_means,
@@ -30,7 +30,7 @@ from rollmux_env.report.waiting import jobs_wait
 from rollmux_env.scenario import Scenario
 
 if TYPE_CHECKING:
-    from rollmux_env.bench.results import SweepPoint, SweepResult
+    from rollmux_env.report.bench_results import SweepPoint, SweepResult
 
 _LONGEST_SHOWN = 4.0  # largest slowdown shown, since a long tail would hide the rest
 _POINTS = 1200  # number of points of a line

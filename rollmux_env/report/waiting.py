@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.fleets import SHORT, is_short
 from rollmux_env.bench.intervals import Mean, interval_note
-from rollmux_env.bench.results import BenchResult
+from rollmux_env.report.bench_results import BenchResult
 
 _COLUMNS: Mapping[str, Callable[[ComparisonRow], str]] = {
     "completion h": lambda row: "" if row.mean_completion_h is None else row.mean_completion_h.text(1),

@@ -15,8 +15,9 @@ from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.locks import take_lock
 from rollmux_env.replay.admission import admit_all
+from rollmux_env.report.decision_tables import plan_tables
 from rollmux_env.report.job_shapes import placed_shapes
-from rollmux_env.report.tables import figure, heading, make_table, plan_tables, show
+from rollmux_env.report.tables import figure, heading, make_table, show
 from rollmux_env.scenario import Scenario
 from runtime.commands.options import RunOptions
 from runtime.coordinator.run_plan import RunPlan

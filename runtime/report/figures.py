@@ -10,7 +10,7 @@ import numpy as np
 from rollmux_env.cluster.demand import solo_usd_per_hour
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.keys.unsupported import queue_key
-from rollmux_env.replay.metrics import charged_usd_per_hour
+from rollmux_env.replay.outcome import charged_usd_per_hour
 from rollmux_env.report.lanes import POOLS, NodeUse, follow, shares
 from runtime.journal.record import RunRecord
 from runtime.journal.write import state_of

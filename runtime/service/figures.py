@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rollmux_env.cluster.events import Departed, OverBudget
-from rollmux_env.replay.metrics import StayTimes, stays_of
+from rollmux_env.replay.stays import StayTimes, stays_of
 from rollmux_env.scheduler.commands import Command, Grant
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import Overdue

@@ -20,7 +20,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.completion import hours_of
-from rollmux_env.replay.metrics import StayTimes, stays_of
+from rollmux_env.replay.stays import StayTimes, stays_of
 from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.scheduler.order import QueueRules, Ranking
 from rollmux_env.scheduler.preview import Outlook, WaitForecast

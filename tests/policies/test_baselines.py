@@ -23,7 +23,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.pools import penalty_usd
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.lent import Borrower, lent_share
-from rollmux_env.replay.metrics import metrics, outcome
+from rollmux_env.replay.metrics import metrics
+from rollmux_env.replay.outcome import outcome
 from rollmux_env.replay.piped import piped_s, piped_share
 from rollmux_env.replay.unordered import replay_unordered
 from rollmux_env.scenario import Scenario, parse_scenario

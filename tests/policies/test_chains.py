@@ -12,7 +12,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Placement
 from rollmux_env.cluster.plan import Move, Plan
 from rollmux_env.cluster.state import State
 from rollmux_env.replay.fluid import replay
-from rollmux_env.replay.metrics import outcome
+from rollmux_env.replay.outcome import outcome
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 

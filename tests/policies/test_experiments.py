@@ -18,9 +18,9 @@ from scipy.stats import ttest_rel
 import rollmux
 from policies.api import ArrivalPolicy, Job, Placement, State, isolated
 from rollmux_env.bench.differences import holm, p_value
-from rollmux_env.bench.results import results_schema
 from rollmux_env.errors import InputError
-from rollmux_env.report.tables import broken_words
+from rollmux_env.report.bench_results import results_schema
+from rollmux_env.report.bench_tables import broken_words
 from rollmux_env.scenario import parse_scenario
 from tests.conftest import Command
 from tests.test_package import ROOT

@@ -17,7 +17,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.replay.explain import explain
 from rollmux_env.replay.fluid import replay
-from rollmux_env.report.tables import alternatives_table
+from rollmux_env.report.decision_tables import alternatives_table
 from rollmux_env.scenario import Scenario, parse_scenario
 from tests.rollmux_env.cluster.twin import CLUSTER, make_job
 

@@ -16,7 +16,7 @@ from rollmux_env.envs.placement.observation import candidate_names
 from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
-from rollmux_env.replay.metrics import outcome
+from rollmux_env.replay.outcome import outcome
 from tests.rollmux_env.replay.test_event import job, scenario
 
 

@@ -23,7 +23,7 @@ from rollmux_env.errors import InputError, InvariantError
 from rollmux_env.kernel.tables import Ints
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.unsupported import refuse_network, refuse_queue_keys
-from rollmux_env.replay.metrics import Outcome
+from rollmux_env.replay.outcome import Outcome
 from rollmux_env.replay.yardstick import replay_yardstick
 from rollmux_env.scenario import Scenario
 

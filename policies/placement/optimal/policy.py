@@ -19,7 +19,7 @@ from rollmux_env.kernel.tables import TOLERANCE, Ints
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.unsupported import refuse_queue_keys
 from rollmux_env.replay.admission import Admission, AdmittedGroup, Decision
-from rollmux_env.replay.metrics import Outcome
+from rollmux_env.replay.outcome import Outcome
 from rollmux_env.replay.run import in_order_of_arrival
 from rollmux_env.replay.yardstick import replay_yardstick
 from rollmux_env.scenario import Scenario

@@ -20,7 +20,8 @@ from rollmux_env.bench.suites.rollout import with_models
 from rollmux_env.envs.dispatch.generator import RandomGroups
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.types import SimulatedGroup
-from rollmux_env.replay.metrics import JobResult, Outcome, outcome
+from rollmux_env.replay.job_results import JobResult
+from rollmux_env.replay.outcome import Outcome, outcome
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads.own import is_own, own_stream
 

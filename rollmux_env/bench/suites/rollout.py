@@ -19,7 +19,7 @@ from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
 from rollmux_env.bench.suites.published import published_suite
 from rollmux_env.bench.tables import PACKED_JOBS, THINKING_MEDIAN, THINKING_SIGMA, PackedJob, packed_lengths
 from rollmux_env.published import source
-from rollmux_env.replay.metrics import Outcome
+from rollmux_env.replay.outcome import Outcome
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.policy import RolloutPolicy
 from rollmux_env.rollout.setting import Setting

@@ -23,7 +23,7 @@ from rollmux_env.cluster.events import Arrived, Event
 from rollmux_env.cluster.plan import Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
-from rollmux_env.replay.metrics import Outcome
+from rollmux_env.replay.outcome import Outcome
 from rollmux_env.report.progress import tracked
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import make_workload

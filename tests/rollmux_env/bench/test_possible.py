@@ -14,7 +14,7 @@ from rollmux_env.bench.leaderboard import entries
 from rollmux_env.bench.leaderboard.tracks import KINDS, Entrant, StreamOutcome
 from rollmux_env.bench.possible import check_possible, unwritten
 from rollmux_env.errors import PlanError
-from rollmux_env.replay.metrics import Outcome
+from rollmux_env.replay.outcome import Outcome
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
 

@@ -21,7 +21,7 @@ from rollmux_env.envs.queue.known import as_known
 from rollmux_env.envs.queue.stream import QueueStream
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
-from rollmux_env.replay.metrics import outcome
+from rollmux_env.replay.outcome import outcome
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.order import ranked
 from rollmux_env.scheduler.parking import parkable_for

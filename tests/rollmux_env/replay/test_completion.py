@@ -13,7 +13,7 @@ from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.replay.bounds import Need, bound_completion_h
 from rollmux_env.replay.completion import Completion, JobCompletion, nearest_rank
 from rollmux_env.replay.fluid import replay
-from rollmux_env.replay.metrics import Outcome, outcome
+from rollmux_env.replay.outcome import Outcome, outcome
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
 

@@ -17,7 +17,7 @@ from rollmux_env.cluster.events import Admitted, Moved
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.explain import explain
 from rollmux_env.replay.fluid import replay
-from rollmux_env.report.tables import alternatives_table
+from rollmux_env.report.decision_tables import alternatives_table
 
 STREAM = workload("mixed", 0, jobs=30)
 

@@ -21,7 +21,8 @@ from rollmux_env.cluster.events import Admitted, Arrived, Departed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.failures import Death, Failures, daly_s, young_s
-from rollmux_env.replay.metrics import metrics, outcome
+from rollmux_env.replay.metrics import metrics
+from rollmux_env.replay.outcome import outcome
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import make_workload

@@ -10,7 +10,8 @@ from hypothesis import assume, given
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.baselines import Solo
 from rollmux_env.replay.fluid import replay
-from rollmux_env.replay.metrics import job_results, stays_of
+from rollmux_env.replay.job_results import job_results
+from rollmux_env.replay.stays import stays_of
 from rollmux_env.replay.whatif import JobForecast, StateChange, forecast_of, project
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.preview import outlook

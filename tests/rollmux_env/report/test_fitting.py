@@ -17,9 +17,10 @@ from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.suite import Suite, SuiteRow
 from rollmux_env.bench.suites import SUITES, rollout
 from rollmux_env.bench.suites.rollout import COLUMNS
+from rollmux_env.report.bench_tables import comparison_table
 from rollmux_env.report.fitting import fitted
 from rollmux_env.report.suites import suite_table
-from rollmux_env.report.tables import WIDTH, comparison_table, make_table
+from rollmux_env.report.tables import WIDTH, make_table
 from tests.conftest import Command
 
 POLICIES = (

@@ -22,7 +22,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.admission import admit_all
 from rollmux_env.replay.fluid import replay
-from rollmux_env.replay.metrics import outcome
+from rollmux_env.replay.outcome import outcome
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.order import ORDERS, rules_of, sequence

@@ -19,7 +19,7 @@ from rollmux_env.replay.admission import admit_all
 from rollmux_env.replay.event import Watch, replay_events
 from rollmux_env.replay.failures import Death, Failures
 from rollmux_env.replay.fluid import replay
-from rollmux_env.replay.metrics import outcome
+from rollmux_env.replay.outcome import outcome
 from rollmux_env.scenario import parse_scenario
 from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
 from rollmux_env.scheduler.preview import outlook

@@ -23,7 +23,8 @@ from rollmux_env.bench.fleets import fleet_words
 from rollmux_env.bench.harness import Result
 from rollmux_env.errors import InputError
 from rollmux_env.replay.completion import Shown
-from rollmux_env.replay.metrics import Figures, JobResult
+from rollmux_env.replay.job_results import JobResult
+from rollmux_env.replay.metrics import Figures
 from rollmux_env.report.look import Look, drawn_as
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
