@@ -66,14 +66,20 @@ class ArrivalPolicy(ABC):
         keeps_slo: Whether plans keep every SLO, which is then checked. True unless a subclass sets it.
         only_places: Whether a plan for a waiting job places this job alone. The policy is then not asked about a job that fits
             nowhere. True, but False for a subclass with its own `decide`, which sets it to True if it holds.
+        timeless: Whether a plan for a waiting job depends on no time and on no progress, only on the jobs and where they run. In
+            replays the policy is then not asked again about a job without a place until something has changed. False, unless the
+            class itself sets it to True: a subclass does not inherit it.
     """
 
     keeps_slo = True
     only_places = True
+    timeless = False
 
     def __init_subclass__(cls) -> None:
-        """Set `only_places` to False if the subclass has its own `decide`, which may move jobs, and does not set it."""
+        """Set `only_places` and `timeless` to False if the subclass does not set them and may break what they promise."""
         super().__init_subclass__()
+        if "timeless" not in vars(cls):
+            cls.timeless = False
         if "decide" in vars(cls) and "only_places" not in vars(cls):
             cls.only_places = False
 

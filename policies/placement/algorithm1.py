@@ -27,6 +27,8 @@ class Algorithm1(ArrivalPolicy):
             durations only.
     """
 
+    timeless = True
+
     def __init__(self, prune: bool = True, quantile: float = 1.0, time_usd: float = 0.0, alpha: float = 0.5) -> None:
         if not isinstance(prune, bool):
             raise InputError(f"prune: must be true or false, not {prune!r}")
@@ -36,6 +38,8 @@ class Algorithm1(ArrivalPolicy):
         if time_usd and prune:
             raise InputError("time_usd: needs prune=false, which also considers saturated groups")
         self.prune = prune
+        if time_usd or quantile < 1:
+            self.timeless = False  # prices depend on what jobs have left, quantiles on what they have done
         self.quantile = quantile
         self.keeps_slo = quantile == 1
         self._view = None if self.keeps_slo else QuantileView(quantile)

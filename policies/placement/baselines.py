@@ -23,6 +23,8 @@ from rollmux_env.scenario import Scenario
 class Solo(ArrivalPolicy):
     """Placement policy that gives every job its own rollout and training nodes."""
 
+    timeless = True
+
     def place(self, state: State, job: Job) -> Placement | None:
         """Return a new group for the job, or None if there are not enough nodes."""
         return _with_room(state, job, isolated(job, state.cluster))

@@ -96,6 +96,7 @@ class Policy(Protocol):
     - `plans_switches`: Whether the periods and limits of its states include warm and cold starts (`State.switches`).
     - `queue_rules`: Rules by which waiting jobs are served, a `rollmux_env.scheduler.order.QueueRules`.
     - `only_places`: Whether a plan for a waiting job places this job alone, as `ArrivalPolicy` explains.
+    - `timeless`: Whether a plan for a waiting job depends on no time and on no progress, as `ArrivalPolicy` explains.
     - `rearrange(state)`: Method that returns a plan which only moves jobs. It is called whenever the queue has been served.
     """
 
@@ -123,6 +124,11 @@ def plans_switches(policy: object) -> bool:
     return bool(getattr(policy, "plans_switches", False))
 
 
+def is_timeless(policy: object) -> bool:
+    """Return whether a policy's plan for a waiting job depends on no time and on no progress."""
+    return bool(getattr(policy, "timeless", False))
+
+
 def may_move(state: State, job_id: str) -> bool:
     """Check P7 and P8: return whether a running job is `movable`, and would meet its SLO on average if it left when the pause ends.
 
@@ -135,11 +141,14 @@ def may_move(state: State, job_id: str) -> bool:
     return bool(may_pause(stayed_s, state.cluster.migration_s, float(jobs["limit_s"][row]), state.iterations_done(job_id)))
 
 
+def has_run_enough(state: State, job_id: str) -> bool:
+    """Return whether a running job has had its place for `min_run_s`."""
+    return state.now_s - state.stays.placed_at_s[job_id] >= state.cluster.min_run_s - _EARLY_S
+
+
 def may_park(state: State, job_id: str) -> bool:
     """Check P9: return whether a running job can be parked now. A job in a pause cannot."""
-    if state.now_s - state.stays.placed_at_s[job_id] < state.cluster.min_run_s - _EARLY_S:
-        return False
-    if state.is_paused(job_id) or not state.job(job_id).may_be_parked:
+    if not has_run_enough(state, job_id) or state.is_paused(job_id) or not state.job(job_id).may_be_parked:
         return False
     row, jobs = state.row(job_id), state.tables.job_records
     stayed_s = state.now_s - float(jobs["admitted_s"][row])
@@ -191,6 +200,8 @@ def carry_out(state: State, plan: Plan, keeps_slo: bool, passed: int = 0, queue:
         event = kind(state.now_s, action.job_id, action.placement)
         apply(state, event)
         events.append(event)
+    if not events:
+        return []
     # Sizes, memory and SLOs are checked after all actions, because they need not hold halfway through a swap.
     for applied in events:
         if not isinstance(applied, Parked):

@@ -166,11 +166,11 @@ class State:
 
     def has_room(self, places: Mapping[str, Placement]) -> bool:
         """Return whether the additional nodes of several placements, by job id, can all be provisioned."""
-        wanted = [0] * len(self.prices)
+        wanted, jobs = [0] * len(self.prices), self.tables.job_records
         for job_id, place in places.items():
-            job = self.tables.job_records[self.tables.shape_rows(self.row(job_id))[place.shape]]
-            wanted[job["rollout_pool"]] += place.new_rollout_nodes
-            wanted[job["training_pool"]] += place.training_nodes
+            row = self.tables.shape_rows(self.row(job_id))[place.shape]
+            wanted[jobs["rollout_pool"][row]] += place.new_rollout_nodes  # reading columns is faster than reading a record
+            wanted[jobs["training_pool"][row]] += place.training_nodes
         most = self.limits.pools["nodes_max"].tolist()
         pools = zip(self.nodes.tolist(), wanted, most, strict=True)
         return all(not more or sum(used) + more <= limit for used, more, limit in pools)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf, isfinite, isnan
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class Order(Protocol):
 class FirstCome:
     """Order by arrival."""
 
+    keeps_keys = True
+
     def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
         """Return 0 for each job."""
         return [0.0] * len(job_ids)
@@ -51,7 +53,7 @@ class FirstCome:
 class Shortest:
     """Order by the work that jobs have left, over their weight."""
 
-    unit, scale = "h", 3600.0
+    unit, scale, keeps_keys, falls = "h", 3600.0, True, True
 
     def keys(self, state: State, job_ids: Sequence[str]) -> Floats:
         """Return seconds of T_solo, shape (n,)."""
@@ -62,7 +64,7 @@ class Shortest:
 class Area:
     """Order by the work that jobs have left times the nodes that they ask for, over their weight."""
 
-    unit, scale = "node-hours", 3600.0
+    unit, scale, keeps_keys, falls = "node-hours", 3600.0, True, True
 
     def keys(self, state: State, job_ids: Sequence[str]) -> Floats:
         """Return node-seconds, shape (n,)."""
@@ -76,7 +78,7 @@ class Attained:
     J. Gu et al.: Tiresias: A GPU Cluster Manager for Distributed Deep Learning. NSDI 2019.
     """
 
-    unit, scale = "node-hours done", 3600.0
+    unit, scale, keeps_keys = "node-hours done", 3600.0, True
 
     def keys(self, state: State, job_ids: Sequence[str]) -> Floats:
         """Return node-seconds, shape (n,)."""
@@ -199,6 +201,16 @@ class QueueRules:
     def _is_users(self) -> bool:
         return is_users(self.order)
 
+    @cached_property
+    def keeps_keys(self) -> bool:
+        """Whether the key of a job depends on this job alone, and stays the same while it waits."""
+        return not self._is_users and getattr(self.order, "keeps_keys", False)
+
+    @cached_property
+    def falls(self) -> bool:
+        """Whether the key of a job also never rises while it runs."""
+        return self.keeps_keys and getattr(self.order, "falls", False)
+
     @property
     def unit(self) -> str:
         """Unit in which keys are shown, empty for a user's order."""
@@ -266,43 +278,6 @@ def queue_rules(options: Mapping[str, Any], own: Callable[[str], Order]) -> Queu
     if not has_keys:
         raise InputError(f"order: {name} has no method `keys`")
     return QueueRules(order, name, others.pop("backfill", name == "fcfs"), **others)
-
-
-class Ranking(NamedTuple):
-    """The waiting jobs in order.
-
-    Attributes:
-        queue: Identifiers of the waiting jobs in the order in which they are served.
-        keys: Keys of the waiting jobs by id, and of the running ones if they may be parked; empty without rules.
-    """
-
-    queue: list[str]
-    keys: dict[str, float]
-
-
-def ranked(state: State, rules: QueueRules | None) -> Ranking:
-    """Return the waiting jobs in the order in which they are served, with their keys."""
-    waiting = state.waiting
-    if rules is None or not waiting:
-        return Ranking([*waiting], {})
-    job_ids = [*waiting, *state.stays.placed_at_s] if rules.park else waiting
-    keys = rules.keys(state, job_ids)
-    return Ranking(_by_key(state, keys[: len(waiting)]), dict(zip(job_ids, keys, strict=True)))
-
-
-def _by_key(state: State, keys: list[float]) -> list[str]:
-    """Return the waiting jobs by falling priority, then by key; jobs of one key stay in the order of the queue."""
-    waiting = state.waiting
-    if state.job(waiting[0]).priority == state.job(waiting[-1]).priority:  # the queue is by priority
-        order = np.array(keys).argsort(kind="stable")
-    else:
-        order = np.lexsort((keys, [-state.job(job_id).priority for job_id in waiting]))
-    return [waiting[k] for k in order.tolist()]
-
-
-def sequence(state: State, rules: QueueRules | None) -> list[str]:
-    """Return the waiting jobs in the order in which they are served."""
-    return ranked(state, rules).queue
 
 
 def may_be_passed(state: State, rules: QueueRules, job_id: str) -> bool:

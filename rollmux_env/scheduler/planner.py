@@ -11,6 +11,7 @@ from math import inf
 
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import (
+    Arrived,
     Departed,
     Event,
     JobProgress,
@@ -24,14 +25,15 @@ from rollmux_env.cluster.events import (
     Ticked,
     Withdrawn,
 )
-from rollmux_env.cluster.plan import Park, Plan, Policy, carry_out
+from rollmux_env.cluster.plan import Park, Plan, Policy, carry_out, is_timeless
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.nodes import NodePool
-from rollmux_env.scheduler.order import Ranking, ranked, rules_of
+from rollmux_env.scheduler.order import rules_of
 from rollmux_env.scheduler.parking import next_park_s
 from rollmux_env.scheduler.quotas import Quotas
+from rollmux_env.scheduler.ranking import Ranker, Ranking, ranked
 from rollmux_env.scheduler.relocation import without
 from rollmux_env.scheduler.reservation import Reservation
 from rollmux_env.scheduler.ticks import INSTANT_S, Ticks
@@ -89,12 +91,15 @@ class Planner:
         state: State of the cluster.
         policy: Placement policy.
         rules: Rules by which the queue is served, or None for one first-come queue.
+        ranker: Ranker of the queue.
         restrictions: Restrictions of the jobs' places.
         nodes: Nodes by name, or None.
         park_s: Next time at which a job may be parked because it has had its place for long enough, seconds.
         reserved: Decisions that wait for jobs that are parked, or None. Meanwhile the policy is not asked.
         ticks: Times at which the policy is woken.
         events: Applied events that have not been taken yet.
+        declined: Waiting jobs for which a timeless policy has no place, each with the running job that would be parked for it, or
+            with an empty text. It is emptied when something changes.
         arriving_with_nodes: Names of the nodes of each job that arrives now with running processes, by id.
         queue_may_advance: Whether nodes may have become free since the queue was last served.
     """
@@ -105,16 +110,20 @@ class Planner:
         self.state = state
         self.policy = policy
         self.rules = rules_of(policy)
+        self.ranker = Ranker(self.rules)
         self.restrictions = restrictions
         self.nodes = nodes
         self.park_s = inf
         self.reserved: Reservation | None = None
         self.ticks = Ticks(policy)
         self.events: list[Event] = []
+        self.declined: set[tuple[str, str]] = set()
         self.arriving_with_nodes: dict[str, frozenset[str]] = {}
         self.queue_may_advance = False
         self._n_reported = 0  # number of `events` that `unreported_events` has already returned
         self._parks_later = parks_later
+        # A service also changes which nodes and groups the policy sees.
+        self._keeps_answers = nodes is None and is_timeless(policy) and not state.switches and state.cluster.network is None
         self._parks: list[str] = []  # jobs that have to leave their places, and have not been told
         self._departed: Departed | None = None  # last departure about which the policy has not been asked
         self._ticked: Ticked | None = None  # last tick about which the policy has not been asked
@@ -160,7 +169,13 @@ class Planner:
     def note(self, event: Event) -> None:
         """Apply an event and record it."""
         apply(self.state, event)
+        self._follow(event)
         self.events.append(event)
+
+    def _follow(self, event: Event) -> None:
+        self.ranker.follow(event)
+        if not isinstance(event, Arrived | Progressed | Ticked):
+            self.declined.clear()
 
     def take_events(self) -> list[Event]:
         """Return and clear the events that were applied since the last call."""
@@ -213,6 +228,7 @@ class Planner:
         if reserved is None or reserved.parking:
             return
         self.reserved = None
+        self.declined.clear()  # the reserved places are free again
         if may_place and reserved.avoids(limits.confined, limits.hidden):
             for event in reserved.redeem(self.state, self.policy):
                 self.note(event)
@@ -266,10 +282,22 @@ class Planner:
         if parked and self._parks_later and self.reserved is None:
             self.reserved = Reservation(self.state)
         events = self.events if self.reserved is None else self.reserved.events
-        events += carry_out(self.planned, plan, self.policy.keeps_slo, passed, queue)
+        for event in carry_out(self.planned, plan, self.policy.keeps_slo, passed, queue):
+            self._follow(event)
+            events.append(event)
         if self.reserved is not None:
             self.reserved.parking.update(parked)
             self._parks += parked
+
+    def decline(self, job_id: str, parked: str = "") -> None:
+        """Remember that the policy has no place for a waiting job, if its answer stays the same.
+
+        Args:
+            job_id: Identifier of the waiting job.
+            parked: Identifier of the running job that would be parked for it, or an empty text.
+        """
+        if self._keeps_answers:
+            self.declined.add((job_id, parked))
 
     def take_parks(self) -> list[str]:
         """Return the jobs that have to leave their places since the last call."""

@@ -21,8 +21,9 @@ from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.ahead import INSTANTS, ahead
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.order import QueueRules, may_be_passed, ranked, rules_of
+from rollmux_env.scheduler.order import QueueRules, may_be_passed, rules_of
 from rollmux_env.scheduler.quotas import Quotas, held_words
+from rollmux_env.scheduler.ranking import ranked
 from rollmux_env.scheduler.reasons import behind, no_place
 
 _ASKED = 20  # largest number of jobs about which the policy is asked to find the first that waits for nodes, not for a quota

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
 from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Arrived, Requeued, Warm
 from rollmux_env.cluster.link import waits_for_link
-from rollmux_env.cluster.plan import Park, Place, Plan, Policy
+from rollmux_env.cluster.plan import Park, Place, Plan, Policy, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.cluster.trial import without_job
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask, ask_for_moves
 from rollmux_env.scheduler.confined import confined_plan, freed_nodes
 from rollmux_env.scheduler.nodes import POOLS
-from rollmux_env.scheduler.order import may_be_passed, ranked, rows_of
+from rollmux_env.scheduler.order import may_be_passed, rows_of
 from rollmux_env.scheduler.parking import parkable_for
 from rollmux_env.scheduler.planner import Planner
 from rollmux_env.scheduler.quotas import Quotas
@@ -31,14 +31,12 @@ class _Pass(NamedTuple):
     Attributes:
         state: State with the decisions so far.
         queue: Waiting jobs in order.
-        keys: Keys of the waiting jobs, and of the running ones if they may be parked, by id.
         fits: Flags of the waiting jobs, in the same order: whether one may fit at all.
         quotas: Quotas in the state.
     """
 
     state: State
     queue: list[str]
-    keys: Mapping[str, float]
     fits: Sequence[bool]
     quotas: Quotas
 
@@ -153,11 +151,11 @@ class QueueServer:
         With backfill and a policy that moves no other jobs, the policy is asked only about a job that may fit.
         """
         planner, state = self._planner, self._planner.planned
-        queue, keys = ranked(state, planner.rules)
+        queue = planner.ranker.queue(state)
         fits: Sequence[bool] = [True] * len(queue)
         if planner.rules is not None and planner.rules.backfill and only_places(planner.policy):
             fits = may_fit(planner.visible(state), rows_of(state, queue)).tolist()
-        return _Pass(state, queue, keys, fits, Quotas(state))
+        return _Pass(state, queue, fits, Quotas(state))
 
     def _try_to_place(self, one_pass: _Pass, position: int, event: Arrived) -> bool | None:
         """Return whether a waiting job has a placement now, or None if it is passed over because of its user's quota."""
@@ -165,7 +163,9 @@ class QueueServer:
             return False
         if one_pass.quotas.bars(event.job):
             return None
-        return one_pass.fits[position] and self._admit(one_pass, position, event)
+        return (
+            one_pass.fits[position] and (event.job.id, "") not in self._planner.declined and self._admit(one_pass, position, event)
+        )
 
     def _waits_for_link(self, state: State, job_id: str) -> bool:
         return self._planner.policy.keeps_slo and waits_for_link(state, job_id)
@@ -195,7 +195,11 @@ class QueueServer:
             self.why[job.id] = because
         if is_confined or job.id in planner.arriving_with_nodes:
             self.settle(job.id)
-        return state.is_running(job.id)
+        if state.is_running(job.id):
+            return True
+        if all(isinstance(action, Wait) for action in plan):
+            planner.decline(job.id)
+        return False
 
     def _plan(self, state: State, event: Arrived, freed: Collection[str] = ()) -> Plan:
         """Return the policy's plan for a waiting job, or the only possible one for a job that may use only some nodes.
@@ -230,7 +234,7 @@ class QueueServer:
         if is_confined and planner.reserved is not None:
             return False
         drained = set() if nodes is None else nodes.drained_groups()
-        for other in parkable_for(state, factor, one_pass.keys, job_id):
+        for other in parkable_for(state, planner.ranker, factor, job_id, planner.declined):
             if drained and state.group_of(other).id in drained:
                 continue
             if (plan := self._plan_without(other, one_pass, event)) is not None:
@@ -247,10 +251,10 @@ class QueueServer:
                 return None
             freed = () if planner.nodes is None or group is None else freed_nodes(planner.nodes, group, twin)
             plan = self._plan(twin, event, freed)
-            places = any(isinstance(action, Place) and action.job_id == job_id for action in plan)
-            if not places or (twin.cluster.quotas and Quotas(twin).broken(plan, planner.policy, one_pass.queue)):
+            if not any(isinstance(action, Place) and action.job_id == job_id for action in plan):
+                planner.decline(job_id, other)
                 return None
-            return plan
+            return None if twin.cluster.quotas and Quotas(twin).broken(plan, planner.policy, one_pass.queue) else plan
 
     def _note_warm_start(self, event: Arrived) -> None:
         """Record the group, or the free nodes, where an arriving job could start without a cold start, if there are any."""

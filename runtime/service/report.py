@@ -22,8 +22,9 @@ from rollmux_env.keys.job import Job
 from rollmux_env.replay.completion import hours_of
 from rollmux_env.replay.stays import StayTimes, stays_of
 from rollmux_env.report.job_shapes import shape_in_use
-from rollmux_env.scheduler.order import QueueRules, Ranking
+from rollmux_env.scheduler.order import QueueRules
 from rollmux_env.scheduler.preview import Outlook, WaitForecast
+from rollmux_env.scheduler.ranking import Ranking
 from rollmux_env.scheduler.review import Pace
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE

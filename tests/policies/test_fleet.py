@@ -97,9 +97,10 @@ def test_a_decision_by_progress_is_explained_without_dollars() -> None:
     assert "$" not in console.export_text()
 
 
-def test_a_policy_with_a_decide_of_its_own_may_move_jobs() -> None:
+def test_a_subclass_promises_nothing_that_it_may_break() -> None:
     class Moves(Solo):
         def decide(self, state: State, event: Event) -> Plan:
             return super().decide(state, event)
 
     assert Solo.only_places and not Moves.only_places
+    assert Solo.timeless and not Moves.timeless

@@ -25,7 +25,8 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.outcome import outcome
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
-from rollmux_env.scheduler.order import ORDERS, rules_of, sequence
+from rollmux_env.scheduler.order import ORDERS, rules_of
+from rollmux_env.scheduler.ranking import sequence
 from rollmux_env.workloads.text import to_yaml
 from tests.oracle.draw import examples
 from tests.oracle.queue_keys import queued
@@ -192,13 +193,17 @@ def test_quotas_hold_with_orders_and_parks(scenario: dict[str, Any], spec: str) 
     finished(scenario, make(spec))
 
 
+SERVED = ("order=fcfs,backfill=true", "order=area,backfill=true,park=true", "order=shortest,park=true", "order=attained,park=true")
+
+
 @examples(20)
-@given(fleets(), st.sampled_from([*POLICIES, "first-fit", "fleet,switches=true"]), st.sampled_from(["fcfs", "area"]))
-def test_a_job_about_which_nobody_asks_fits_nowhere(scenario: dict[str, Any], policy: str, order: str) -> None:
-    """A pass over the queue asks only about jobs that may fit; a policy that may move others is asked about each."""
-    spec = f"{policy},order={order},backfill=true"
+@given(fleets(), st.sampled_from([*POLICIES, "first-fit", "fleet,switches=true"]), st.sampled_from(SERVED))
+def test_what_is_neither_asked_nor_computed_again_would_be_the_same(scenario: dict[str, Any], policy: str, served: str) -> None:
+    """Only jobs that may fit are asked about, a timeless policy once until something changes, and keys that stay are kept."""
+    spec = f"{policy},{served}"
     each: Any = make(spec)
-    each.only_places = False
+    each.only_places = each.timeless = False
+    vars(each.queue_rules)["keeps_keys"] = False
     few, many = finished(scenario, make(spec)), finished(scenario, each)
     assert placed(few) == placed(many)
     assert len(few.decision_s) <= len(many.decision_s)
