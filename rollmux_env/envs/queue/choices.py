@@ -15,8 +15,9 @@ from rollmux_env.cluster.remaining import done_s
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.feature_tables import Names
 from rollmux_env.kernel.tables import Floats
-from rollmux_env.scheduler.order import QueueRules, Ranking, ranked, rows_of
+from rollmux_env.scheduler.order import QueueRules, rows_of
 from rollmux_env.scheduler.quotas import Quotas
+from rollmux_env.scheduler.ranking import Ranking, ranked
 from rollmux_env.scheduler.room import free_nodes, may_fit
 
 NAMES = Names(

@@ -23,8 +23,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.outcome import outcome
 from rollmux_env.scheduler.asking import ask
-from rollmux_env.scheduler.order import ranked
 from rollmux_env.scheduler.parking import parkable_for
+from rollmux_env.scheduler.ranking import Ranker
 
 ID = "RollMux/Queue-v0"
 SHORT = Workload("production", jobs=30, slo=(1.5, 3.0), classes=3)
@@ -42,7 +42,9 @@ def ruled(stream: QueueStream, policy: Any) -> Plan:
     plan = ask(policy, state, Arrived(state.now_s, state.job(job_id)))
     if any(isinstance(action, Place) for action in plan):
         return plan
-    for other in parkable_for(state, rules.factor, ranked(state, rules).keys, job_id):
+    ranker = Ranker(rules)
+    ranker.queue(state)
+    for other in parkable_for(state, ranker, rules.factor, job_id, declined=()):
         with without_job(state, other) as twin:
             if any(isinstance(action, Place) for action in ask(policy, twin, Arrived(state.now_s, state.job(job_id)))):
                 return (Park(other, job_id),)
