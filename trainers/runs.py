@@ -20,6 +20,7 @@ from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.validation_errors import describe
 from trainers.config import LAST_SEED, AnyConfig, Evaluation
+from trainers.loggers import MakeLogger
 from trainers.problem import Figures, Problem, best_rule, make_problem
 from trainers.progress import ProgressPrinter, training_bar
 from trainers.references import reference_usd
@@ -27,21 +28,28 @@ from trainers.train import CHECKPOINT, Learner, TrainingRun, train
 
 Curve = list[dict[str, float]]
 
-_CONFIG, _REFERENCES = "config.json", "references.json"
+_CONFIG, REFERENCES = "config.json", "references.json"
 
 
 def run_all(
-    config: AnyConfig, name: str, seeds: int, folder: Path, resume: bool, learner: Learner | None = None
+    config: AnyConfig,
+    name: str,
+    seeds: int,
+    folder: Path,
+    resume: bool,
+    learner: Learner | None = None,
+    logger: MakeLogger | None = None,
 ) -> dict[int, Curve]:
     """Train with consecutive seeds from `config.seed` on, each in `folder/seed-N`. Return the evaluations by seed.
 
     Args:
-        config: AnyConfiguration of the runs.
+        config: Configuration of the runs.
         name: Name of the configuration, for error messages.
         seeds: Number of seeds.
         folder: Folder of all runs.
         resume: Whether to continue the runs in the folder.
         learner: Function that creates the model, or None for that of the configuration.
+        logger: Function that makes a logger beside TensorBoard from the folder of a run, or None.
 
     Raises:
         InputError: The folder has another writer or, without `resume`, runs already; with `resume`, its runs have another
@@ -56,13 +64,14 @@ def run_all(
         _claim(folder, config, resume)
         bar = progress.add_task("", total=None)
         references = find_references(
-            problem, config.evaluation, folder / _REFERENCES, lambda task: progress.update(bar, description=f"reference {task}")
+            problem, config.evaluation, folder / REFERENCES, lambda task: progress.update(bar, description=f"reference {task}")
         )
         for seed in range(config.seed, config.seed + seeds):
             progress.reset(bar, total=config.steps)
             make_folder(folder / f"seed-{seed}")
             tell = ProgressPrinter(progress, bar, seed, config.steps, best_rule(references))
-            curves[seed] = train(TrainingRun(config, problem, references, seed, folder / f"seed-{seed}", tell, learner), resume)
+            run = TrainingRun(config, problem, references, seed, folder / f"seed-{seed}", tell, learner, logger)
+            curves[seed] = train(run, resume)
     return curves
 
 

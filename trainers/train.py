@@ -15,7 +15,7 @@ import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
+from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
 from policies.placement.policy_file import Provenance, write_policy
@@ -23,6 +23,7 @@ from rollmux_env.files import write_whole
 from trainers.checkpoint import load_checkpoint, save_checkpoint
 from trainers.config import AnyConfig
 from trainers.group_ppo import group_ppo
+from trainers.loggers import MakeLogger
 from trainers.maskable_ppo import begin_with, maskable_ppo
 from trainers.network import Scorer
 from trainers.problem import Figures, Problem
@@ -54,6 +55,7 @@ class TrainingRun:
             evaluation), and TensorBoard's events.
         tell: Function that receives the number of decisions so far and the figures of every evaluation so far.
         learner: Function that creates the model, or None for that of the configuration. Its name is recorded in the policy files.
+        logger: Function that makes a logger beside TensorBoard from the folder, or None.
     """
 
     config: AnyConfig
@@ -63,6 +65,7 @@ class TrainingRun:
     folder: Path
     tell: Tell
     learner: Learner | None = None
+    logger: MakeLogger | None = None
 
 
 def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
@@ -89,14 +92,15 @@ def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
         callback.load(load_checkpoint(file, model))
     elif run.config.start:
         begin_with(model.policy.scorer, run.config.start, run.problem.policy_config(run.config.widths, {}))
-    writer = TensorBoard(run.folder, model.num_timesteps)
-    model.set_logger(Logger(None, [writer]))
+    writers: list[KVWriter] = [TensorBoard(run.folder, model.num_timesteps), *([run.logger(run.folder)] if run.logger else [])]
+    logger = Logger(None, writers)
+    model.set_logger(logger)
     left = run.config.steps - model.num_timesteps
     try:
         if left > 0:
             model.learn(left, callback=callback, log_interval=None, reset_num_timesteps=not resumed)
     finally:
-        writer.close()
+        logger.close()
         model.get_env().close()
     return callback.curve
 

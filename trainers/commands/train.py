@@ -27,6 +27,24 @@ def train(
         Path | None, typer.Option("--out", metavar="DIR", help="Output folder. (default: runs/NAME)", show_default=False)
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume exactly from the checkpoints in the folder.")] = False,
+    swept: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="KEY=VALUE,...",
+            help="Train at each value; repeated, at all combinations.",
+            show_default=False,
+        ),
+    ] = None,
+    logger: Annotated[
+        str | None,
+        typer.Option(
+            "--logger",
+            metavar="MODULE:NAME",
+            help="Function of a run's folder that returns a logger, with write() as SB3's KVWriter.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Train a policy on a Gymnasium environment.
 
@@ -36,11 +54,21 @@ def train(
 
     `rollmux train production --set ppo.n_steps=256 --set steps=500000 --seeds 3 --out runs/longer`
 
+    `rollmux train toy --sweep ppo.learning_rate=0.001,0.003 --sweep ppo.copies=4,8 --seeds 3`
+
     `tensorboard --logdir runs`
     """
     require("train", "train")
-    config = read_config(name, changes or [])
-    from trainers.runs import best_table, run_all
+    from policies.sweeps import parse_sweep
 
-    folder = out or Path("runs") / Path(name).stem
-    show(best_table(name, folder, run_all(config, name, seeds, folder, resume)))
+    config, keys = read_config(name, changes or []), parse_sweep(swept or [])
+    from trainers.loggers import find_logger
+    from trainers.runs import best_table, run_all
+    from trainers.sweeps import combinations, sweep, sweep_table
+
+    folder, make_logger = out or Path("runs") / Path(name).stem, find_logger(logger) if logger else None
+    if keys:
+        configs = combinations(name, changes or [], keys)
+        show(sweep_table(name, folder, sweep(configs, name, seeds, folder, resume, make_logger)))
+    else:
+        show(best_table(name, folder, run_all(config, name, seeds, folder, resume, logger=make_logger)))

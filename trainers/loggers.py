@@ -1,0 +1,59 @@
+"""Loggers of users beside TensorBoard: W&B, MLflow, Trackio, a database, as an output format of Stable-Baselines3."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.logger import KVWriter
+
+from rollmux_env.errors import InputError
+from rollmux_env.factories import own_object
+from rollmux_env.user_code import brief, guarded
+
+MakeLogger = Callable[[Path], KVWriter]
+"""Function from the folder of a run, `DIR/seed-N`, to a logger. `DIR/config.json` is the run's configuration."""
+
+
+def find_logger(name: str) -> MakeLogger:
+    """Return the function or class `module:name` that makes a logger from the folder of a run.
+
+    Args:
+        name: Module and name of the function or class. A logger has `write(key_values, key_excluded, step)` and `close()`.
+
+    Raises:
+        InputError: There is no such module or name.
+    """
+    label = f"--logger {name}"
+    if ":" not in name:
+        raise InputError(f"{label}: must be module:name of a function of the folder that returns a logger")
+    return partial(_make, label, own_object(label, name, "function or class"))
+
+
+def _make(label: str, make: Callable[[Path], object], folder: Path) -> KVWriter:
+    made: Any = guarded(make, label)(folder)
+    if not callable(getattr(made, "write", None)) or not callable(getattr(made, "close", None)):
+        raise InputError(f"{label} returned {brief(made)}, which has no `write` and `close`")
+    return _Guarded(label, made)
+
+
+class _Guarded(KVWriter):
+    """A logger whose exceptions are one line.
+
+    Args:
+        label: Subject of error messages.
+        writer: Logger of a user.
+    """
+
+    def __init__(self, label: str, writer: Any) -> None:
+        self._write, self._close = guarded(writer.write, label), guarded(writer.close, label)
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        """Write the figures of a step."""
+        self._write(key_values, key_excluded, step)
+
+    def close(self) -> None:
+        """Close the logger."""
+        self._close()
