@@ -357,8 +357,8 @@ class Scene:
             self._begin(outside)
             planned_s = sum(_PHASES * one.iterations * one.worst_s * one.overruns + one.late_s for one in schedule.jobs)
             last_s = schedule.calm_s + SETTLES_S + planned_s + 60.0 * sum(fault.kind not in TIMED for fault in schedule.faults)
-            over, problems, count = self.over, self.problems, len(schedule.jobs)
-            if not world.run(lambda: len(over) == count or bool(problems), last_s):
+            over, found, count = self.over, self.problems, len(schedule.jobs)
+            if not world.run(lambda: len(over) == count or bool(found), last_s):
                 left = ", ".join(one.id for one in schedule.jobs if one.id not in self.over)
                 self.problems.append(f"{left} not over at {last_s:.0f} s; the last fault was before {schedule.calm_s:.0f} s")
             self._end()
