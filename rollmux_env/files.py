@@ -189,6 +189,19 @@ def private_opener(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
+def sync(path: Path) -> None:
+    """Wait until a file, or the names of the files in a folder, are on the disk.
+
+    Raises:
+        OSError: If it does not exist, or the disk fails.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def copy_data(source: Path, target: Path) -> None:
     """Copy a file. The holes of a sparse file take no space in the copy either.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollmux_env.errors import InputError
-from rollmux_env.files import check_regular, make_private, private_folder, read_json
+from rollmux_env.files import check_regular, make_private, private_folder, read_json, sync
 from rollmux_env.validation_errors import one_line
 
 CHECKPOINTS = "checkpoints"  # folder in a run's folder, with a folder for each job
@@ -86,10 +86,10 @@ def _finish(unfinished: Path, folder: Path, iterations: int, rest: Rest | None) 
         make_private(unfinished)
         _settled(manifest)
         for below in (unfinished, *(path for path in unfinished.rglob("*") if path.is_dir())):
-            _sync_folder(below)
+            sync(below)
         shutil.rmtree(place, ignore_errors=True)  # an earlier one that was never recorded
         unfinished.rename(place)
-        _sync_folder(folder)
+        sync(folder)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return sum(size for size, _ in entries.values())
@@ -197,11 +197,3 @@ def _settled(path: Path) -> tuple[int, str]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

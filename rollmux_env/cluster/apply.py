@@ -12,6 +12,7 @@ from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
     Begun,
+    Carried,
     Departed,
     Event,
     MonthBegun,
@@ -383,6 +384,13 @@ def _month_begun(state: State, event: MonthBegun) -> None:
     state.charges.begin_month(state.now_s)
 
 
+def _carried(state: State, event: Carried) -> None:
+    for usage in event.usage:
+        state.charges.carry(usage.user, state.now_s, usage.node_s, usage.month_s)
+    for length in event.lengths_h:
+        state.stays.add_length(length.job_id, length.class_name, length.length_h)
+
+
 _CHANGES: dict[type[Event], Callable[..., None]] = {
     Arrived: _arrived,
     Requeued: _arrived,
@@ -401,4 +409,5 @@ _CHANGES: dict[type[Event], Callable[..., None]] = {
     Resized: _resized,
     QuotaSet: _quota_set,
     MonthBegun: _month_begun,
+    Carried: _carried,
 }

@@ -134,6 +134,10 @@ class Charges:
         # 1 - 0.5 ** x would lose its digits where the half-life is long.
         return -expm1(-(seconds / self._half_life_s) * log(2)) * self._half_life_s / log(2)
 
+    def settled(self, now_s: float) -> dict[str, tuple[float, float]]:
+        """Return the settled usage of each user as it counts now, and that of this month, both in node-seconds."""
+        return {user: (self._usage_at(user, now_s), usage.month_s) for user, usage in self._usage.items()}
+
     def users(self) -> frozenset[str]:
         """Return the users whose jobs have been charged something, or run."""
         return frozenset((*self._usage, *self._running))
@@ -160,6 +164,10 @@ class Charges:
         """Begin a calendar month: what was charged before does not count for `month_h`."""
         self._month_s = now_s
         self._usage = {user: usage._replace(month_s=0.0) for user, usage in self._usage.items()}
+
+    def carry(self, user: str, now_s: float, node_s: float, month_s: float) -> None:
+        """Set the settled usage of a user; see `rollmux_env.cluster.events.CarriedUsage`."""
+        self._usage[user] = _Usage(node_s, now_s, month_s)
 
     def add(self, row: int, job: Job, before: int | None) -> None:
         """Open an account for a job that arrives.

@@ -245,6 +245,51 @@ class MonthBegun:
     month: str
 
 
+class CarriedUsage(NamedTuple):
+    """Usage of a user that was settled before a journal was rolled over.
+
+    Attributes:
+        user: Name of the user.
+        node_s: Node-seconds charged so far, halved every half-life.
+        month_s: Node-seconds charged since the month began.
+    """
+
+    user: str
+    node_s: float
+    month_s: float
+
+
+class CarriedLength(NamedTuple):
+    """Length of a job that had departed before a journal was rolled over.
+
+    Attributes:
+        job_id: Id of the job.
+        class_name: Class of the job.
+        length_h: Work that it has done, in hours of T_solo.
+    """
+
+    job_id: str
+    class_name: str
+    length_h: float
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The first event after a journal was rolled over: what remains known of the jobs before, of which none is present.
+
+    Attributes:
+        at_s: Time of the event, seconds.
+        month: Present year and month, such as `2026-12`.
+        usage: Usage of each user who has any.
+        lengths_h: Lengths of the last departed jobs, in order of departure.
+    """
+
+    at_s: float
+    month: str
+    usage: tuple[CarriedUsage, ...] = ()
+    lengths_h: tuple[CarriedLength, ...] = ()
+
+
 Event = (
     Arrived
     | Requeued
@@ -263,4 +308,5 @@ Event = (
     | Resized
     | QuotaSet
     | MonthBegun
+    | Carried
 )

@@ -1,9 +1,15 @@
-"""Totals of jobs at the beginnings of calendar months, from which the accounts of each month follow."""
+"""Calendar months, and the totals of jobs at their beginnings, from which the accounts of each month follow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import NamedTuple
+
+
+def month_of(wall_s: float) -> str:
+    """Return the calendar month (UTC) of a time in seconds since 1970, such as `2026-12`."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m")
 
 
 class JobTotals(NamedTuple):

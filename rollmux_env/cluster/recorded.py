@@ -13,6 +13,7 @@ from rollmux_env.cluster.events import (
     Admitted,
     Arrived,
     Begun,
+    Carried,
     Departed,
     Event,
     MonthBegun,
@@ -103,6 +104,8 @@ def _problem(state: State, event: Event) -> str | None:
             return None if unknown is None else f"job {unknown} has not arrived"
         case Resized(rollout_nodes=rollout_nodes, training_nodes=training_nodes):
             return None if min(rollout_nodes, training_nodes) >= 0 else "a pool has a negative number of nodes"
+        case Carried():
+            return "a job has arrived before it" if state.arrived else None
         case Ticked() | QuotaSet() | MonthBegun():
             return None
     return _problem_of_job(state, event)

@@ -60,6 +60,10 @@ class Stays:
             length_h: Work that it has done, in hours of T_solo.
         """
         del self.placed_at_s[job_id]
+        self.add_length(job_id, class_name, length_h)
+
+    def add_length(self, job_id: str, class_name: str, length_h: float) -> None:
+        """Keep the length of a job that has departed; the arguments are those of `end`."""
         self.lengths_h = _last({**self.lengths_h, job_id: length_h})
         of_class = _last({**self.lengths_of_class_h.get(class_name, {}), job_id: length_h})
         self.lengths_of_class_h = {**self.lengths_of_class_h, class_name: of_class}

@@ -12,7 +12,7 @@ from runtime.commands.options import Format
 from runtime.commands.printing import print_as
 from runtime.compare import compare as compare_run
 from runtime.compare import comparison_table
-from runtime.journal.audit import explained
+from runtime.journal.check import explained
 from runtime.journal.write import read_run
 from runtime.service.address import check_run
 

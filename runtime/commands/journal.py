@@ -7,10 +7,9 @@ from collections import Counter
 import typer
 
 from runtime.commands.options import FolderOrBundle
-from runtime.journal.audit import audit as audit_facts
-from runtime.journal.audit import check_journal, explained
+from runtime.journal.check import audit_parts, check_journal, explained
+from runtime.journal.parts import read_parts
 from runtime.journal.replay import replay_journal
-from runtime.journal.write import JOURNAL, read_facts
 from runtime.report.bundle import folder_of_bundle
 
 app = typer.Typer(no_args_is_help=True)
@@ -30,12 +29,13 @@ def replay(folder: FolderOrBundle) -> None:
     Example: `rollmux journal replay run`
     """
     with folder_of_bundle(folder) as own, explained(own):
-        differences = replay_journal(read_facts(own / JOURNAL))
-    for line in differences.lines:
+        every = [replay_journal(facts) for facts in read_parts(own)]
+    lines = [line for differences in every for line in differences.lines]
+    for line in lines:
         typer.echo(line)
-    counts = f"{differences.placements} placements, {differences.nodes} changes of nodes and {differences.permits} permits"
-    typer.echo(f"{counts} compared: {len(differences.lines)} differences")
-    if differences.lines:
+    placements, nodes, permits = (sum(getattr(one, name) for one in every) for name in ("placements", "nodes", "permits"))
+    typer.echo(f"{placements} placements, {nodes} changes of nodes and {permits} permits compared: {len(lines)} differences")
+    if lines:
         raise typer.Exit(1)
 
 
@@ -65,7 +65,7 @@ def audit(folder: FolderOrBundle) -> None:
     Example: `rollmux journal audit run`
     """
     with folder_of_bundle(folder) as own:
-        report = audit_facts(read_facts(own / JOURNAL))
+        report = audit_parts(read_parts(own))
     for problem in report.problems:
         typer.echo(problem)
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in Counter(report.jobs.values()).items())

@@ -17,7 +17,8 @@ from rollmux_env.report.folder import make_folder
 from runtime.commands.options import Address, DispatchName, PolicyName, RunOptions, Seed
 from runtime.coordinator.run_plan import DISPATCH, planning_switches
 from runtime.jobs.file import load_jobs
-from runtime.journal.write import JOURNAL, is_begun
+from runtime.journal.parts import newest_part
+from runtime.journal.write import is_begun
 from runtime.machines.own_ray import stay_on_loopback
 from runtime.own_folder import spare_folder
 from runtime.service.address import check_run
@@ -111,7 +112,7 @@ def _check_alone(context: typer.Context) -> None:
 
 def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Comparison | None) -> None:
     """Print how a run was stopped, and the command that continues it if its folder stays."""
-    if folder is not None and is_begun(folder / JOURNAL):
+    if folder is not None and is_begun(newest_part(folder)):
         options = "".join(f" --{name} {value}" for name, value in (("address", address), ("compare", compare)) if value is not None)
         how = f"{how}; `rollmux run --resume {folder}{options}` continues it"
     typer.echo(how)
@@ -133,7 +134,7 @@ def _begin(file: Path, options: RunOptions) -> str:
 
     if out is not None:
         make_folder(out, private=True)
-        if is_begun(out / JOURNAL):
+        if is_begun(newest_part(out)):
             check_run(out, "--out ")
             raise InputError(f"--out {out}: holds a run already; choose another folder, or continue it by --resume {out}")
     with nullcontext(out.resolve()) if out is not None else spare_folder() as folder:

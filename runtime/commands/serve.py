@@ -15,7 +15,8 @@ from rollmux_env.report.folder import make_folder
 from runtime.commands.options import Address, DispatchName, PolicyName, Seed
 from runtime.coordinator.run_plan import DISPATCH, planning_switches
 from runtime.jobs.file import load_cluster
-from runtime.journal.write import DRIVER_LOCK, JOURNAL, is_begun, read_run
+from runtime.journal.parts import newest_part
+from runtime.journal.write import DRIVER_LOCK, is_begun, read_run
 from runtime.machines.hosts import load_hosts
 from runtime.service.address import continuing, has_service, parse_listen
 from runtime.service.head import head
@@ -95,7 +96,7 @@ def serve(
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder, private=True)
     folder = folder.resolve()
-    if is_begun(folder / JOURNAL):
+    if is_begun(newest_part(folder)):
         record = read_run(folder)  # an unreadable journal is reported before Ray is started
         if not has_service(folder) and any(not fact.spec.is_attached for fact in record.submitted):
             raise InputError(f"{folder}: holds a run, and no service; `{continuing(folder)}` continues it")

@@ -17,7 +17,7 @@ from rollmux_env.validation_errors import not_one_of
 from runtime.commands.options import At, Format
 from runtime.commands.printing import print_as
 from runtime.commands.waiting import ends_quietly, pause
-from runtime.journal.audit import explained
+from runtime.journal.check import explained
 from runtime.service.address import folder_of
 from runtime.service.client import NoService, connected
 from runtime.service.report import STATES, past_report

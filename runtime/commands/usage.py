@@ -13,7 +13,7 @@ from rollmux_env.report.tables import figure, make_table, show
 from rollmux_env.validation_errors import not_one_of
 from runtime.commands.options import At
 from runtime.commands.waiting import ends_quietly
-from runtime.journal.audit import explained
+from runtime.journal.check import explained
 from runtime.report.usage import FIGURES, KEYS, Key, Row, past_usage
 from runtime.service.address import folder_of
 from runtime.service.client import NoService, connected

@@ -169,7 +169,7 @@ def _of_service(target: str | None, question: Question) -> dict[str, Any]:
 
 def _of_journal(target: Path, question: Question) -> dict[str, Any]:
     """Answer a question about the journal in a folder or a bundle."""
-    from runtime.journal.audit import explained
+    from runtime.journal.check import explained
     from runtime.report.bundle import folder_of_bundle
     from runtime.service.whatif import answer, of_journal
 

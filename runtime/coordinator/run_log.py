@@ -19,7 +19,8 @@ from runtime.coordinator.run_plan import RunPlan
 from runtime.jobside.job_log import append_job_log
 from runtime.journal.commits import Commits
 from runtime.journal.facts import Fact
-from runtime.journal.write import JOURNAL, Journal, Unwritable
+from runtime.journal.parts import newest_part
+from runtime.journal.write import Journal, Unwritable
 
 _DYING_S = 30.0  # longest wait for the end of the journal's previous writer
 _LINES = 10_000  # last lines that stay in memory
@@ -43,7 +44,7 @@ class RunLog:
     """
 
     def __init__(self, plan: RunPlan, observe: Callable[[tuple[Fact, ...]], None] = lambda _: None) -> None:
-        self.journal = Journal(Path(plan.folder) / JOURNAL, plan.resume, wait_s=_DYING_S if plan.resume else 0.0)
+        self.journal = Journal(newest_part(Path(plan.folder)), plan.resume, wait_s=_DYING_S if plan.resume else 0.0)
         self.zero_s = monotonic()
         self._folder = plan.folder
         self._observe = observe

@@ -23,54 +23,27 @@ R7  no sample is older when it is trained than its job allows
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from policies.registry import observed_state
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Parked, Withdrawn
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Parked, Withdrawn
 from rollmux_env.cluster.recorded import IMPOSSIBLE, apply_recorded
-from rollmux_env.errors import InputError, InvariantError
-from rollmux_env.files import check_regular, copy_data
+from rollmux_env.errors import InvariantError
 from rollmux_env.replay.checks import check_clock, check_sample, check_state
 from rollmux_env.scheduler.facts import Drained, Undrained
 from rollmux_env.scheduler.ticks import INSTANT_S
-from rollmux_env.validation_errors import one_line
 from runtime.journal import facts as journal_facts
-from runtime.journal.facts import LEASE, Fact, PhaseSlice, RunStarted, SharingBound, Span, StateOffloaded, SyncSlice
+from runtime.journal.facts import LEASE, Fact, PhaseSlice, SharingBound, Span, StateOffloaded, SyncSlice
 from runtime.journal.kinds import kind_of
-from runtime.journal.log import log_problem
-from runtime.journal.read import JOURNAL, DamagedJournal, check_there, facts_of, opened, structure_problem
 from runtime.journal.record import RunRecord
-from runtime.journal.write import LOCK, read_facts, record_of
-from runtime.own_folder import spare_folder
+from runtime.journal.write import record_of
 
 _NodeSlot = tuple[int, str, int]  # group, pool, number of the node within the group
 _OF_PLACED_JOBS = journal_facts.PhaseGranted | PhaseSlice | SyncSlice | journal_facts.IterationSlice | journal_facts.JobCheckpointed
 JobOutcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
-
-
-@contextlib.contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Replace an error about inconsistent facts of a journal by the first problem that an audit of the journal finds.
-
-    Raises:
-        InputError: The audit finds a problem. Without one, the original error is raised.
-    """
-    try:
-        yield
-    except InputError:
-        raise
-    except IMPOSSIBLE as error:
-        problems = audit(read_facts(folder / JOURNAL)).problems
-        if not problems:
-            raise
-        name = one_line(str(folder / JOURNAL), 4096)
-        raise InputError(f"{name}: its facts do not go together ({one_line(str(error))}): {one_line(problems[0])}") from None
 
 
 @dataclass(frozen=True)
@@ -101,7 +74,7 @@ def audit(facts: Sequence[Fact]) -> Audit:
         InputError: They are not the facts of a run.
     """
     record = record_of(facts)
-    jobs, doubled = _outcomes(record)
+    jobs, doubled = outcomes(record)
     problems = [*doubled, *_iterations(facts, record), *_nodes(facts, record), *_states(record), *_clock(facts)]
     problems += _parks(facts, record)
     try:
@@ -117,8 +90,8 @@ def _done(record: RunRecord) -> bool:
     return record.ended is not None and record.ended.outcome == "done"
 
 
-def _outcomes(record: RunRecord) -> tuple[dict[str, JobOutcome], list[str]]:
-    """Check A1. Return the outcome of every job, and the problems."""
+def outcomes(record: RunRecord) -> tuple[dict[str, JobOutcome], list[str]]:
+    """Return the outcome of every job, and the violations of A1."""
     specs = [fact.spec for fact in record.submitted]
     done = Counter(iteration.job_id for iteration in record.iterations)
     whole = {spec.id for spec in specs if spec.has_done(done[spec.id])}  # owners report attached jobs
@@ -328,105 +301,3 @@ def _check_shares(node: str, spans: list[tuple[Span, str]]) -> None:
                 break
             if other.tail == span.tail or span.share + other.share > 1 + 1e-9:
                 raise InvariantError(f"R3: {node} runs {job_id} and {other_id} at {other.from_s:.3f} s")
-
-
-@dataclass(frozen=True)
-class JournalCheck:
-    """Result of a check of a journal file.
-
-    Attributes:
-        facts: All facts before the first damaged one.
-        problem: The damage after them, or None if the journal is intact.
-    """
-
-    facts: tuple[Fact, ...]
-    problem: str | None
-
-    @property
-    def last(self) -> str:
-        """Number, kind and time of the last intact fact."""
-        if not self.facts:
-            return "none"
-        fact = self.facts[-1]
-        at_s = "" if isinstance(fact, SharingBound) else f" at {fact.at_s:.3f} s"
-        return f"{len(self.facts)}, {kind_of(fact)}{at_s}"
-
-
-def check_journal(folder: Path) -> JournalCheck:
-    """Check the journal of a run or service that has ended, fact by fact.
-
-    Raises:
-        InputError: There is no journal, it is in use, or the file is no journal at all.
-    """
-    path = folder / JOURNAL
-    name = one_line(str(path), 4096)
-    facts: list[Fact] = []
-    with _copied(path) as copy:
-        problem = log_problem(copy)
-        with opened(copy) as database:
-            try:
-                for fact in facts_of(database, name):
-                    facts.append(fact)  # noqa: PERF402 - keeps the facts before a damaged one
-                problem = problem or structure_problem(database)
-            except DamagedJournal as damage:
-                problem = f"fact {damage.number} {damage.problem}"
-    possible, why = _possible(facts)
-    if why is not None:
-        problem = f"fact {possible + 1} ({kind_of(facts[possible])}) cannot have happened after those before it: {why}"
-    return JournalCheck(tuple(facts[:possible]), problem)
-
-
-def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:
-    """Return how many of the first facts are consistent, and why the next one is not."""
-    if not facts:
-        return 0, None
-    if not isinstance(facts[0], RunStarted):
-        return 0, "it is not the start of a run"
-    state = observed_state(facts[0].policy, facts[0].cluster)
-    for number, fact in enumerate(facts[1:], 1):
-        if isinstance(fact, RunStarted):
-            return number, "the run has begun already"
-        if isinstance(fact, Event):
-            try:
-                apply_recorded(state, fact)
-            except IMPOSSIBLE as error:
-                return number, one_line(str(error))
-    return len(facts), None
-
-
-@contextlib.contextmanager
-def _copied(path: Path) -> Iterator[Path]:
-    """Provide a copy of a journal that no process writes.
-
-    Raises:
-        InputError: There is no journal, a process writes it, or there is no space for a copy.
-    """
-    name = one_line(str(path), 4096)
-    log = path.with_name(f"{path.name}-wal")
-    check_there(path)
-    with _unused(path.with_name(LOCK)), spare_folder() as spare:
-        try:
-            for file in (path, log) if log.is_file() else (path,):
-                check_regular(file)
-                copy_data(file, spare / file.name)
-        except OSError as error:
-            raise InputError(f"{name}: cannot be copied to {spare}: {error.strerror or error}") from None
-        yield spare / path.name
-
-
-@contextlib.contextmanager
-def _unused(lock: Path) -> Iterator[None]:
-    """Hold a lock so that no process starts to write the journal.
-
-    Raises:
-        InputError: A process already writes it.
-    """
-    if not lock.is_file():
-        yield
-        return
-    with lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"{one_line(str(lock.parent), 4096)}: a run is under way in this folder") from None
-        yield

@@ -391,10 +391,11 @@ class RunEnded(_Timed):
     """The last fact of a run that was not killed. A stopped run may be resumed after it.
 
     Attributes:
-        outcome: `done` (even if some jobs have failed), or `stopped` by the user.
+        outcome: `done` (even if some jobs have failed), `stopped` by the user, or `rolled over`, if the next part of the journal
+            follows.
     """
 
-    outcome: Literal["done", "stopped"]
+    outcome: Literal["done", "stopped", "rolled over"]
 
 
 @dataclass(frozen=True)

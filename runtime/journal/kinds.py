@@ -57,6 +57,7 @@ KINDS: dict[str, type] = {
     "Resized": events.Resized,
     "QuotaSet": events.QuotaSet,
     "MonthBegun": events.MonthBegun,
+    "Carried": events.Carried,
 }
 _NAMES = {kind: name for kinds in (SCHEDULER_KINDS, KINDS) for name, kind in kinds.items()}
 

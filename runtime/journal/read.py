@@ -96,7 +96,7 @@ def _has_facts(path: Path, name: str) -> bool:
 
 
 def read_facts(path: Path) -> list[Fact]:
-    """Read all facts of a journal in order.
+    """Read all facts of a part of a journal in order.
 
     Raises:
         InputError: There is no journal, or it was written by an unsupported version of RollMux.
@@ -109,8 +109,23 @@ def read_facts(path: Path) -> list[Fact]:
         for fact in facts_of(database, name):
             facts.append(fact)  # noqa: PERF402 - the number of facts is needed if the next one is damaged
         if problem := structure_problem(database):
-            raise DamagedJournal(name, len(facts) + 1, f"and what follows may be damaged: {problem}")
+            raise DamagedJournal(name, _first_number(database) + len(facts), f"and what follows may be damaged: {problem}")
     return facts
+
+
+def last_fact(path: Path) -> tuple[int, Fact | None]:
+    """Return the number of the last fact in a part of a journal, and the fact; 0 and None if there is none.
+
+    Raises:
+        InputError: There is no journal, or it was written by an unsupported version of RollMux.
+        DamagedJournal: The fact is damaged.
+    """
+    name = one_line(str(path), 4096)
+    check_log(path)
+    with opened(path) as database:
+        number = database.execute("SELECT coalesce(max(number), 0) FROM facts").fetchone()[0]
+        facts = [*facts_of(database, name, number)] if number else []
+    return number, facts[-1] if facts else None
 
 
 def check_there(path: Path) -> None:
@@ -157,18 +172,28 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         raise InputError(f"{name}: is no journal: {error}") from None
 
 
-def facts_of(database: sqlite3.Connection, name: str) -> Iterator[Fact]:
-    """Yield the facts of an open journal one after the other.
+def _first_number(database: sqlite3.Connection) -> int:
+    """Return the number of the first fact of an open part: 1, or for a later part the number of its start of a run."""
+    row = database.execute("SELECT number, kind FROM facts ORDER BY number LIMIT 1").fetchone()
+    return int(row[0]) if row is not None and row[1] == b"Started" else 1
+
+
+def facts_of(database: sqlite3.Connection, name: str, begin: int | None = None) -> Iterator[Fact]:
+    """Yield the facts of an open part of a journal one after the other.
 
     Args:
         database: Connection to the journal.
         name: Name of the file, for error messages.
+        begin: Number of the fact with which to begin, or None for the first one of the part.
 
     Raises:
         DamagedJournal: The next fact is damaged or missing.
     """
-    number = 1
-    rows = _rows_after(database, 0)
+    try:
+        number = _first_number(database) if begin is None else begin
+    except sqlite3.Error as error:
+        raise DamagedJournal(name, 1, f"cannot be read: {error}") from None
+    rows = _rows_after(database, number - 1)
     while True:
         try:
             row = rows.fetchone()

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from rollmux_env.cluster.events import Event, OverBudget, QuotaSet
+from rollmux_env.cluster.events import Carried, Event, OverBudget, QuotaSet
+from rollmux_env.cluster.months import month_of
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.run import PhaseRun
@@ -155,6 +156,12 @@ class RunRecord:
             if isinstance(event, QuotaSet):
                 cluster = cluster.with_quota(event.user, event.quota)
         return cluster
+
+    @property
+    def first_month(self) -> str:
+        """Calendar month in which the record begins, such as `2026-12`."""
+        carried = (event.month for event in self.log[:1] if isinstance(event, Carried))
+        return next(carried, month_of(self.started.wall_s))
 
     @property
     def last_s(self) -> float:

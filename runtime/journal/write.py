@@ -12,7 +12,7 @@ import json
 import os
 import sqlite3
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from runtime.jobs.spec import CommonJob, written
 from runtime.journal import facts as journal_facts
 from runtime.journal.facts import Fact
 from runtime.journal.kinds import fields_of, kind_of
+from runtime.journal.parts import newest_part, part_paths
 from runtime.journal.read import JOURNAL as JOURNAL
 from runtime.journal.read import SCHEMA as SCHEMA
 from runtime.journal.read import TABLE, add_checksums, check_version, checksum, connect
@@ -70,11 +71,12 @@ class Journal:
     """Writes the facts of one run. There is only one writer at a time, which holds a lock in the journal's folder.
 
     Args:
-        path: Path of a new file, or of the existing one if the run resumes.
+        path: Path of a new file, or of the newest part if the run resumes.
         resume: Whether the run resumes.
         wait_s: Longest wait for a writer that is about to end, seconds.
 
     Attributes:
+        first_number: Number of the first fact of this part of the journal.
         last_number: Number of the last fact on the disk, from 1, or 0 if there is none.
         recent: Number, kind and JSON of the facts that were written last.
         flushed: Function that is called after more facts have been written.
@@ -99,6 +101,8 @@ class Journal:
         self.binds = self._binding = False
         self.recent: deque[tuple[int, str, str]] = deque(maxlen=_RECENT)
         self.flushed: Callable[[], None] = lambda: None
+        self.first_number: int
+        self.last_number: int
         try:
             if not resume:  # SQLite creates its other files with the same mode
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -110,11 +114,9 @@ class Journal:
                     read_facts(path)  # refuses a damaged journal before checksums are added
                     add_checksums(self._database)
             else:
-                self._database.execute("BEGIN IMMEDIATE")
-                self._database.execute(TABLE)
-                self._database.execute(f"PRAGMA user_version={SCHEMA}")
-                self._database.execute("COMMIT")
-            self.last_number: int = self._database.execute("SELECT coalesce(max(number), 0) FROM facts").fetchone()[0]
+                _create(self._database)
+            ends = "SELECT coalesce(min(number), 1), coalesce(max(number), 0) FROM facts"
+            self.first_number, self.last_number = self._database.execute(ends).fetchone()
         except (sqlite3.Error, OSError, InputError) as error:
             self._lock.close()
             if isinstance(error, InputError):
@@ -123,7 +125,7 @@ class Journal:
 
     def put(self, *facts: Fact) -> None:
         """Queue facts for the next commit. The facts of one call are written together or not at all."""
-        self._unwritten += [(kind_of(fact), _JSON.encode(fact)) for fact in facts]
+        self._unwritten += map(row_of, facts)
         self.binds = self.binds or not all(map(_may_wait, facts))
 
     def write(self, *facts: Fact) -> None:
@@ -162,17 +164,10 @@ class Journal:
 
         Usually this is a single statement, because each statement takes Python's global lock from the event loop and returns it.
         """
-        checked = [
-            (number, kind, body, checksum(number, kind.encode(), body.encode()))
-            for number, (kind, body) in enumerate(rows, self.last_number + 1)
-        ]
         try:
             if len(rows) > _TOGETHER:
                 self._database.execute("BEGIN IMMEDIATE")
-            for first in range(0, len(rows), _TOGETHER):
-                part = checked[first : first + _TOGETHER]
-                places = ",".join(["(?,?,?,?)"] * len(part))
-                self._database.execute(f"INSERT INTO facts VALUES {places}", [*chain.from_iterable(part)])
+            _insert(self._database, rows, self.last_number + 1)
             if len(rows) > _TOGETHER:
                 self._database.execute("COMMIT")
         except sqlite3.Error as error:
@@ -222,6 +217,55 @@ class Journal:
             self._lock.close()
 
 
+def row_of(fact: Fact) -> Row:
+    """Return the kind and the JSON of a fact."""
+    return kind_of(fact), _JSON.encode(fact)
+
+
+def write_part(path: Path, first: int, facts: Iterable[Fact]) -> None:
+    """Write a new part of a journal as a whole, in a single file that is closed.
+
+    Args:
+        path: Path of the new file.
+        first: Number of its first fact.
+        facts: Facts of the part.
+
+    Raises:
+        OSError: The file exists, or cannot be created.
+        sqlite3.Error: It cannot be written.
+    """
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with contextlib.closing(connect(path)) as database:
+        database.execute("PRAGMA synchronous=FULL")
+        _create(database, [*map(row_of, facts)], first)
+
+
+def _create(database: sqlite3.Connection, rows: Sequence[Row] = (), first: int = 1) -> None:
+    """Create the table of facts, with some facts in it, in one transaction."""
+    database.execute("BEGIN IMMEDIATE")
+    database.execute(TABLE)
+    database.execute(f"PRAGMA user_version={SCHEMA}")
+    _insert(database, rows, first)
+    database.execute("COMMIT")
+
+
+def _insert(database: sqlite3.Connection, rows: Sequence[Row], first: int) -> None:
+    """Insert facts with their checksums.
+
+    Args:
+        database: Database of the journal.
+        rows: Facts in order.
+        first: Number of the first of them.
+    """
+    checked = [
+        (number, kind, body, checksum(number, kind.encode(), body.encode())) for number, (kind, body) in enumerate(rows, first)
+    ]
+    for begin in range(0, len(rows), _TOGETHER):
+        part = checked[begin : begin + _TOGETHER]
+        places = ",".join(["(?,?,?,?)"] * len(part))
+        database.execute(f"INSERT INTO facts VALUES {places}", [*chain.from_iterable(part)])
+
+
 @contextlib.contextmanager
 def name_in_errors(path: Path) -> Iterator[None]:
     """Add the name of a journal to errors about its facts."""
@@ -232,26 +276,41 @@ def name_in_errors(path: Path) -> Iterator[None]:
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read the record of the run in a folder, without checking that its events are possible.
+    """Read the record of the run in a folder, since the last roll-over, without checking that its events are possible.
 
     Raises:
         InputError: There is no journal, or it is damaged.
     """
-    facts = read_facts(folder / JOURNAL)
-    with name_in_errors(folder / JOURNAL):
+    path = newest_part(folder)
+    facts = read_facts(path)
+    with name_in_errors(path):
         return record_of(facts)
 
 
 def read_run(folder: Path) -> RunRecord:
-    """Read the record of the run in a folder, and check that its events are possible.
+    """Read the record of the run in a folder, since the last roll-over, and check that its events are possible.
 
     Raises:
         InputError: There is no journal, it is damaged, or an event is impossible.
     """
     record = read_record(folder)
-    with name_in_errors(folder / JOURNAL):
+    with name_in_errors(newest_part(folder)):
         state_of(record)
     return record
+
+
+def read_earlier(folder: Path) -> list[RunRecord]:
+    """Read the records before the last roll-over, oldest first.
+
+    Raises:
+        InputError: A part is damaged.
+    """
+    records = []
+    for path in part_paths(folder)[:-1]:
+        facts = read_facts(path)
+        with name_in_errors(path):
+            records.append(record_of(facts))
+    return records
 
 
 def record_of(facts: Iterable[Fact]) -> RunRecord:

@@ -18,11 +18,12 @@ from rollmux_env.files import check_regular, copy_data, write_whole
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.profiles import installed_version
 from runtime.journal.log import log_problem
-from runtime.journal.read import JOURNAL, check_there, connect
+from runtime.journal.parts import newest_part, part_number, part_paths
+from runtime.journal.read import check_there, connect
 from runtime.own_folder import spare_folder
 
 MACHINE = "machine.json"
-_JOURNAL = (JOURNAL, f"{JOURNAL}-wal")  # the second only if the journal is damaged
+_LOG = "-wal"  # ending of the log of a damaged part
 _LIBRARIES = (
     "rollmux",
     "rollmux-client",
@@ -70,11 +71,11 @@ def write_bundle(folder: Path, to: Path) -> list[str]:
     if to.exists() or to.is_symlink():
         raise InputError(f"--out {one_line(str(to), 4096)}: is there already")
     with spare_folder() as spare:
-        _copy_journal(folder / JOURNAL, spare / JOURNAL)
+        for path in part_paths(folder) or [newest_part(folder)]:
+            _copy_part(path, spare / path.name)
         with zipfile.ZipFile(spare / "bundle", "x", zipfile.ZIP_DEFLATED) as bundle:
-            for name in _JOURNAL:
-                if (spare / name).is_file():
-                    bundle.write(spare / name, name)
+            for path in sorted(path for path in spare.iterdir() if _is_of_journal(path.name)):
+                bundle.write(path, path.name)
             bundle.writestr(MACHINE, json.dumps(_machine(), indent=1) + "\n")
             for path in sorted(path for pattern in _LOGS for path in folder.glob(pattern) if path.is_file()):
                 bundle.writestr(str(path.relative_to(folder)), _last_lines(path))
@@ -99,8 +100,10 @@ def folder_of_bundle(target: Path) -> Iterator[Path]:
     with spare_folder() as spare:
         try:
             with zipfile.ZipFile(target) as bundle:
-                for name in _JOURNAL if _JOURNAL[1] in bundle.namelist() else _JOURNAL[:1]:
-                    bundle.extract(name, spare)
+                names = [name for name in bundle.namelist() if _is_of_journal(name)]
+                if not names:
+                    raise KeyError
+                bundle.extractall(spare, names)
         except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError):
             raise InputError(f"{one_line(str(target), 4096)}: is no folder, and no file of `rollmux bundle`") from None
         try:
@@ -109,8 +112,16 @@ def folder_of_bundle(target: Path) -> Iterator[Path]:
             raise InputError(str(error).replace(str(spare), one_line(str(target), 4096))) from None
 
 
-def _copy_journal(path: Path, to: Path) -> None:
-    """Copy a journal, including entries that are not in its main file yet. If SQLite cannot read it, copy its files as they are."""
+def _is_of_journal(name: str) -> bool:
+    """Return whether a file name is that of a part of a journal, or of the log of one."""
+    return part_number(name.removesuffix(_LOG)) is not None
+
+
+def _copy_part(path: Path, to: Path) -> None:
+    """Copy a part of a journal, including entries that are not in its main file yet.
+
+    If SQLite cannot read it, copy its files as they are.
+    """
     check_there(path)
     check_regular(path)
     with contextlib.suppress(sqlite3.Error):
@@ -118,10 +129,11 @@ def _copy_journal(path: Path, to: Path) -> None:
             with contextlib.closing(connect(path)) as database, contextlib.closing(sqlite3.connect(to)) as copy:
                 database.backup(copy)
             return
-    for name in _JOURNAL:
-        to.with_name(name).unlink(missing_ok=True)
-        if path.with_name(name).is_file():
-            copy_data(path.with_name(name), to.with_name(name))
+    for name in ("", _LOG):
+        source, target = (one.with_name(f"{one.name}{name}") for one in (path, to))
+        target.unlink(missing_ok=True)
+        if source.is_file():
+            copy_data(source, target)
 
 
 def _last_lines(path: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +12,8 @@ from rollmux_env.cluster.events import Admitted, Arrived, Event, MonthBegun, Par
 from rollmux_env.cluster.months import NO_TOTALS, JobTotals
 from rollmux_env.cluster.state import State
 from rollmux_env.cluster.totals import totals_of
-from runtime.journal.write import read_run, state_of
+from runtime.journal.record import RunRecord
+from runtime.journal.write import read_earlier, read_run, state_of
 
 Key = Literal["user", "month", "job"]
 KEYS: tuple[Key, ...] = ("user", "month", "job")
@@ -21,11 +21,6 @@ FIGURES = ("jobs", "iterations", "node_hours", "usd", "alone_usd", "saved_usd", 
 _SUMS = ("iterations", "node_hours", "usd", "alone_usd", "wait_h", "parks")
 
 Row = dict[str, Any]
-
-
-def month_of(wall_s: float) -> str:
-    """Return the calendar month (UTC) of a time in seconds since 1970, such as `2026-12`."""
-    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m")
 
 
 class Waits:
@@ -101,11 +96,11 @@ def grouped(rows: Iterable[Row], by: Sequence[Key]) -> list[Row]:
         by: Keys by which rows are grouped.
     """
     sums: dict[tuple[str, ...], Row] = {}
-    jobs: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    jobs: defaultdict[tuple[str, ...], set[tuple[str, int]]] = defaultdict(set)
     for row in rows:
         key = tuple(row[name] for name in by)
         total = sums.setdefault(key, dict(zip(by, key, strict=True)) | dict.fromkeys(FIGURES, 0))
-        jobs[key].add(row["job"])
+        jobs[key].add((row["job"], row.get("part", 0)))  # a name may be used again after a roll-over
         for name in _SUMS:
             total[name] += row[name]
     for key, total in sums.items():
@@ -123,6 +118,19 @@ def past_usage(folder: Path, by: Sequence[Key]) -> list[Row]:
     Raises:
         InputError: If there is no journal, or it cannot be read; one line.
     """
-    record = read_run(folder)
-    month = month_of(record.started.wall_s)
-    return grouped(usage_rows(state_of(record), Waits(month, record.log), month), by)
+    return grouped((*earlier_rows(folder), *_rows_of(read_run(folder))), by)
+
+
+def earlier_rows(folder: Path) -> list[Row]:
+    """Return the rows of the jobs before the last roll-over of a journal; see `usage_rows`.
+
+    Raises:
+        InputError: If a part of the journal cannot be read; one line.
+    """
+    parts = enumerate(read_earlier(folder), 1)
+    return [row | {"part": number} for number, record in parts for row in _rows_of(record)]
+
+
+def _rows_of(record: RunRecord) -> Iterator[Row]:
+    month = record.first_month
+    return usage_rows(state_of(record), Waits(month, record.log), month)

@@ -37,9 +37,11 @@ from runtime.journal.facts import (
     RunStarted,
     SchedulerRestored,
 )
+from runtime.journal.parts import newest_part
 from runtime.journal.record import RunRecord, cold_starts_of
 from runtime.journal.replay import assigned_nodes, restore
-from runtime.journal.write import JOURNAL, name_in_errors, read_facts, record_of, state_of
+from runtime.journal.rollover import ROLLED_OVER
+from runtime.journal.write import name_in_errors, read_facts, record_of, state_of
 from runtime.machines.nodes import POOLS
 from runtime.output import LOGS, trim
 from runtime.owners.http.iterations import Iterations
@@ -71,6 +73,7 @@ class RunDriver:
         leases: Leases of attached jobs.
         commands: Processes of jobs with a command.
         record: Record of the run that continues, or None for a new one.
+        rolls_over: Whether the run ends for the next part of its journal.
 
     Raises:
         InputError: If a policy or the folder cannot be used; one line.
@@ -84,11 +87,12 @@ class RunDriver:
         self.record: RunRecord | None = None
         self._recalled: RecalledLeases | None = None  # until the run continues
         self._keeps_running = keeps_running
+        self.rolls_over = False
         log = self._log = RunLog(plan) if observer is None else RunLog(plan, observer.on_entries)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
             if plan.resume:
-                path = Path(plan.folder) / JOURNAL
+                path = newest_part(Path(plan.folder))
                 facts = read_facts(path)
                 with name_in_errors(path):
                     self.record, self._recalled = record_of(facts), RecalledLeases(facts)
@@ -141,7 +145,7 @@ class RunDriver:
         """Run until the end.
 
         Returns:
-            Outcome: `done` or `stopped`.
+            Outcome: `done`, `stopped` or `rolled over`.
 
         Raises:
             InputError: If the run cannot continue; one line.
@@ -154,7 +158,10 @@ class RunDriver:
             outcome = await run.over
             if outcome == "stopped":
                 log.write(*run.scheduler.close(log.now()))
-            log.write(RunEnded(log.now(), "stopped" if outcome == "stopped" else "done"))
+                log.write(RunEnded(log.now(), ROLLED_OVER if self.rolls_over else "stopped"))
+                outcome = ROLLED_OVER if self.rolls_over else outcome
+            else:
+                log.write(RunEnded(log.now(), "done"))
             await run.written()
             await log.end()
             if log.problem is not None:
@@ -194,6 +201,18 @@ class RunDriver:
         if not spec.is_attached and not self._processes.has_own:
             return "needs Ray, and this service was started with --no-ray"
         return problem_of_names(self.run, spec)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no job is present, and no node or process of one may be in use."""
+        run, state = self.run, self.run.scheduler.state
+        gone = not run.coming and not self.end.watched and all(handle.is_gone for handle in run.handles.values())
+        return gone and not (state.waiting or state.tables.order.size or self.leases.ledger.suspect_nodes())
+
+    def roll_over(self) -> None:
+        """Stop a quiet run so that its journal continues in a next part."""
+        self.rolls_over = True
+        self.stop()
 
     def stop(self) -> None:
         """Give no more permits: every job stops at its next phase boundary."""

@@ -16,7 +16,8 @@ from rollmux_client import ENDED, Refused, Service
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
-from runtime.journal.write import JOURNAL, is_begun
+from runtime.journal.parts import newest_part
+from runtime.journal.write import is_begun
 from runtime.output import OutputPart
 from runtime.service.address import VARIABLE, continuing, find, folder_of
 
@@ -227,7 +228,7 @@ def connected(at: Path | None) -> Iterator[ServiceClient]:
 
 def _nobody(folder: Path) -> NoService:
     """Return the error that no service runs in a folder."""
-    name, has_journal = Path(one_line(str(folder), 4096)), is_begun(folder / JOURNAL)
+    name, has_journal = Path(one_line(str(folder), 4096)), is_begun(newest_part(folder))
     if has_journal:
         return NoService(f"--at {name}: no service runs there; `{continuing(folder)}` continues it", True)
     return NoService(f"--at {name}: no service runs there; `rollmux serve {name}` starts one")

@@ -10,8 +10,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from runtime.coordinator.run_log import RunLog
-from runtime.journal.read import entries_after
-from runtime.journal.write import JOURNAL
+from runtime.journal.parts import entries_of_parts
 
 MOST = 1000  # entries per answer
 _TOGETHER_S = 0.25  # time after which entries that wait for a common commit are committed for a reader
@@ -42,7 +41,7 @@ class Events:
     def __init__(self, log: RunLog, folder: Path) -> None:
         self._log = log
         self._journal = journal = log.journal
-        self._path = folder / JOURNAL
+        self._folder = folder
         self._more = asyncio.Event()
         self._flushed_s = 0.0
         journal.flushed = self._notify
@@ -69,7 +68,7 @@ class Events:
                 self._bring()
         recent = self._journal.recent
         if not recent or recent[0][0] > number + 1:
-            rows = await asyncio.to_thread(entries_after, self._path, number, MOST)
+            rows = await asyncio.to_thread(entries_of_parts, self._folder, number, MOST)
         else:
             first = number + 1 - recent[0][0]
             rows = [*islice(recent, first, first + MOST)]

@@ -10,8 +10,9 @@ from rollmux_env.errors import InputError, TooMany, Unprocessable
 from rollmux_env.keys.cluster import Cluster
 from runtime.coordinator.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches
 from runtime.jobs.spec import JobSpec
+from runtime.journal.parts import newest_part
 from runtime.journal.record import RunRecord
-from runtime.journal.write import JOURNAL, is_begun, read_record
+from runtime.journal.write import is_begun, read_record
 from runtime.machine import Node, Pool
 from runtime.machines.nodes import keep_names
 from runtime.machines.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
@@ -52,7 +53,7 @@ def past(folder: Path) -> RunRecord | None:
     Raises:
         InputError: If its journal is damaged; one line.
     """
-    return read_record(folder) if is_begun(folder / JOURNAL) else None
+    return read_record(folder) if is_begun(newest_part(folder)) else None
 
 
 def service_plan(

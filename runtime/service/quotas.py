@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import time
 from typing import Any
 
+from rollmux_env.cluster.months import month_of
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import Stopping, TooMany, Unprocessable
 from rollmux_env.fields import EVERY_USER
@@ -21,7 +22,7 @@ from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.journal.record import RunRecord
 from runtime.journal.write import Unwritable
-from runtime.report.usage import Row, Waits, month_of, usage_rows
+from runtime.report.usage import Row, Waits, usage_rows
 
 _LOOKS_S = 60.0  # interval at which the calendar is read
 
@@ -39,7 +40,7 @@ class UserQuotas:
 
     def __init__(self, run: RunState, record: RunRecord | None) -> None:
         self._run = run
-        self._first_month = month_of(time() if record is None else record.started.wall_s)
+        self._first_month = month_of(time()) if record is None else record.first_month
         self.waits = Waits(self._first_month, () if record is None else record.log)
 
     @property
@@ -49,7 +50,7 @@ class UserQuotas:
         return months[-1].name if months else self._first_month
 
     def usage(self) -> Iterator[Row]:
-        """Yield what each job has used in each month; see `runtime.report.usage.usage_rows`."""
+        """Yield what each job since the last roll-over has used in each month; see `runtime.report.usage.usage_rows`."""
         return usage_rows(self._run.scheduler.state, self.waits, self._first_month)
 
     def set(self, user: str, quota: Quota | None) -> None:

@@ -11,6 +11,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.file import load_cluster
+from runtime.journal.rollover import ROLLED_OVER, begin_next_part
 from runtime.machine import Node, Pool
 from runtime.machines.hosts import HostsFile, load_hosts, more_nodes, nodes_here, nodes_of_hosts
 from runtime.service.address import SERVICE, let_in, listening_of, withdraw
@@ -39,8 +40,12 @@ def serve_here(folder: Path, wish: ServiceOptions, file: Path | None, say: Calla
         KeyboardInterrupt: If the user asked twice to stop.
     """
     hosts = load_hosts(file) if file is not None else None
-    plan = _plan(folder, wish, hosts, say)
-    asyncio.run(_serve(folder, wish, plan, file if hosts is not None else None, say))
+    outcome: str = ROLLED_OVER
+    while outcome == ROLLED_OVER:
+        begin_next_part(folder, say)
+        plan = _plan(folder, wish, hosts, say)
+        outcome = asyncio.run(_serve(folder, wish, plan, file if hosts is not None else None, say))
+        wish = replace(wish, cluster=None)
 
 
 def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None, say: Callable[[str], None]) -> RunPlan:
@@ -90,7 +95,8 @@ def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
         service.run.log.say(str(error))
 
 
-async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path | None, say: Callable[[str], None]) -> None:
+async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path | None, say: Callable[[str], None]) -> str:
+    """Serve until the service ends, and return its outcome; `stopped` if the user has asked for its end."""
     service = ListeningService(plan)
     lines_said = 0
     stopping = False
@@ -117,6 +123,7 @@ async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path |
                     stopping = True
                     say("stopping; leases go on when the service does")
                     await service.stop()
-            await ended
+            outcome = await ended
+            return "stopped" if stopping else outcome
         finally:
             withdraw(folder)

@@ -14,6 +14,7 @@ import ray
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
+from runtime.journal.rollover import ROLLED_OVER, begin_next_part
 from runtime.machine import Node, Pool
 from runtime.machines.nodes import find_nodes
 from runtime.machines.own_ray import ENVIRONMENT, check_address
@@ -57,12 +58,14 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
             try:
                 lines_said = result_of(service.told.remote()) if service is not None else 0
                 is_new = service is None
-                service = service or _start(folder, address, wish)
+                service = service or _start(folder, address, wish, say)
                 url = _listen(service, folder, address, wish, say if is_new else None)
                 say(f"listening at {url}; the token is in {folder / SERVICE}")
                 say(f"serving from {folder}: rollmux submit FILE --at {folder}")
-                watch(service, service.ended.remote(), say, lines_said)
-                break
+                if watch(service, service.ended.remote(), say, lines_said) != ROLLED_OVER:
+                    break
+                ray.kill(service)
+                service, address, wish = None, replace(address, actor=f"{address.actor}-again"), replace(wish, cluster=None)
             except RayDied as error:
                 raise InputError(f"{error}; `rollmux serve {folder}` continues from the journal") from error
             except ray.exceptions.RayActorError:
@@ -154,7 +157,8 @@ def _find(address: RayAddress) -> Any:
     return service
 
 
-def _start(folder: Path, address: RayAddress, wish: ServiceOptions) -> Any:
+def _start(folder: Path, address: RayAddress, wish: ServiceOptions, say: Callable[[str], None]) -> Any:
+    begin_next_part(folder, say)
     plan = service_plan(folder, wish, past(folder), _nodes)
     options = {**coordinator_options(), "name": address.actor, "namespace": address.namespace, "lifetime": "detached"}
     service: Any = ray.remote(ListeningService).options(**options).remote(plan)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from policies.whatif import Change
-from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
+from rollmux_env.errors import Conflict, InputError, NotFound, Stopping, Unprocessable
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import ProcessBackend
@@ -19,9 +19,10 @@ from runtime.coordinator.run_plan import RunPlan
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import JobSubmitted
+from runtime.journal.rollover import MOST_FACTS, QUIET_S
 from runtime.journal.write import Unwritable
 from runtime.machines.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
-from runtime.report.usage import Key, Row, grouped
+from runtime.report.usage import Key, Row, earlier_rows, grouped
 from runtime.run.driver import RunDriver
 from runtime.service.events import Events
 from runtime.service.figures import RunFigures
@@ -32,6 +33,8 @@ from runtime.service.quotas import UserQuotas
 from runtime.service.report import STATES, Reports, in_steps
 from runtime.service.webhook import Webhook
 from runtime.service.whatif import LiveAnswers
+
+_LOOKS_S = 60.0  # interval at which the service looks whether its journal can be rolled over
 
 
 class RunService:
@@ -55,6 +58,7 @@ class RunService:
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._figures = RunFigures()
+        self._earlier: list[Row] | None = None  # usage before the last roll-over, once it was asked for
 
     async def begin(self) -> None:
         """Begin the run with processes on Ray.
@@ -96,12 +100,26 @@ class RunService:
         self._figures.usage.observed_from_s = run.log.now()
         run.spawn(self.quotas.follow_calendar())
         run.spawn(notices.watch())
+        run.spawn(self._roll_over())
 
     async def _carry_out(self, driver: RunDriver) -> str:
         try:
             return await driver.carry_out()
         finally:
             await self._close()
+
+    async def _roll_over(self) -> None:
+        """Let the run end for the next part of its journal, when this part is long and no job has been present for a while."""
+        run, journal = self.run, self.run.log.journal
+        quiet_s, known = 0.0, len(run.handles)
+        while not run.stopping:
+            await asyncio.sleep(_LOOKS_S)
+            quiet_s = quiet_s + _LOOKS_S if self.driver.is_quiet and known == len(run.handles) else 0.0
+            known = len(run.handles)
+            is_long = journal.last_number - journal.first_number >= MOST_FACTS
+            if quiet_s >= QUIET_S and is_long and run.log.problem is None and not run.stopping:
+                run.log.say("no job is present: the service begins the next part of its journal")
+                self.driver.roll_over()
 
     async def _close(self) -> None:
         """Release what the service holds outside its run, at its end."""
@@ -127,6 +145,8 @@ class RunService:
     def _check(self, specs: Sequence[JobSpec]) -> list[str]:
         """Check that jobs can be taken, and return a line about each job whose memory may not suffice. Raises as `submit` does."""
         driver, run = self.driver, self.run
+        if driver.rolls_over:
+            raise Stopping("the service begins the next part of its journal; ask again")
         if run.stopping or run.over.done():
             raise Conflict("the service is stopping; it takes no more jobs")
         if run.log.problem is not None:
@@ -134,7 +154,10 @@ class RunService:
         ids = Counter(spec.id for spec in specs)
         for spec, beyond in zip(specs, run.capacity.new_beyond(specs), strict=True):
             if spec.id in run.handles or ids[spec.id] > 1:
-                raise Conflict(f"job {spec.id}: this service has had a job of that name; names are used once")
+                again = "names can be used again after the next roll-over of the journal"
+                raise Conflict(f"job {spec.id}: this service has had a job of that name; {again}")
+            if (left := run.checkpoints(spec.id)).exists():
+                raise Conflict(f"job {spec.id}: an earlier job of that name has left {left}; move it first")
             if problem := beyond or driver.lacks(spec):
                 raise Unprocessable(f"job {spec.id}: {problem}")
         present = len(run.handles)  # those that have ended need not be counted as long as all are within the limit
@@ -243,9 +266,11 @@ class RunService:
 
     async def usage(self, by: Sequence[Key]) -> list[Row]:
         """Return what users and jobs have used, grouped by some keys; see `runtime.report.usage`."""
+        if self._earlier is None:
+            self._earlier = await asyncio.to_thread(earlier_rows, self.folder)
         rows = [row async for row in in_steps(self.quotas.usage())]
         await self.known()
-        return grouped(rows, by)
+        return grouped((*self._earlier, *rows), by)
 
     async def job(self, job_id: str) -> dict[str, Any]:
         """Return the report of one job, as in `report`.

@@ -7,8 +7,9 @@ Both sides are the simulation behind expected times (`rollmux_env.scheduler.ahea
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -24,7 +25,7 @@ from rollmux_env.keys.job import Job
 from rollmux_env.replay.whatif import INSTANTS, Projection, StateChange, WhatIf, project
 from rollmux_env.scheduler.order import half_life_h
 from rollmux_env.scheduler.preview import own_copy
-from runtime.journal.write import read_run, state_of
+from runtime.journal.write import read_earlier, read_run, state_of
 from runtime.owners.http.holdups import stuck_jobs
 from runtime.owners.http.ledger import Ledger
 from runtime.service.figures import ends_of
@@ -47,6 +48,7 @@ class Present(NamedTuple):
         stuck: Jobs whose departure is unknown.
         unprofiled: Jobs that the state does not know yet.
         state_under: Function that returns the state as it would be under a policy given by name.
+        earlier: Function that returns the jobs before the last roll-over of the journal.
     """
 
     target: str
@@ -58,6 +60,7 @@ class Present(NamedTuple):
     stuck: Collection[str] = ()
     unprofiled: Collection[str] = ()
     state_under: Callable[[str], State] | None = None
+    earlier: Callable[[], Sequence[Job]] = tuple
 
 
 def answer(present: Present, change: Change, since_s: float | None = None, instants: int = INSTANTS) -> WhatIf:
@@ -77,7 +80,7 @@ def answer(present: Present, change: Change, since_s: float | None = None, insta
     if state.switches and named_switches(spec) is None:
         spec += f",{SWITCHES}true"
     policy, later = (present.policy, state) if spec == present.policy_name else _under(present, spec)
-    repeated = [] if since_s is None else _repeated(state, present.now_s, since_s)
+    repeated = [] if since_s is None else _repeated(present, since_s)
     changed = _changed(present, change, repeated, spec != present.policy_name)
     before = project(state, present.policy, StateChange(present.now_s, coming=repeated), instants, present.stuck)
     after = project(later, policy, changed, instants, present.stuck)
@@ -132,10 +135,11 @@ def _under(present: Present, spec: str) -> tuple[Policy, State]:
     return policy, present.state
 
 
-def _repeated(state: State, now_s: float, since_s: float) -> list[Job]:
+def _repeated(present: Present, since_s: float) -> list[Job]:
     """Return the jobs that arrived in the past, to arrive again after the same times."""
-    past = [state.job(job_id) for job_id in state.tables.job_rows]
-    recent = sorted((job for job in past if job.arrival_s > now_s - since_s), key=lambda job: job.arrival_s)
+    state = present.state
+    past = [*present.earlier(), *(state.job(job_id) for job_id in state.tables.job_rows)]
+    recent = sorted((job for job in past if job.arrival_s > present.now_s - since_s), key=lambda job: job.arrival_s)
     taken, again = {*state.tables.job_rows}, list[Job]()
     for job in recent:
         taken.add(job_id := _new_id(job.id, taken))
@@ -182,7 +186,12 @@ def of_journal(folder: Path, target: str) -> Present:
     state = state_of(record)
     unknown = [fact.spec.id for fact in record.submitted if not state.knows(fact.spec.id) and fact.spec.id not in ends]
     policy = make_runnable(start.policy, start.seed)
-    return Present(target, start.policy, policy, start.seed, state, record.last_s, (), unknown, state_under)
+    earlier = partial(_earlier_jobs, folder)
+    return Present(target, start.policy, policy, start.seed, state, record.last_s, (), unknown, state_under, earlier)
+
+
+def _earlier_jobs(folder: Path) -> list[Job]:
+    return [job for record in read_earlier(folder) for job in record.jobs.values()]
 
 
 class LiveAnswers:
@@ -222,4 +231,7 @@ class LiveAnswers:
         state = planner.shown.copy()
         unprofiled = [handle.id for handle in run.handles.values() if not (handle.is_gone or state.knows(handle.id))]
         name, policy = run.plan.policy, own_copy(planner.policy)
-        return Present(self._target, name, policy, run.plan.seed, state, run.log.now(), stuck_jobs(self._ledger), unprofiled)
+        earlier = partial(_earlier_jobs, Path(run.plan.folder))
+        return Present(
+            self._target, name, policy, run.plan.seed, state, run.log.now(), stuck_jobs(self._ledger), unprofiled, None, earlier
+        )

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from runtime.journal.audit import audit
+from runtime.journal.check import audit_parts
 from runtime.journal.facts import Fact, LeaseEnded, NodesFreed, NodesSuspected, OwnerAttached, PhaseGranted, PhaseSlice, SyncSlice
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import Row, record_of
@@ -166,17 +166,18 @@ def linear_problems(facts: list[Fact], synced_s: list[float], turns: list[Turn])
     return problems
 
 
-def journal_problems(facts: list[Fact], jobs: dict[str, int]) -> list[str]:
+def journal_problems(parts: list[list[Fact]], jobs: dict[str, int]) -> list[str]:
     """What the audit finds, and the scheduler that is told all again; and jobs that are not done, though their owners ended well.
 
     Args:
+        parts: Facts of each part of the journal.
         jobs: the iterations that each owner does.
     """
-    found, record = audit(facts), record_of(facts)
+    found, records = audit_parts(parts), [record_of(facts) for facts in parts]
     problems = [*found.problems]
-    problems += [line for line in replay_journal(facts).lines if not line.startswith("permits ")]
+    problems += [line for facts in parts for line in replay_journal(facts).lines if not line.startswith("permits ")]
     for job, outcome in found.jobs.items():
-        numbers = [done.number for done in record.iterations_of(job)]
+        numbers = [done.number for record in records for done in record.iterations_of(job)]
         if numbers != [*range(len(numbers))]:
             problems.append(f"{job}: iterations {numbers}")
         if outcome in ("present", "failed") or (outcome == "done" and len(numbers) < jobs[job]):

@@ -7,19 +7,21 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
 from rollmux_env.errors import InputError
+from runtime.journal import rollover
 from runtime.journal.facts import Fact, JobSubmitted
-from runtime.journal.read import entries_after, is_begun, parsed
-from runtime.journal.write import JOURNAL, Journal, Row, Unwritable, read_facts
+from runtime.journal.parts import entries_of_parts, newest_part
+from runtime.journal.read import is_begun, last_fact, parsed
+from runtime.journal.write import Journal, Row, Unwritable, read_facts, row_of
 from tests.simulation.loop import Dead, Process, Strand, World
 
 _SECTOR = 512  # bytes; of them either all or none are on the disk
 _SYNC_S = (0.0005, 0.0005, 0.002, 0.03)
 SLOW_S = 4.0
-_FILES = (JOURNAL, f"{JOURNAL}-wal")
 
 
 class Disk:
@@ -31,12 +33,15 @@ class Disk:
 
     Attributes:
         rows: that are synced. synced_s: when each was. holder: the process that writes.
+        begins: Number of rows before each part of the journal.
+        commits_at: Number of commits before each part.
         full_until_s, slow_until_s: Times of the world until which every commit finds no room, or takes long.
     """
 
     def __init__(self, world: World, faults: dict[int, str], folder: Path | None) -> None:
         self.world, self.faults, self.folder = world, faults, folder
         self.rows: list[Row] = []
+        self.begins, self.commits_at = [0], [0]
         self.synced_s: list[float] = []
         self.holder: Process | None = None
         self.full_until_s = self.slow_until_s = 0.0
@@ -48,29 +53,52 @@ class Disk:
 
     def is_begun(self) -> bool:
         """Whether there are facts: a torn commit may be there as a whole."""
-        return bool(self.rows) or (self.folder is not None and bool(self.doubtful) and is_begun(self.folder / JOURNAL))
+        return bool(self.rows) or (self.folder is not None and bool(self.doubtful) and is_begun(newest_part(self.folder)))
 
     def facts(self) -> list[Fact]:
-        """All that is synced."""
+        """All that is synced of the newest part."""
         if self.folder is None:
-            self._facts += [_parsed(*row) for row in self.rows[len(self._facts) :]]
-            return self._facts.copy()
-        facts = read_facts(self.folder / JOURNAL)
-        self.found(len(facts))
+            return self._read()[self.begins[-1] :]
+        facts = read_facts(newest_part(self.folder))
+        self.found(self.begins[-1] + len(facts))
         return facts
 
     def submitted(self) -> list[JobSubmitted]:
-        """The jobs that are synced."""
-        rows = self.rows
+        """The jobs that are synced of the newest part."""
         if self.folder is not None:
-            rows = [(kind, body) for _, kind, body in entries_after(self.folder / JOURNAL, 0, -1)]
-            self.found(len(rows))
+            self.found(last_fact(newest_part(self.folder))[0])
+        rows = self.rows[self.begins[-1] :]
         return [cast("JobSubmitted", _parsed(*row)) for row in rows if row[0] == "Submitted"]
 
-    def after(self, path: Path, number: int, most: int) -> list[tuple[int, str, str]]:
-        """Entries of the journal, as `runtime.journal.read.entries_after`."""
+    def parts(self) -> list[list[Fact]]:
+        """Return the facts of each part of the journal."""
+        newest, facts = self.facts(), self._read()
+        return [*(facts[begin:end] for begin, end in pairwise(self.begins)), newest]
+
+    def _read(self) -> list[Fact]:
+        """Return the facts of all rows; each row is read once."""
+        self._facts += [_parsed(*row) for row in self.rows[len(self._facts) :]]
+        return self._facts
+
+    def begin_next_part(self) -> None:
+        """Begin the next part of a journal that was rolled over, when no other process writes it."""
+        if self.holder is not None and not self.holder.dead:
+            return
         if self.folder is not None:
-            return entries_after(path, number, most)
+            self.found(last_fact(newest_part(self.folder))[0])
+        begins = rollover.next_part(self.facts()) if self.rows[-1][0] == "Ended" else None
+        if begins is None:
+            return
+        if self.folder is not None:
+            rollover.begin_next_part(self.folder, lambda line: None)
+        self.begins.append(len(self.rows))
+        self.commits_at.append(self.commits)
+        self._synced([row_of(fact) for fact in begins])
+
+    def after(self, folder: Path, number: int, most: int) -> list[tuple[int, str, str]]:
+        """Entries of the journal, as `runtime.journal.parts.entries_of_parts`."""
+        if self.folder is not None:
+            return entries_of_parts(folder, number, most)
         return [(at, *row) for at, row in enumerate(self.rows[number : number + most], number + 1)]
 
     def found(self, count: int) -> None:
@@ -133,7 +161,12 @@ class Disk:
 
     def _images(self) -> dict[str, bytes]:
         assert self.folder is not None
-        return {name: path.read_bytes() for name in _FILES if (path := self.folder / name).exists()}
+        return {name: path.read_bytes() for name in self._files() if (path := self.folder / name).exists()}
+
+    def _files(self) -> tuple[str, str]:
+        assert self.folder is not None
+        name = newest_part(self.folder).name
+        return name, f"{name}-wal"
 
     def _tear(self, process: Process, before: dict[str, bytes]) -> None:
         """Of what the commit has written, some sectors are on the disk, in any order."""
@@ -146,7 +179,7 @@ class Disk:
         assert self.folder is not None
         left, self.left = self.left or self._images(), None
         database.close()
-        for name in (*_FILES, f"{JOURNAL}-shm"):
+        for name in (*self._files(), f"{newest_part(self.folder).name}-shm"):
             (self.folder / name).unlink(missing_ok=True)
         for name, content in left.items():
             (self.folder / name).write_bytes(content)
@@ -190,7 +223,7 @@ class DiskJournal(Journal):
         self.binds = self._binding = False
         self.recent = deque(maxlen=5000)
         self.flushed = lambda: None
-        self.last_number = len(disk.rows)
+        self.first_number, self.last_number = disk.begins[-1] + 1, len(disk.rows)
 
     _is_closed = False
 

@@ -39,6 +39,7 @@ class JobPlan:
         fails: how often work on a phase raises an error, from 0 to 1. moves: its owner goes on elsewhere in the same process.
         ranks: Whether the work of its phases is done by processes of their own, in other sessions, as of torchrun under
             `rollmux exec`: they outlive an owner that is killed, until its next one ends them.
+        comes_s: Time by which it is submitted later, with its owner, so that the journal may be rolled over before.
         entry: further keys of its job file.
         saves_every: Iterations between two checkpoints of its owner, or 0 if the owner continues where the service counts.
     """
@@ -58,6 +59,7 @@ class JobPlan:
     moves: bool = False
     saves_every: int = 0
     ranks: bool = False
+    comes_s: float = 0.0
     entry: dict[str, Any] = field(default_factory=dict)
 
 
@@ -115,7 +117,7 @@ class Schedule:
     @property
     def bounds_waits(self) -> bool:
         """Whether each wait for a permit ends within a period in which each job has its phases once: nobody waits for a place."""
-        alone = any(job.late_s or "profile" in job.entry or (job.keeps_gb or 0.0) > STATED_GB for job in self.jobs)
+        alone = any(job.late_s or job.comes_s or "profile" in job.entry or (job.keeps_gb or 0.0) > STATED_GB for job in self.jobs)
         return not (self.faults or self.quota or alone or self.parks) and self.dispatch != "shortest-first"
 
     @property
@@ -154,6 +156,7 @@ def drawn(seed: int) -> Schedule:
     world = _with_checkpoints(Random(f"checkpoints {seed}"), world)
     world = _with_parks(Random(f"parks {seed}"), world)
     world = _with_accounts(Random(f"accounts {seed}"), world)
+    world = _with_rollovers(Random(f"rollovers {seed}"), world)
     return _with_ranks(Random(f"ranks {seed}"), world) if grace_s is None else world  # else all have ended by then
 
 
@@ -162,6 +165,19 @@ def _with_accounts(draw: Random, world: Schedule) -> Schedule:
     acts = [Fault("quota", round(draw.uniform(0, _LAST_S), 3), draw.choice(["ann", "*"]), draw.choice([2.0, 9.0, 30.0]))]
     acts += [Fault("month", round(draw.uniform(0, _LAST_S), 3))] * draw.choice([0, 1])
     return replace(world, faults=(*world.faults, *acts)) if draw.random() < 0.2 else world
+
+
+def _with_rollovers(draw: Random, world: Schedule) -> Schedule:
+    """Return a schedule in some of which the last job comes after a while without jobs, in which the journal is rolled over."""
+    if draw.random() < 0.95 or len(world.jobs) == 1:
+        return world
+    last = replace(world.jobs[-1], comes_s=draw.choice([450.0, 700.0]))
+    faults = [
+        Fault(draw.choice(DISK[2:]), draw.randrange(20, 60)),
+        Fault("terminate", draw.uniform(300.0, 450.0)),
+        Fault("month", 420.0),
+    ]
+    return replace(world, jobs=(*world.jobs[:-1], last), faults=(*world.faults, *draw.sample(faults, draw.randrange(3))))
 
 
 def _with_ranks(draw: Random, world: Schedule) -> Schedule:
@@ -296,6 +312,6 @@ def _simpler(job: JobPlan) -> Iterator[JobPlan]:
     if job.iterations > job.entry.get("profile", {}).get("iterations", 0) + 1:
         yield replace(job, iterations=job.iterations - 1)
     yield from (_without(job, key) for key in job.entry)
-    for name in ("user", "overruns", "inits", "late_s", "keeps_gb", "fails", "moves", "saves_every", "ranks"):
+    for name in ("user", "overruns", "inits", "late_s", "keeps_gb", "fails", "moves", "saves_every", "ranks", "comes_s"):
         if getattr(job, name) != getattr(JobPlan, name):
             yield replace(job, **{name: getattr(JobPlan, name)})

@@ -208,6 +208,26 @@ def test_a_parked_job_continues_whatever_goes_wrong(kind: str) -> None:
     assert outcomes[0].counts["parks"] == 1
 
 
+def rolling(seed: int, *faults: Fault, **more: Any) -> Schedule:
+    """Two jobs, of which the second comes when the journal has been rolled over."""
+    one, two = plain(seed).jobs
+    return replace(plain(seed, *faults, **more), jobs=(one, replace(two, comes_s=1000.0)))
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_a_journal_is_rolled_over_whatever_goes_wrong(file: bool) -> None:
+    """The commits at the end of the first part, and the first ones of the second, are those that go wrong."""
+    scene = Scene(rolling(1), None)
+    outcome = scene.carry_out()
+    assert (outcome.problems, outcome.counts["roll-overs"]) == ((), 1)
+    last = scene.disk.commits_at[1]  # the one that ends the first part
+    kinds = ("torn", "dies after") if file else ("full", "dies before", "dies after")
+    worlds = [rolling(1, Fault(kind, at), file=file) for kind in kinds for at in range(last - 2, last + 3)]
+    outcomes = [carry_out(world) for world in worlds]
+    assert [one.problems for one in outcomes] == [()] * len(worlds)
+    assert {one.counts["roll-overs"] for one in outcomes} == {1}
+
+
 @pytest.mark.parametrize("kind", BAD_MINUTES)
 def test_five_bad_minutes_of_the_disk_end_no_owner(kind: str) -> None:
     """Their releases wait, and are given up and repeated; the heartbeats beside them are answered."""

@@ -28,6 +28,7 @@ from runtime.journal import commits
 from runtime.owners.http import leases, ledger
 from runtime.run import driver
 from runtime.service import events, forecast, quotas, serve_here
+from runtime.service import service as run_service
 from runtime.service.http import app as http_app
 from runtime.service.http.listening import ListeningService
 from runtime.service.plan import ServiceOptions
@@ -155,6 +156,8 @@ class Scene:
 
     async def _serving(self) -> None:
         resumes = self.disk.is_begun()
+        if resumes:
+            self.disk.begin_next_part()
         specs = [fact.spec for fact in self.disk.submitted()] if resumes else []
         plan: RunPlan = replace(self.plan, specs=tuple(specs), resume=resumes)
         await serve_here._serve(Path(plan.folder), ServiceOptions(), plan, None, lambda line: None)
@@ -355,7 +358,9 @@ class Scene:
         outside = world.outside
         try:
             self._begin(outside)
-            planned_s = sum(_PHASES * one.iterations * one.worst_s * one.overruns + one.late_s for one in schedule.jobs)
+            planned_s = sum(
+                _PHASES * one.iterations * one.worst_s * one.overruns + one.late_s + one.comes_s for one in schedule.jobs
+            )
             last_s = schedule.calm_s + SETTLES_S + planned_s + 60.0 * sum(fault.kind not in TIMED for fault in schedule.faults)
             over, found, count = self.over, self.problems, len(schedule.jobs)
             if not world.run(lambda: len(over) == count or bool(found), last_s):
@@ -376,8 +381,8 @@ class Scene:
     def _begin(self, outside: Process) -> None:
         outside.post(0.0, self.start_service)
         for plan in self.schedule.jobs:
-            outside.post(outside.draw.uniform(0.0, 2.0), self.operator, "POST", "/v1/jobs", entry_of(plan))
-            outside.post(outside.draw.uniform(0.5, 6.0) + plan.late_s, self._start_when_submitted, plan)
+            outside.post(outside.draw.uniform(0.0, 2.0) + plan.comes_s, self.operator, "POST", "/v1/jobs", entry_of(plan))
+            outside.post(outside.draw.uniform(0.5, 6.0) + plan.late_s + plan.comes_s, self._start_when_submitted, plan)
         for fault in self.schedule.faults:
             if fault.kind in TIMED:
                 outside.post(fault.at, self.fault, fault)
@@ -409,9 +414,10 @@ class Scene:
         self.stops, service.dies_at = True, 0
         self.terminate()
         world.run(lambda: service.dead, world.now_s + 200.0)
-        facts = self.disk.facts()
-        self.counts["parks"] = sum(isinstance(fact, Parked) for fact in facts)
-        self.problems += journal_problems(facts, {one.id: one.iterations for one in self.schedule.jobs})
+        parts = self.disk.parts()
+        facts = [fact for part in parts for fact in part]
+        self.counts |= {"parks": sum(isinstance(fact, Parked) for fact in facts), "roll-overs": len(parts) - 1}
+        self.problems += journal_problems(parts, {one.id: one.iterations for one in self.schedule.jobs})
         self.problems += linear_problems(facts, self.disk.synced_s, self.turns)
         if self.schedule.bounds_waits:
             period_s = sum((_PHASES + one.inits) * one.worst_s * one.overruns for one in self.schedule.jobs)
@@ -484,10 +490,11 @@ def simulated() -> Iterator[None]:
             "_rehearse": lambda policy: None,
             "versions": lambda: known,
         },
-        events: {"monotonic": monotonic, "entries_after": lambda *asked: _scene().disk.after(*asked)},
+        events: {"monotonic": monotonic, "entries_of_parts": lambda *asked: _scene().disk.after(*asked)},
         forecast: {"monotonic": monotonic},
         planned_drains: {"time": lambda: _scene().wall_s + _scene().world.now_s},
         quotas: {"time": lambda: _scene().wall_s + _scene().world.now_s},
+        run_service: {"MOST_FACTS": 20},
         leases: {"secrets": threads.Chance},
         ledger: {
             "started": lambda pid: pid if _scene().lives(pid) else 0,

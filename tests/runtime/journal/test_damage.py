@@ -15,7 +15,7 @@ import pytest
 from rollmux_env.errors import InputError
 from rollmux_env.locks import take_lock
 from runtime.journal import read
-from runtime.journal.audit import check_journal
+from runtime.journal.check import check_journal
 from runtime.journal.log import log_problem
 from runtime.journal.read import entries_after
 from runtime.journal.write import JOURNAL, LOCK, Journal, is_begun, read_facts

@@ -14,7 +14,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from runtime.journal.check import audit_parts
+from runtime.journal.parts import read_parts
+from runtime.report.usage import past_usage
 from runtime.service import serve_here as served_here
+from runtime.service import service as run_service
 from runtime.service.address import ServiceAddress, find
 from runtime.service.http.listening import ListeningService
 from runtime.service.plan import ServiceOptions
@@ -69,11 +73,11 @@ class Clients:
         with self.said:
             return self.said.wait_for(lambda: any(part in line for line in self.lines), _PATIENCE_S)
 
-    def ask(self, path: str, body: Any) -> Any:
+    def ask(self, path: str, body: Any, method: str = "POST") -> Any:
         assert self.address is not None
         connection = http.client.HTTPConnection(urlsplit(self.address.url).netloc, timeout=_PATIENCE_S)
         try:
-            connection.request("POST", path, json.dumps(body), {"Authorization": f"Bearer {self.address.token}"})
+            connection.request(method, path, json.dumps(body), {"Authorization": f"Bearer {self.address.token}"})
             response = connection.getresponse()
             value = json.loads(response.read())
             assert response.status < 300, value
@@ -125,3 +129,25 @@ def test_ctrl_c_answers_who_waits_and_leases_go_on_with_the_next_start(tmp_path:
         os.kill(os.getpid(), signal.SIGTERM)
 
     clients.serve(again)
+
+
+def test_a_service_without_jobs_continues_in_the_next_part_of_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MOST_FACTS": 10, "QUIET_S": 0.1, "_LOOKS_S": 0.05}.items():
+        monkeypatch.setattr(run_service, name, value)
+    clients = Clients(tmp_path, monkeypatch)
+
+    def work() -> None:
+        for _ in range(2):  # before the journal is rolled over, and under the same name after it
+            clients.ask("/v1/jobs", job("a"))
+            lease = clients.ask("/v1/jobs/a/attach", {})["lease"]
+            clients.ask(f"/v1/leases/{lease}/acquire", {"phase": "rollout", "iteration": 0})
+            assert not (tmp_path / f"journal-{len(clients.services) + 1}.sqlite").exists()  # a job is present
+            clients.ask(f"/v1/leases/{lease}?done=true", None, "DELETE")
+            assert clients.hears(f"the journal continues in journal-{len(clients.services) + 1}.sqlite")
+            clients.lines.clear()
+            assert clients.hears("serving from ")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    clients.serve(work)
+    assert audit_parts(read_parts(tmp_path)).problems == ()
+    assert [row["jobs"] for row in past_usage(tmp_path, ["job"])] == [2]

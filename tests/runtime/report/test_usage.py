@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rollmux_env.cluster.events import Admitted, Arrived, Event, MonthBegun, Parked, Withdrawn, isolated
-from runtime.report.usage import Waits, grouped, month_of
+from rollmux_env.cluster.months import month_of
+from runtime.report.usage import Waits, grouped
 from tests.rollmux_env.cluster.twin import make_job, model
 
 

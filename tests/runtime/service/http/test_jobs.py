@@ -30,7 +30,9 @@ def test_a_job_is_in_the_journal_when_it_is_answered_and_runs(served: Served) ->
     job = served.until("/v1/jobs/one", lambda job: job["state"] == "done")
     assert (job["iteration"], job["iterations"], job["metrics"]) == (3, 3, {"count": 3.0})
     again = served.ask("POST", "/v1/jobs", {"id": "one", **JOB})
-    assert again.status == 409 and again.value == {"error": "job one: this service has had a job of that name; names are used once"}
+    assert again.status == 409 and again.value == {
+        "error": "job one: this service has had a job of that name; names can be used again after the next roll-over of the journal"
+    }
 
 
 def test_a_job_that_cannot_be_is_said_to_be_so_in_one_line(served: Served) -> None:

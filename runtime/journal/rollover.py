@@ -1,0 +1,118 @@
+"""Roll-over of a service's journal: a new part begins with what remains true when no job is present.
+
+A service that has had no job for a while ends with `RunEnded(outcome="rolled over")`, and begins again as after any stop. Its start
+calls `begin_next_part`, which writes the next part under another name, and renames it when it is on disk. A kill before that leaves
+the earlier part as the newest one, and the next start writes the next part again: it follows from the earlier part alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from rollmux_env.cluster.events import Carried, CarriedLength, CarriedUsage
+from rollmux_env.cluster.state import State
+from rollmux_env.files import sync
+from rollmux_env.scheduler.facts import Drained
+from rollmux_env.validation_errors import one_line
+from runtime.journal.audit import outcomes
+from runtime.journal.facts import DrainPlanned, Fact, RunEnded, RunStarted, SchedulerInformed
+from runtime.journal.parts import newest_part, part_number, part_path
+from runtime.journal.read import is_begun, last_fact, read_facts
+from runtime.journal.record import RunRecord
+from runtime.journal.write import name_in_errors, record_of, state_of, write_part
+
+ROLLED_OVER: Literal["rolled over"] = "rolled over"
+MOST_FACTS = 4000  # facts of a part, about 1 MB, from which a service that has no job begins the next one
+QUIET_S = 300.0  # time without a job before that, in which owners learn that their jobs are over
+
+
+def next_part(facts: Sequence[Fact]) -> tuple[Fact, ...] | None:
+    """Return the first facts of the part that follows a part, or None if the part was not rolled over.
+
+    It is also None if a job is present after all, or a node may be in use.
+
+    Args:
+        facts: Facts of the part.
+    """
+    if not facts or not _is_mark(facts[-1]):
+        return None
+    record = record_of(facts)
+    state = state_of(record)
+    if state.waiting or state.tables.order.size or "present" in outcomes(record)[0].values() or _suspects(record):
+        return None
+    start, at_s = record.started, record.last_s
+    wall_s = record.wall_s(at_s) - at_s
+    nodes, versions = tuple(record.nodes.values()), (record.relaunched[-1] if record.relaunched else start).versions
+    begins: list[Fact] = [RunStarted(at_s, wall_s, start.policy, start.dispatch, record.cluster, nodes, versions, start.seed)]
+    begins.append(_carried(record, state, at_s))
+    if drained := record.drained_nodes:
+        begins.append(SchedulerInformed(at_s, (Drained(frozenset(drained)),)))
+    begins += [DrainPlanned(at_s, plan.node, plan.starts_s, plan.deadline_s) for plan in record.planned_drains.values()]
+    return tuple(begins)
+
+
+def _is_mark(fact: Fact | None) -> bool:
+    return isinstance(fact, RunEnded) and fact.outcome == ROLLED_OVER
+
+
+def begin_next_part(folder: Path, say: Callable[[str], None]) -> None:
+    """Begin the next part of a journal if it was rolled over. No process writes the journal meanwhile.
+
+    If the part cannot be written, for example because the disk is full, the part before remains the newest one.
+
+    Args:
+        folder: Folder of the journal.
+        say: Callback for a line about it.
+
+    Raises:
+        InputError: The newest part is damaged.
+    """
+    path = newest_part(folder)
+    if not is_begun(path):
+        return
+    number, last = last_fact(path)
+    if not _is_mark(last):
+        return
+    facts = read_facts(path)
+    with name_in_errors(path):
+        begins = next_part(facts)
+    if begins is None:
+        return
+    after = part_path(folder, (part_number(path.name) or 1) + 1)
+    unfinished = after.with_name(f"{after.name}.new")
+    try:
+        unfinished.unlink(missing_ok=True)  # a kill has left it
+        write_part(unfinished, number + 1, begins)
+        sync(unfinished)
+        os.replace(unfinished, after)
+        sync(folder)
+    except (OSError, sqlite3.Error) as error:
+        say(f"{one_line(str(after), 4096)}: cannot be written: {error}; the journal continues in {path.name}")
+        return
+    say(f"no job was present: the journal continues in {after.name}")
+
+
+def _carried(record: RunRecord, state: State, at_s: float) -> Carried:
+    """Return what remains known of the jobs of a part whose last state is given."""
+    month = state.months[-1].name if state.months else record.first_month
+    usage = (CarriedUsage(user, *used) for user, used in sorted(state.charges.settled(at_s).items()))
+    return Carried(at_s, month, tuple(usage), tuple(_lengths(state)))
+
+
+def _lengths(state: State) -> Iterator[CarriedLength]:
+    """Yield the lengths of departed jobs that the state keeps, in order of departure as far as it knows it."""
+    stays = state.stays
+    classes = stays.lengths_of_class_h.items()
+    every = {job_id: (name, length_h) for name, lengths_h in classes for job_id, length_h in lengths_h.items()}
+    for job_id in (*(job_id for job_id in every if job_id not in stays.lengths_h), *stays.lengths_h):
+        yield CarriedLength(job_id, *every[job_id])
+
+
+def _suspects(record: RunRecord) -> set[tuple[str, str]]:
+    """Return the nodes that lost leases may still use, each with its lease."""
+    suspected = {(fact.lease, node) for fact in record.suspected for node in fact.nodes}
+    return suspected - {(fact.lease, node) for fact in record.freed for node in fact.nodes}

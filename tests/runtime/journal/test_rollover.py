@@ -1,0 +1,132 @@
+"""Roll-over of a journal: what is known is known, every command reads all parts, and a kill at any moment loses nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from rollmux_env.cluster.events import Carried, QuotaSet
+from rollmux_env.keys.queue import Quota
+from rollmux_env.scheduler.facts import Drained
+from runtime.journal import rollover
+from runtime.journal.check import audit_parts
+from runtime.journal.facts import DrainPlanned, RunEnded, RunRelaunched, RunStarted, SchedulerInformed
+from runtime.journal.parts import entries_of_parts, newest_part, part_paths, read_parts
+from runtime.journal.rollover import ROLLED_OVER, begin_next_part
+from runtime.journal.write import JOURNAL, Journal, read_record, record_of, state_of
+from runtime.report.usage import past_usage
+from tests.conftest import Command
+from tests.fixtures import FIXTURES
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """That of a journal whose run has ended to be rolled over."""
+    shutil.copy(FIXTURES / "finished-run" / JOURNAL, tmp_path)
+    journal = Journal(tmp_path / JOURNAL, resume=True)
+    record = read_record(tmp_path)
+    now_s, (first, *_) = record.last_s, record.nodes
+    journal.write(
+        RunRelaunched(now_s, record.wall_s(now_s), record.started.nodes, {}),
+        SchedulerInformed(now_s, (Drained(frozenset({first})),)),
+        QuotaSet(now_s, "ann", Quota(nodes=2)),
+        DrainPlanned(now_s, first, 2e9),
+        RunEnded(now_s, ROLLED_OVER),
+    )
+    journal.close()
+    return tmp_path
+
+
+def begin(folder: Path) -> list[str]:
+    lines: list[str] = []
+    begin_next_part(folder, lines.append)
+    return lines
+
+
+def test_the_next_part_begins_with_what_is_known(folder: Path) -> None:
+    before = read_record(folder)
+    charges = state_of(before).charges
+    assert begin(folder) == ["no job was present: the journal continues in journal-2.sqlite"]
+    after = read_record(folder)
+    assert newest_part(folder).name == "journal-2.sqlite" and after.submitted == ()
+    assert (after.cluster, after.nodes, after.drained_nodes) == (before.cluster, before.nodes, before.drained_nodes)
+    assert (after.planned_drains, after.first_month) == (before.planned_drains, before.first_month)
+    assert after.last_s == before.last_s and after.wall_s(after.last_s) == pytest.approx(before.wall_s(before.last_s), abs=1e-3)
+    carried, now_s = state_of(after).charges, before.last_s + 3600.0
+    assert carried.usage_h("", now_s) == pytest.approx(charges.usage_h("", now_s)) and carried.usage_h("", now_s) > 0
+    assert carried.month_h("", now_s) == charges.month_h("", now_s)
+    assert state_of(after).stays.lengths_h == state_of(before).stays.lengths_h
+    assert begin(folder) == []  # once
+
+
+def test_every_command_reads_all_parts(folder: Path, command: Command) -> None:
+    usage, facts = past_usage(folder, ["user", "job"]), len(read_parts(folder)[0])
+    begin(folder)
+    assert past_usage(folder, ["user", "job"]) == usage
+    assert audit_parts(read_parts(folder)).problems == ()
+    numbers = [number for number, _, _ in entries_of_parts(folder, facts - 2, 100)]
+    assert numbers == [*range(facts - 1, facts + 5)] and entries_of_parts(folder, 0, 3)[-1][0] == 3
+    status, out, err = command("journal", "check", str(folder))
+    assert (status, err) == (0, "") and out.startswith(f"{facts + 4} facts are whole; the last is {facts + 4}, DrainPlanned")
+    status, out, err = command("journal", "audit", str(folder))
+    assert (status, err) == (0, "") and out.startswith("2 jobs (2 done)")
+    assert command("bundle", str(folder), "--out", str(folder / "all.zip"))[0] == 0
+    assert command("journal", "audit", str(folder / "all.zip")) == (status, out, err)
+
+
+@pytest.mark.parametrize("step", ["write_part", "sync", "os.replace", "sync after"])
+def test_a_kill_at_any_step_loses_nothing(folder: Path, step: str) -> None:
+    calls = 0
+
+    def dies(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if step != "sync after" or calls == 2:
+            raise Killed
+
+    whole = folder / "whole"
+    shutil.copytree(folder, whole)
+    begin(whole)
+    target, name = (os, "replace") if step == "os.replace" else (rollover, step.split()[0])
+    with patch.object(target, name, dies), pytest.raises(Killed):
+        begin(folder)
+    if step == "sync":  # part of the new file is on the disk
+        unfinished = folder / "journal-2.sqlite.new"
+        unfinished.write_bytes(unfinished.read_bytes()[:5000])
+    assert len(part_paths(folder)) == (2 if step == "sync after" else 1)
+    begin(folder)
+    assert read_parts(folder) == read_parts(whole)
+
+
+def test_a_full_disk_leaves_the_part_as_it_is(folder: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with patch.object(rollover, "sync", full):
+        assert begin(folder)[0].endswith("No space left on device; the journal continues in journal.sqlite")
+    assert newest_part(folder) == folder / JOURNAL and len(begin(folder)) == 1
+
+
+def test_what_is_not_over_is_not_rolled_over(folder: Path) -> None:
+    *facts, mark = read_parts(folder)[0]
+    assert rollover.next_part(facts) is None  # it was not rolled over
+    submitted = record_of(facts).submitted[0]
+    waits = submitted.spec.model_copy(update={"id": "other"})
+    assert rollover.next_part([*facts, type(submitted)(1.0, waits), mark]) is None
+
+
+def test_a_part_that_does_not_follow_is_found(folder: Path) -> None:
+    begin(folder)
+    first, second = read_parts(folder)
+    others = [fact if not isinstance(fact, Carried) else Carried(fact.at_s, fact.month) for fact in second]
+    assert isinstance(second[0], RunStarted)
+    assert audit_parts([first, others]).problems == ("A7: part 2 does not begin with what the part before it leaves",)
+    assert audit_parts([first[:-1], second]).problems[0].startswith("A7: part 2 follows a part that was not rolled over")
