@@ -1,0 +1,129 @@
+"""What a change of the size of replicas during a rollout can gain over the best static size: with hindsight, and by policy.
+
+    python benchmarks/replica_sizes.py
+
+In this project's model a replica of twice the GPUs loses only messages. Real engines may lose more, so each job is also simulated
+with replicas whose cache is read, and whose products are computed, at 80% and at 65% of the rate for each doubling of the GPUs.
+With hindsight means: the best of all single changes from one size to a larger one, once a given share of the responses is done, by
+their mean over the same rollouts. The change takes as long as that of `adaptive-parallelism`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from policies.rollout import make_rollout
+from policies.rollout.adaptive_parallelism import AdaptiveParallelism
+from policies.rollout.published import Plain
+from rollmux_env.bench.tables import THINKING_MEDIAN, packed_lengths
+from rollmux_env.kernel.rollout_trials import spread
+from rollmux_env.rollout.fleet import Fleet
+from rollmux_env.rollout.job import JobRollouts
+from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, StaticControl, Wake
+from rollmux_env.rollout.setting import Setting
+from rollmux_env.timing.calibration import PHYSICAL
+from rollmux_env.timing.hardware import GPUS, achieved
+from rollmux_env.timing.lengths import LengthDistribution, Lognormal
+from rollmux_env.timing.models import SHAPES
+from rollmux_env.timing.replica import SIZES, fitting_replicas
+
+RATES, SHARES, ROLLOUTS = (1.0, 0.8, 0.65), (0.5, 0.7, 0.8, 0.9, 0.95, 0.98), 10
+PROMPT_TOKENS, EACH, MOST = 1024, 8, 1024
+
+
+class SizedJob(NamedTuple):
+    """A job on H800 whose replicas may have several sizes."""
+
+    size: str
+    gpus: int
+    prompts: int
+    lengths: LengthDistribution
+
+    def setting(self, parallel: int, rate: float) -> Setting:
+        """Return the setting of its rollouts.
+
+        Args:
+            parallel: Number of GPUs of each replica at the beginning.
+            rate: Factor of the rate of the GPUs for each doubling of a replica's GPUs.
+        """
+        hardware = achieved("H800", GPUS["H800"], PHYSICAL)
+        timings = []
+        for size, timing in fitting_replicas(SHAPES[self.size], hardware, self.gpus, PROMPT_TOKENS + self.lengths.cap):
+            slower = rate ** -np.log2(size)
+            parts = {name: getattr(timing, name) * slower for name in ("kv_s_per_token", "sequence_s", "prefill_s_per_token")}
+            timings.append((size, replace(timing, **parts)))
+        return Setting(tuple(timings), self.gpus, parallel, self.prompts, EACH, PROMPT_TOKENS, self.lengths, most=MOST)
+
+
+JOBS = {
+    "14B-16k, 48 GPUs, 1024 responses, median 600": SizedJob("14B", 48, 128, packed_lengths(16384)),
+    "8B-32k, 8 GPUs, 1024 responses, median 4096": SizedJob("8B", 8, 128, Lognormal(32768, THINKING_MEDIAN, 1.0)),
+    "14B-16k, 8 GPUs, 512 responses, median 3000": SizedJob("14B", 8, 64, Lognormal(16384, 3000.0, 0.8)),
+}
+
+
+@dataclass(frozen=True)
+class OneChange(Plain):
+    """Rollout policy that changes the size of all replicas once.
+
+    Args:
+        size: GPUs of each replica from then on.
+        share: Share of the responses after which it changes.
+    """
+
+    size: int
+    share: float
+
+    def control(self, setting: Setting) -> Control:
+        """Return the control that changes the size."""
+        return _Change(self, setting)
+
+
+class _Change(StaticControl):
+    def __init__(self, policy: OneChange, setting: Setting) -> None:
+        self._policy, self._setting = policy, setting
+
+    def begin(self, fleet: Fleet, round: Round) -> Wake:
+        super().begin(fleet, round)
+        return Wake(int(self._policy.share * round.wanted * round.needed))
+
+    def act(self, fleet: Fleet) -> Wake:
+        size, left = self._policy.size, fleet.open
+        replicas = [dict(self._setting.timings)[size]] * (self._setting.gpus // size)
+        live = fleet.add(replicas, size, fleet.now_s + AdaptiveParallelism().switch_s)
+        fleet.migrate(left, live[spread(np.arange(left.size), live.size)])
+        return Wake()
+
+
+def mean_s(job: SizedJob, parallel: int, rate: float, policy: RolloutPolicy) -> float:
+    """Return the mean seconds of the job's rollouts but the first, in which no policy knows its lengths."""
+    rollouts = JobRollouts(job.setting(parallel, rate), policy, 0)
+    return float(np.mean([rollouts.next().seconds for _ in range(ROLLOUTS)][1:]))
+
+
+def main() -> None:
+    """Print the table."""
+    table = Table("job", "rate", "best size", "s", "with hindsight", "s", "gain", "adaptive, s", "gain")
+    for label, job in JOBS.items():
+        for rate in RATES:
+            static = {size: mean_s(job, size, rate, make_rollout("plain")) for size in SIZES}
+            best = min(static, key=lambda size: static[size])
+            changes = [(a, b, share) for a in SIZES for b in SIZES for share in SHARES if b > a]
+            hindsight = {one: mean_s(job, one[0], rate, OneChange(*one[1:])) for one in changes}
+            first, then, share = min(hindsight, key=lambda one: hindsight[one])
+            least_s = hindsight[first, then, share]
+            adaptive_s = mean_s(job, best, rate, make_rollout("adaptive-parallelism"))
+            change = f"TP {first} to {then} at {share:.0%}"
+            gains = (f"{static[best] / seconds:.2f}x" for seconds in (least_s, adaptive_s))
+            cells = (f"{static[best]:.0f}", change, f"{least_s:.0f}", next(gains), f"{adaptive_s:.0f}", next(gains))
+            table.add_row(label, f"{rate:.0%}", f"TP {best}", *cells)
+    Console(width=132).print(table)
+
+
+if __name__ == "__main__":
+    main()
