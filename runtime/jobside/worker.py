@@ -203,7 +203,7 @@ class CoordinatorLink:
 
     def begin(self, method: str, *arguments: Any) -> Any:
         """Begin a call of a method of the coordinator as this job, and return its reference."""
-        return self._coordinator.ask.remote(method, self._job_id, *arguments)
+        return self._coordinator.call.remote("ask", method, self._job_id, *arguments)
 
     def progress(self, done: int, total: int, tokens: int) -> None:
         """Report progress if the last report is old enough; see `RuntimeHook.progress`."""

@@ -88,14 +88,20 @@ def write_events(folder: Path, record: RunRecord) -> None:
         folder: Folder of the events, which is replaced.
         record: Record of the run.
     """
-    from torch.utils.tensorboard import SummaryWriter
+    from tensorboard.compat.proto.event_pb2 import Event  # the writer of torch would load torch, for seconds
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     shutil.rmtree(folder, ignore_errors=True)
     private_folder(folder)
     for job_id in dict.fromkeys(iteration.job_id for iteration in record.iterations):
-        with SummaryWriter(str(folder / job_id)) as writer:
+        writer = EventFileWriter(str(folder / job_id))
+        try:
             for tag, value, step, at_s in scalars(record, job_id):
-                writer.add_scalar(tag, value, step, walltime=record.wall_s(at_s))
+                point = Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+                writer.add_event(Event(wall_time=record.wall_s(at_s), step=step, summary=point))
+        finally:
+            writer.close()
     make_private(folder)
 
 

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import one_line
+from runtime.coordinator.actor import Coordinator, named
 from runtime.coordinator.ray_processes import RayProcesses
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobside.worker import on_machine
@@ -140,9 +141,9 @@ def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
         KeyboardInterrupt: If the user asked twice to stop.
     """
     try:
-        coordinator: Any = ray.remote(Coordinator).options(**coordinator_options()).remote(plan)
+        coordinator: Any = ray.remote(Coordinator).options(**coordinator_options()).remote(named(RunCoordinator), plan)
         try:
-            return watch(coordinator, coordinator.run.remote(), say)
+            return watch(coordinator, coordinator.call.remote("run"), say)
         finally:
             ray.kill(coordinator)
     except RayDied as error:
@@ -185,7 +186,7 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said
                 if interrupts() and not stopping:
                     stopping = True
                     say("stopping at the next phase boundary; Ctrl-C again stops at once")
-                    coordinator.stop.remote()
+                    coordinator.call.remote("stop")
             _print_new_lines(coordinator, lines_said, say)
             return str(result_of(outcome))
     except ray.exceptions.RayTaskError as error:
@@ -197,14 +198,14 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said
 
 
 def _print_new_lines(coordinator: Any, lines_said: int, say: Callable[[str], None]) -> int:
-    lines = result_of(coordinator.news.remote(lines_said), _ANSWERS_S)
+    lines = result_of(coordinator.call.remote("news", lines_said), _ANSWERS_S)
     for line in lines:
         say(line)
     return lines_said + len(lines)
 
 
-class Coordinator:
-    """A run as a Ray actor with asynchronous methods.
+class RunCoordinator:
+    """A run in the process of its actor.
 
     Args:
         plan: Plan of the run.

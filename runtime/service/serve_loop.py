@@ -14,6 +14,7 @@ import ray
 
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
+from runtime.coordinator.actor import Coordinator, named
 from runtime.journal.rollover import ROLLED_OVER, begin_next_part
 from runtime.machine import Node, Pool
 from runtime.machines.nodes import find_nodes
@@ -50,19 +51,19 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
         _join(address)
         check_signals()
         address = replace(address, address=ray.get_runtime_context().gcs_address)
-        service = _find(address)
+        service = _find(folder, address)
         if service is not None:
             say("the service that was started here before is alive; its own settings hold")
         while True:
             began_s = monotonic()
             try:
-                lines_said = result_of(service.told.remote()) if service is not None else 0
+                lines_said = result_of(service.call.remote("told")) if service is not None else 0
                 is_new = service is None
                 service = service or _start(folder, address, wish, say)
                 url = _listen(service, folder, address, wish, say if is_new else None)
                 say(f"listening at {url}; the token is in {folder / SERVICE}")
                 say(f"serving from {folder}: rollmux submit FILE --at {folder}")
-                if watch(service, service.ended.remote(), say, lines_said) != ROLLED_OVER:
+                if watch(service, service.call.remote("ended"), say, lines_said) != ROLLED_OVER:
                     break
                 ray.kill(service)
                 service, address, wish = None, replace(address, actor=f"{address.actor}-again"), replace(wish, cluster=None)
@@ -121,11 +122,11 @@ def _listen(service: Any, folder: Path, address: RayAddress, wish: ServiceOption
     listening = listening_of(folder, wish.listen, wish.beyond_loopback)
     patience_s = _DYING_S if say is not None and waits_for_port(listening.where, say) else 0.0
     try:
-        url, port = result_of(service.listen.remote(listening.where, patience_s))
+        url, port = result_of(service.call.remote("listen", listening.where, patience_s))
     except (AttributeError, TypeError):
-        raise InputError(f"the service in {folder} was started by an older RollMux; stop it with that one") from None
+        raise _older(folder) from None
     let_in(folder, listening, url, port, address)
-    result_of(service.give_access.remote(listening.token))
+    result_of(service.call.remote("give_access", listening.token))
     return str(url)
 
 
@@ -148,10 +149,16 @@ def waits_for_port(where: Listen, say: Callable[[str], None]) -> bool:
     return True
 
 
-def _find(address: RayAddress) -> Any:
+def _older(folder: Path) -> InputError:
+    return InputError(f"the service in {folder} was started by an older RollMux; stop it with that one")
+
+
+def _find(folder: Path, address: RayAddress) -> Any:
     try:
         service = ray.get_actor(address.actor, namespace=address.namespace)
-        result_of(service.told.remote(), timeout_s=30)
+        result_of(service.call.remote("told"), timeout_s=30)
+    except AttributeError:
+        raise _older(folder) from None
     except (ValueError, ray.exceptions.RayError):
         return None
     return service
@@ -161,9 +168,9 @@ def _start(folder: Path, address: RayAddress, wish: ServiceOptions, say: Callabl
     begin_next_part(folder, say)
     plan = service_plan(folder, wish, past(folder), _nodes)
     options = {**coordinator_options(), "name": address.actor, "namespace": address.namespace, "lifetime": "detached"}
-    service: Any = ray.remote(ListeningService).options(**options).remote(plan)
+    service: Any = ray.remote(Coordinator).options(**options).remote(named(ListeningService), plan)
     try:
-        result_of(service.begin.remote())
+        result_of(service.call.remote("begin"))
     except ray.exceptions.RayTaskError as error:
         ray.kill(service)
         raise (error.cause or error) from None

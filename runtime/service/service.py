@@ -38,7 +38,7 @@ _LOOKS_S = 60.0  # interval at which the service looks whether its journal can b
 
 
 class RunService:
-    """A run without an end: a detached Ray actor with asynchronous methods, or an object in `rollmux serve --no-ray`.
+    """A run without an end, in a detached Ray actor or in `rollmux serve --no-ray`.
 
     Args:
         plan: Plan of the service. Its jobs are those of a journal that is resumed.

@@ -13,6 +13,7 @@ import ray
 
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.cluster import Pool as PoolSpec
+from runtime.coordinator.actor import Coordinator, named
 from runtime.coordinator.run_plan import RunPlan, Timeouts
 from runtime.jobs.file import parse_jobs
 from runtime.journal.record import RunRecord
@@ -32,12 +33,12 @@ class Served:
     def __init__(self, plan: RunPlan) -> None:
         self.folder = Path(plan.folder)
         self.reports: list[dict[str, Any]] = []
-        self._actor: Any = ray.remote(RunService).options(num_cpus=0, max_concurrency=1000).remote(plan)
+        self._actor: Any = ray.remote(Coordinator).options(num_cpus=0, max_concurrency=1000).remote(named(RunService), plan)
         self.ask("begin")
 
     def ask(self, method: str, *arguments: Any) -> Any:
         try:
-            return ray.get(getattr(self._actor, method).remote(*arguments), timeout=_PATIENCE_S)
+            return ray.get(self._actor.call.remote(method, *arguments), timeout=_PATIENCE_S)
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
 

@@ -10,12 +10,14 @@ from runtime.journal.write import read_run
 from tests.runtime.service.conftest import Serving
 from tests.runtime.service.test_service import SLEEPER, over
 
-# Whoever imports it leaves the title of the process, which Ray makes of the actor's class.
+# Whoever imports it leaves the title of the process, made of the actor's class, and whether the scheduler is loaded there.
 SEEN = """
+import sys
 from pathlib import Path
 
 with Path(__file__).with_name("seen").open("a") as file:
-    file.write(Path("/proc/self/cmdline").read_text().partition(chr(0))[0] + "\\n")
+    loads = "scheduler" if "rollmux_env.scheduler.core" in sys.modules else ""
+    file.write(Path("/proc/self/cmdline").read_text().partition(chr(0))[0].partition(".")[0] + loads + "\\n")
 """
 JOB = """
 import rollmux
@@ -95,5 +97,5 @@ def test_the_code_of_a_job_never_runs_in_the_coordinator(serve: Serving, tmp_pat
     assert [done.metrics for done in record.iterations if done.job_id == "good"] == [{"strange": 2.5}] * 3
     assert not record.jobs["good"].movable and record.jobs["plain"].movable  # workers, and no checkpoints
     for name in packages:
-        seen = {line.partition(".")[0] for line in (tmp_path / name / "seen").read_text().splitlines()}
+        seen = {*(tmp_path / name / "seen").read_text().splitlines()}
         assert "ray::Controller" in seen and seen <= {"ray::Controller", "ray::Worker"} and name not in sys.modules
