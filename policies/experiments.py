@@ -9,9 +9,11 @@ from typing import Any
 
 from policies.replaying import Fidelity, OwnPolicy, Replaying, contenders, make_contender, replay_tasks
 from policies.targets import Target, find_streams, on_fleet
-from rollmux_env.bench.harness import Report, Result, run_tasks
+from rollmux_env.bench.harness import Result, run_tasks
+from rollmux_env.bench.processes import Report
 from rollmux_env.errors import InputError
 from rollmux_env.report.bench_results import BenchResult, RunResult, bench_result
+from rollmux_env.scenario import Scenario
 from rollmux_env.workloads.own import name_of
 
 Run = Callable[[Callable[[Report], Iterable[tuple[int, Result]]], Sequence[str]], list[Result]]
@@ -74,20 +76,62 @@ def bench(
         PlanError: A policy returned a plan that breaks an invariant, or a workload of yours raised an exception.
     """
     replaying = Replaying(fidelity, dispatch, rollout_policy, failures, check, most_phases, keep_phases, bound)
-    if not policies:
-        raise InputError("policies: must be at least one")
-    make = partial(make_contender, {policy.__name__: policy for policy in policies if not isinstance(policy, str)})
-    names, left_out = contenders(list(dict.fromkeys(map(name_of, policies))), make, replaying)
-    base = baseline or names[0]
-    if base not in names:
-        raise InputError(f"--baseline: {base} is not among the policies {', '.join(names)}")
+    comparison = Comparison(policies, baseline, replaying, workers, limit_s, run)
     streams, texts = find_streams(target), texts_of(settings)
-    scenarios = on_fleet({seed: streams.scenario(seed, texts) for seed in streams.seeds(seeds)}, fleet)
-    tasks, phases = replay_tasks(names, scenarios, replaying)
-    gather, labels = run or _gather_silently, [f"{task.spec}, seed {task.seed}" for task in tasks]
-    results = gather(lambda report: run_tasks(make, tasks, workers, report, limit_s), labels)
-    said = {"scenario": streams.name, "settings": texts, **phases, "failures": failures, "left_out": left_out, "fleet": fleet}
-    return bench_result(results, base, said, scenarios)
+    return comparison.on(streams.name, lambda seed: streams.scenario(seed, texts), streams.seeds(seeds), texts, fleet)
+
+
+class Comparison:
+    """A comparison of policies, which runs on any number of streams.
+
+    Args:
+        policies: Policies to compare, as for `bench`.
+        baseline: Name of the policy that savings are relative to, or None for the first one.
+        replaying: Options of the replays.
+        workers: Number of processes.
+        limit_s: Longest computing time of one replay, in seconds, or None for no limit.
+        run: Function that runs the replays, as for `bench`, or None to run them without a display.
+
+    Raises:
+        InputError: There is no policy, one is not valid, or the baseline is none of them.
+    """
+
+    def __init__(
+        self,
+        policies: Sequence[str | OwnPolicy],
+        baseline: str | None,
+        replaying: Replaying,
+        workers: int,
+        limit_s: float | None,
+        run: Run | None,
+    ) -> None:
+        if not policies:
+            raise InputError("policies: must be at least one")
+        self._replaying, self._workers, self._limit_s, self._gather = replaying, workers, limit_s, run or _gather_silently
+        self._make = partial(make_contender, {policy.__name__: policy for policy in policies if not isinstance(policy, str)})
+        self._names, self._left_out = contenders(list(dict.fromkeys(map(name_of, policies))), self._make, replaying)
+        self._baseline = baseline or self._names[0]
+        if self._baseline not in self._names:
+            raise InputError(f"--baseline: {baseline} is not among the policies {', '.join(self._names)}")
+
+    def on(
+        self, name: str, stream: Callable[[int], Scenario], seeds: Iterable[int], options: Mapping[str, str], fleet: str | None
+    ) -> BenchResult:
+        """Compare the policies on a stream.
+
+        Args:
+            name: Name of the stream in the result.
+            stream: Function from seed to scenario.
+            seeds: Seeds of the replays.
+            options: Options of the workload in the result, as text.
+            fleet: Number of nodes of each pool, as for `bench`.
+        """
+        scenarios = on_fleet({seed: stream(seed) for seed in seeds}, fleet)
+        tasks, phases = replay_tasks(self._names, scenarios, self._replaying)
+        labels = [f"{task.spec}, seed {task.seed}" for task in tasks]
+        results = self._gather(lambda report: run_tasks(self._make, tasks, self._workers, report, self._limit_s), labels)
+        said = {"scenario": name, "settings": dict(options), "fleet": fleet, "left_out": self._left_out, **phases}
+        return bench_result(results, self._baseline, {**said, "failures": self._replaying.failures}, scenarios)
 
 
 def replay(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
 
 from pydantic import ValidationError
 
-from policies.experiments import Run, bench, texts_of
-from policies.replaying import Fidelity, OwnPolicy
+from policies.experiments import Comparison, Run, texts_of
+from policies.replaying import Fidelity, OwnPolicy, Replaying
 from policies.targets import ResolvedTarget, Target, find_streams
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
@@ -83,30 +82,16 @@ def sweep(
             raise InputError("--sweep fleet: is given by --fleet too; give it once")
         if key.endswith(".max_nodes") and ("fleet" in keys or fleet is not None):
             raise InputError(f"--sweep {key}: is what a fleet says; give one of them")
+    replaying = Replaying(fidelity, dispatch, rollout_policy, failures, check, most_phases, bound=bound)
+    comparison = Comparison(policies, baseline, replaying, workers, limit_s, run)
     streams, points = find_streams(target), []
     numbers = streams.seeds(seeds)
-    at_point = partial(
-        bench,
-        policies=policies,
-        baseline=baseline,
-        fidelity=fidelity,
-        dispatch=dispatch,
-        rollout_policy=rollout_policy,
-        failures=failures,
-        most_phases=most_phases,
-        bound=bound,
-        check=check,
-        workers=workers,
-        limit_s=limit_s,
-        run=run,
-    )
     for combination in product(*keys.values()):
         swept = texts_of(dict(zip(keys, combination, strict=True)))
         own = {key: value for key, value in zip(keys, combination, strict=True) if key != "fleet"}
         options, cluster = _split(streams, own, settings or {})
         changed = partial(_scenario, streams, options, cluster)
-        benched = at_point(changed, seeds=numbers, fleet=swept.get("fleet", fleet))
-        points.append(SweepPoint(swept, replace(benched, scenario=streams.name, settings=options)))
+        points.append(SweepPoint(swept, comparison.on(streams.name, changed, numbers, options, swept.get("fleet", fleet))))
     return SweepResult(SWEEP_SCHEMA, tuple(keys), tuple(points))
 
 

@@ -20,7 +20,6 @@ from policies.makers import makers
 from policies.named import LEARNED, is_own
 from policies.registry import make_runnable
 from policies.rollout.places import make_at
-from rollmux_env.bench.harness import spread
 from rollmux_env.bench.leaderboard.entries import (
     LeaderboardEntry,
     StreamResult,
@@ -31,6 +30,7 @@ from rollmux_env.bench.leaderboard.entries import (
     planned_streams,
 )
 from rollmux_env.bench.leaderboard.tracks import TRACKS, Entrant, Track, own_track
+from rollmux_env.bench.processes import spread
 from rollmux_env.bench.suite import Makers
 from rollmux_env.command_options import parse_pairs
 from rollmux_env.errors import InputError

@@ -120,44 +120,67 @@ def by_policy(results: Sequence[Result]) -> dict[str, list[Result]]:
     return every
 
 
+class _Runs:
+    """The runs of a policy on all seeds, and those of the baseline on the same seeds."""
+
+    def __init__(self, results: list[Result], base: list[Metrics]) -> None:
+        self.outcomes, self.base = [result.outcome for result in results], base
+        self.metrics = [outcome.metrics for outcome in self.outcomes]
+
+    def mean(self, name: str) -> Mean:
+        """Return the mean of a figure over the seeds."""
+        return mean_interval([getattr(metrics, name) for metrics in self.metrics])
+
+    def to_base(self, name: str) -> Mean | None:
+        """Return the mean ratio of the baseline's figure and the policy's."""
+        those, own = ([getattr(metrics, name) for metrics in runs] for runs in (self.base, self.metrics))
+        return mean_if_known(ratios(those, own))
+
+    def over_jobs(self, name: str) -> Mean:
+        """Return the mean over the seeds of the mean of a figure over the jobs."""
+        return mean_interval([float(np.mean([getattr(job, name) for job in outcome.jobs])) for outcome in self.outcomes])
+
+    def over_bound(self, name: str, bound: str) -> Mean | None:
+        """Return the mean ratio of a figure and its bound."""
+        return mean_if_known([over(outcome, name, bound) for outcome in self.outcomes])
+
+    def extra(self, name: str) -> Mean | None:
+        """Return the mean of a figure that only some replays have."""
+        return mean_if_known([outcome.extra.get(name) for outcome in self.outcomes])
+
+    def gpus(self) -> dict[str, float]:
+        """Return the mean of the largest number of GPUs of each pool."""
+        return {name: float(np.mean([metrics.peak_gpus[name] for metrics in self.metrics])) for name in self.metrics[0].peak_gpus}
+
+    def decision_ms(self) -> float | None:
+        """Return the median time of all decisions, or None without decisions."""
+        seconds = [one for outcome in self.outcomes for one in outcome.decision_s]
+        return float(np.median(seconds)) * 1e3 if seconds else None
+
+
 def _row(policy: str, results: list[Result], base: list[Metrics]) -> ComparisonRow:
-    every = [result.outcome.metrics for result in results]
-
-    def over_seeds(name: str) -> Mean:
-        return mean_interval([getattr(metrics, name) for metrics in every])
-
-    def to_base(name: str) -> Mean | None:
-        return mean_if_known(ratios([getattr(metrics, name) for metrics in base], [getattr(metrics, name) for metrics in every]))
-
-    def over_jobs(name: str) -> Mean:
-        return mean_interval([float(np.mean([getattr(job, name) for job in result.outcome.jobs])) for result in results])
-
-    def over_bound(name: str, bound: str) -> Mean | None:
-        return mean_if_known([over(result.outcome, name, bound) for result in results])
-
-    extra = [result.outcome.extra for result in results]
-    observed = every[0].slo_attainment_observed is not None
-    decisions = [seconds for result in results for seconds in result.outcome.decision_s]
+    runs = _Runs(results, base)
+    observed = runs.metrics[0].slo_attainment_observed is not None
     return ComparisonRow(
         policy=policy,
-        cost_usd=over_seeds("cost_usd"),
-        usd_per_work_hour=over_seeds("usd_per_work_hour"),
-        saving=to_base("cost_usd"),
-        saving_per_work=to_base("usd_per_work_hour"),
-        **vars(_waiting(every, base)),
-        slo_attainment=over_seeds("slo_attainment"),
-        slo_attainment_observed=mean_if_known([metrics.slo_attainment_observed for metrics in every]),
-        slowdown=mean_interval([float(np.mean(list(metrics.slowdown.values()))) for metrics in every]),
-        slowdown_observed=over_jobs("slowdown_observed") if observed else None,
-        queueing_s=over_jobs("queueing_s"),
-        completion_s=over_jobs("completion_s"),
-        gpus={name: float(np.mean([metrics.peak_gpus[name] for metrics in every])) for name in every[0].peak_gpus},
-        packed=_packed(every),
-        lost_work_h=mean_if_known([figures.get("lost_work_h") for figures in extra]),
-        bound_usd=mean_if_known([figures.get(USD) for figures in extra]),
-        over_bound=over_bound("cost_usd", USD),
-        over_bound_per_work=over_bound("usd_per_work_hour", USD_PER_WORK_HOUR),
-        decision_ms=float(np.median(decisions)) * 1e3 if decisions else None,
+        cost_usd=runs.mean("cost_usd"),
+        usd_per_work_hour=runs.mean("usd_per_work_hour"),
+        saving=runs.to_base("cost_usd"),
+        saving_per_work=runs.to_base("usd_per_work_hour"),
+        **vars(_waiting(runs.metrics, base)),
+        slo_attainment=runs.mean("slo_attainment"),
+        slo_attainment_observed=mean_if_known([metrics.slo_attainment_observed for metrics in runs.metrics]),
+        slowdown=mean_interval([float(np.mean(list(metrics.slowdown.values()))) for metrics in runs.metrics]),
+        slowdown_observed=runs.over_jobs("slowdown_observed") if observed else None,
+        queueing_s=runs.over_jobs("queueing_s"),
+        completion_s=runs.over_jobs("completion_s"),
+        gpus=runs.gpus(),
+        packed=_packed(runs.metrics),
+        lost_work_h=runs.extra("lost_work_h"),
+        bound_usd=runs.extra(USD),
+        over_bound=runs.over_bound("cost_usd", USD),
+        over_bound_per_work=runs.over_bound("usd_per_work_hour", USD_PER_WORK_HOUR),
+        decision_ms=runs.decision_ms(),
     )
 
 

@@ -1,20 +1,15 @@
-"""Runs policies on scenarios, in this process or in several."""
+"""Runs policies on scenarios."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from time import monotonic, perf_counter
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from time import perf_counter
+from typing import Protocol, runtime_checkable
 
 from rollmux_env.bench.possible import check_possible, unwritten
+from rollmux_env.bench.processes import Report, spread
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.dollar_bound import bound_figures
@@ -39,13 +34,8 @@ class OwnReplay(Protocol):
 
 Contender = Policy | OwnReplay
 MakeContender = Callable[[str, int], Contender]
-Report = Callable[[int, int, int], None]
-Item = TypeVar("Item")
-Found = TypeVar("Found")
 FLUID_ONLY = "a yardstick with a fluid replay only"
 """Description of a contender for which `can_replay` is false."""
-_LOOKS_S = 0.5  # seconds between two checks of the workers' progress
-_UNGUARDED = 78  # exit status of a worker that tried to start workers itself
 
 
 def can_replay(contender: Contender, is_event: bool) -> bool:
@@ -174,87 +164,3 @@ def run_tasks(
         PlanError: As in `run_task`; the other tasks are then stopped, as by an interrupt.
     """
     return spread(partial(run_task, make), tasks, workers, report, limit_s, _named)
-
-
-def spread(
-    work: Callable[[Item, Callable[[int, int], None]], Found],
-    items: Sequence[Item],
-    workers: int = 1,
-    report: Report = lambda index, phases, departed: None,
-    limit_s: float | None = None,
-    name: Callable[[Item], str] = str,
-) -> Iterator[tuple[int, Found]]:
-    """Do work on items, in several processes, and yield (index, result) as they end.
-
-    Args:
-        work: Function of a module that takes an item and a callback for progress, which takes two numbers.
-        items: Items to work on.
-        workers: Number of processes, as in `run_tasks`.
-        report: Callback for progress, as in `run_tasks`.
-        limit_s: Longest time that an item may take, in seconds, or None, as in `run_tasks`.
-        name: Function that returns the name of an item for error messages.
-
-    Raises:
-        InputError: If there is no worker, one was killed, or they cannot import the calling script. Errors of `work` are passed on;
-            other work is then stopped, as by an interrupt.
-        PlanError: If an item took longer than `limit_s`.
-    """
-    if workers < 1:
-        raise InputError(f"--workers {workers}: must be at least 1")
-    if limit_s is None and (workers == 1 or len(items) == 1):
-        for index, item in enumerate(items):
-            yield index, work(item, partial(report, index))
-        return
-    if getattr(multiprocessing.current_process(), "_inheriting", False):  # this is a worker that imports the calling script
-        raise SystemExit(_UNGUARDED)
-    script = getattr(sys.modules["__main__"], "__file__", None)
-    if script is not None and not os.path.exists(script):
-        raise InputError(f"workers={workers}: each process imports the script again, and this one is no file; save it first")
-    others = set(multiprocessing.active_children())
-    context = multiprocessing.get_context("spawn")
-    counts = context.Array("d", 3 * len(items), lock=False)
-    pool = ProcessPoolExecutor(min(workers, len(items)), mp_context=context, initializer=_begin, initargs=(counts,))
-    try:
-        waiting = {pool.submit(_count, work, index, item): index for index, item in enumerate(items)}
-        workers_here = set(multiprocessing.active_children()) - others
-        while waiting:
-            done, _ = wait(waiting, timeout=_LOOKS_S, return_when=FIRST_COMPLETED)
-            for future in done:
-                yield waiting.pop(future), future.result()
-            for index in waiting.values():
-                phases, departed, began_s = counts[3 * index : 3 * index + 3]
-                if phases:
-                    report(index, int(phases), int(departed))
-                if limit_s is not None and 0 < began_s < monotonic() - limit_s:
-                    raise PlanError(f"{name(items[index])}: it took longer than --time-limit {limit_s:g} s")
-    except BrokenProcessPool:
-        pool.shutdown(cancel_futures=True)  # the exit status of each process is known only afterwards
-        if _UNGUARDED in {process.exitcode for process in workers_here}:
-            raise InputError(
-                f"workers={workers}: each process imports the script again; call this below `if __name__ == '__main__':`"
-            ) from None
-        raise InputError(f"--workers {workers}: a process was killed before its task was done (out of memory?)") from None
-    except BaseException:
-        for process in set(multiprocessing.active_children()) - others:
-            process.kill()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-_counts: Any = None  # in a worker: progress and start of each item, shared with the parent process
-
-
-def _begin(counts: Any) -> None:
-    """Initialise a worker. It ignores Ctrl-C, which the parent process handles."""
-    global _counts
-    _counts = counts
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _count(work: Callable[[Item, Callable[[int, int], None]], Found], index: int, item: Item) -> Found:
-    def report(phases: int, departed: int) -> None:
-        _counts[3 * index], _counts[3 * index + 1] = phases, departed
-
-    _counts[3 * index + 2] = monotonic()
-    return work(item, report)

@@ -126,11 +126,8 @@ def measure(
     busy_s = dict(zip(pools, _busy_s(state), strict=True))
     completion = Completion()
     if jobs[0].completion_h is not None:
-        needs = needs_of(scenario, done)
-        limits = tuple(inf if pool.max_nodes is None else float(pool.max_nodes) for pool in pools.values())
-        is_bound = are_met(needs, [*stay_s.values()], [*busy_s.values()])
         makespan_h = (max(stays.departed_s.values()) - min(arrived_s.values())) / 3600
-        bound_h = bound_completion_h(needs, limits) if is_bound else None
+        bound_h = _bound_h(scenario, done, [*stay_s.values()], [*busy_s.values()])
         completion = completion_of(scenario, {job.job: job for job in jobs}, node_s, makespan_h, bound_h)
     nothing = {"rollout": 0} if scenario.cluster.one_device else {}
     measured = Metrics(
@@ -155,6 +152,13 @@ def measure(
         return measured
     by_user, by_priority = _usd_by(scenario, state, lambda job: job.user), _usd_by(scenario, state, lambda job: str(job.priority))
     return replace(measured, usd_by_user=by_user, usd_by_priority=by_priority, over_budget=tuple(stays.over_budget))
+
+
+def _bound_h(scenario: Scenario, done: Mapping[str, float], stays_s: Sequence[float], busy_s: Sequence[float]) -> float | None:
+    """Return the bound of the mean completion, or None if it does not hold because jobs needed less than at the worst case."""
+    needs = needs_of(scenario, done)
+    limits = tuple(inf if pool.max_nodes is None else float(pool.max_nodes) for pool in scenario.cluster.pools.values())
+    return bound_completion_h(needs, limits) if are_met(needs, stays_s, busy_s) else None
 
 
 def _busy_s(state: State) -> list[float]:

@@ -61,8 +61,16 @@ def comparison_table(
         columns = dict([*columns.items()][:after]) | BOUND_COLUMNS | dict([*columns.items()][after:])
     if owned:
         columns = {heading: text for heading, text in columns.items() if "$" not in heading}
-    notes = [
-        *([] if owned else [f"saving: {baseline}'s dollars over the policy's"]),
+    notes = _comparison_notes(rows, "" if owned else baseline, seeds, bounded)
+    table = table_of(rows, columns, style=lambda row: "dim" if row.policy == baseline else "")
+    return Group(heading(title), table, Text("; ".join(notes), style="dim"))
+
+
+def _comparison_notes(rows: Sequence[ComparisonRow], baseline: str, seeds: int, bounded: bool) -> list[str]:
+    """Return the notes below `comparison_table`; without a baseline, none on savings."""
+    observed, lost = rows[0].slo_attainment_observed is not None, rows[0].lost_work_h is not None
+    return [
+        *([f"saving: {baseline}'s dollars over the policy's"] if baseline else []),
         f"slowdown: mean over jobs, against the same job alone{' with the same durations' if observed else ''}",
         f"peak GPUs: {' + '.join(rows[0].gpus)}",
         "packed: share of jobs that joined a group",
@@ -74,8 +82,6 @@ def comparison_table(
         *([BOUND_NOTE] if bounded else []),
         *yardstick_notes([rows]),
     ]
-    table = table_of(rows, columns, style=lambda row: "dim" if row.policy == baseline else "")
-    return Group(heading(title), table, Text("; ".join(notes), style="dim"))
 
 
 def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:

@@ -56,14 +56,20 @@ def _split(table: Table, width: int) -> list[Table]:
         most = max(LONG, width // (2 * len(names)))
         widths[k] = _Width(min(widths[k].best, most), widths[k].best)
     named = _EDGE + sum(widths[k].least + _GAP for k in names)
-    parts: list[list[int]] = [[]]
-    for k in range(len(columns)):
-        if k not in names:
-            taken = named + sum(widths[other].least + _GAP for other in parts[-1])
-            if parts[-1] and taken + widths[k].least + _GAP > width:
-                parts.append([])
-            parts[-1].append(k)
+    others = [k for k in range(len(columns)) if k not in names]
+    parts = _divided(others, widths, width - named)
     return [_part(table, sorted((*names, *own)), _rows_with(table, own), widths, width) for own in parts]
+
+
+def _divided(columns: Sequence[int], widths: Sequence[_Width], width: int) -> list[list[int]]:
+    """Return the columns in parts of at most a width, each with one column at least."""
+    parts: list[list[int]] = [[]]
+    for k in columns:
+        taken = sum(widths[other].least + _GAP for other in parts[-1])
+        if parts[-1] and taken + widths[k].least + _GAP > width:
+            parts.append([])
+        parts[-1].append(k)
+    return parts
 
 
 def _folded(table: Table, names: Sequence[int], widths: Sequence[_Width], width: int) -> Table | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -89,9 +89,7 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: f
     rows = {pool: own for pool in POOLS if (own := [lane for lane in shown if lane.pool == pool])}
     bars = {pool: bars_of(phases, own, from_s, until_s) for pool, own in rows.items()}
     every = [bar for own in bars.values() for bar in own]
-    drawn = {bar.job_id for bar in every}
-    jobs = dict.fromkeys(phase.job_id for phase in _in_order(phases) if phase.job_id in drawn)  # the same order in every window
-    colours = {job_id: _COLOURS[k % len(_COLOURS)] for k, job_id in enumerate(jobs)}
+    colours = _colours(phases, {bar.job_id for bar in every})
     lane_in = _LANE_IN * (0.5 if current_look().width_in else 1)
     heights = [lane_in * len(own) + 0.1 for own in rows.values()]
     width_in = current_look().width_in or _WIDTH_IN
@@ -108,6 +106,12 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: f
         figure.set_layout_engine("constrained")  # in a paper the caption is the title
     _legend(figure, colours, any(bar.switches for bar in every), width_in)
     return figure
+
+
+def _colours(phases: Sequence[PhaseRun], drawn: Container[str]) -> dict[str, str]:
+    """Return the colour of each drawn job, in the order of the whole replay, which is the same in every window."""
+    jobs = dict.fromkeys(phase.job_id for phase in _in_order(phases) if phase.job_id in drawn)
+    return {job_id: _COLOURS[k % len(_COLOURS)] for k, job_id in enumerate(jobs)}
 
 
 def _pool_title(pool: str, phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: float, until_s: float) -> str:

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from rollmux_env.bench.harness import Report, Result
+from rollmux_env.bench.harness import Result
+from rollmux_env.bench.processes import Report
 from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import compiling_notice
 from rollmux_env.progress import ProgressLines

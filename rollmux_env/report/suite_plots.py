@@ -15,6 +15,8 @@ from rollmux_env.report.plots import completion_figure
 from rollmux_env.report.styles import Kind, picture, style_of
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
     from rollmux_env.bench.suites.rollout import GainPoint as Gain
 
 
@@ -44,8 +46,7 @@ def _bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean]]) -
     papers = ((x(row), suite.paper.get((row.case, row.policy, column.heading))) for row, _ in rows)
     if marks := [mark for mark in papers if mark[1] is not None]:
         axis.plot(*zip(*marks, strict=True), "kD", markersize=4, label="the paper", linestyle="none")
-    many = len(cases) > 3 or current_look().is_column
-    axis.set_xticks(range(len(cases)), cases, rotation=20 if many else 0, ha="right" if many else "center")
+    _name_cases(axis, cases)
     axis.set(ylabel=f"{column.heading} ({column.style})" if column.style else column.heading)
     set_title(axis, suite.title, is_only=True)
     axis.grid(axis="x", visible=False)
@@ -54,6 +55,11 @@ def _bars(suite: Suite, column: Column, rows: Sequence[tuple[SuiteRow, Mean]]) -
         axis.set_yscale("log")
     add_legend(axis, whiskers([mean for _, mean in rows]))
     return figure
+
+
+def _name_cases(axis: Axes, cases: Sequence[str]) -> None:
+    many = len(cases) > 3 or current_look().is_column
+    axis.set_xticks(range(len(cases)), cases, rotation=20 if many else 0, ha="right" if many else "center")
 
 
 def series_plot(suite: Suite, rows: Sequence[SuiteRow], kind: Kind = "png") -> bytes:
@@ -88,25 +94,30 @@ def frontier_plot(suite: Suite, x: str, y: str, rows: Sequence[SuiteRow], kind: 
     def make() -> Figure:
         figure, (axis,) = make_axes(1)
         for name, points in curves.items():
-            xs, ys = [point[0] for point in points], [point[1] for point in points]
-            axis.errorbar(
-                [mean.mean for mean in xs],
-                [mean.mean for mean in ys],
-                xerr=[mean.half_width or 0.0 for mean in xs],
-                yerr=[mean.half_width or 0.0 for mean in ys],
-                fmt=f"{style_of(name).line}o",
-                color=style_of(name).colour,
-                capsize=2,
-                label=label_of(name),
-            )
-            for mean_x, mean_y, label in points:
-                axis.annotate(label, (mean_x.mean, mean_y.mean), xytext=(5, -11), textcoords="offset points", fontsize=8)
+            _draw_curve(axis, name, points)
         axis.set(xlabel=x, ylabel=y)
         set_title(axis, suite.title, is_only=True)
         add_legend(axis, whiskers([point[0] for points in curves.values() for point in points]))
         return figure
 
     return picture(styled(make)(), kind)
+
+
+def _draw_curve(axis: Axes, name: str, points: Sequence[tuple[Mean, Mean, str]]) -> None:
+    """Draw a policy's points with whiskers, joined by a line, each with its label."""
+    xs, ys = [point[0] for point in points], [point[1] for point in points]
+    axis.errorbar(
+        [mean.mean for mean in xs],
+        [mean.mean for mean in ys],
+        xerr=[mean.half_width or 0.0 for mean in xs],
+        yerr=[mean.half_width or 0.0 for mean in ys],
+        fmt=f"{style_of(name).line}o",
+        color=style_of(name).colour,
+        capsize=2,
+        label=label_of(name),
+    )
+    for mean_x, mean_y, label in points:
+        axis.annotate(label, (mean_x.mean, mean_y.mean), xytext=(5, -11), textcoords="offset points", fontsize=8)
 
 
 def _curve(policy: str, varied: str) -> tuple[str, str]:

@@ -15,7 +15,7 @@ import pytest
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_policy
-from rollmux_env.bench import harness
+from rollmux_env.bench import processes
 from rollmux_env.bench.comparison import compare
 from rollmux_env.bench.harness import Contender, Result, Task, run_task, run_tasks
 from rollmux_env.bench.intervals import mean_interval
@@ -143,7 +143,7 @@ def test_who_runs_tasks_is_told_how_far_they_are(monkeypatch: pytest.MonkeyPatch
     stream = STREAM.model_copy(update={"jobs": tuple(jobs)})
     tasks = [Task("solo", seed, stream, make_dispatch("fifo")) for seed in range(2)]
     if workers == 2:  # what a worker has told is looked at when any task ends too
-        monkeypatch.setattr(harness, "_LOOKS_S", 0.01)
+        monkeypatch.setattr(processes, "_LOOKS_S", 0.01)
 
     def report(index: int, phases: int, departed: int) -> None:
         told.setdefault(index, []).append((phases, departed))
