@@ -38,12 +38,15 @@ class Durable:
         self.count = 0
         self.last: dict[tuple[Any, ...], int] = {}  # number of the last fact of a kind about something
         self.jobs: dict[str, str] = {}  # of leases
+        self.failures: set[tuple[str, str]] = set()  # kinds of notices, and their jobs
         self.suspects: set[tuple[str, str]] = set()  # nodes and the leases that may still use them
 
     def add(self, row: Row) -> None:
         """A fact is synced."""
         self.count += 1
         kind = row[0]
+        if kind in _TOLD:
+            self.failures.add((_TOLD[kind], json.loads(row[1])["job_id"]))
         if kind not in _WATCHED:
             return
         body = json.loads(row[1])
@@ -70,6 +73,11 @@ class Durable:
         if (one.status >= 300 and one.status != 409) or (missing := self._missing(one)) is None:
             return
         self.problems.append(f"answered before it was synced: {one.method} {one.path} {one.asked}: {missing}")
+
+    def told(self, kind: str, job: str | None) -> None:
+        """A notice is told: the fact behind it is synced."""
+        if kind in _TOLD.values() and (kind, job) not in self.failures:
+            self.problems.append(f"{job}: told that it is {kind} before it was synced")
 
     def _missing(self, one: Answered) -> str | None:
         parts = one.path.strip("/").split("/")
@@ -100,6 +108,7 @@ class Durable:
         return None
 
 
+_TOLD = {"Failed": "failed", "OverBudget": "over_budget", "Suspected": "lost"}  # kinds of facts, and of their notices
 _WATCHED = {"Submitted", "Attached", "Granted", "PhaseSlice", "SyncSlice", "LeaseEnded", "Suspected", "Freed", "TakenBack"}
 
 

@@ -16,6 +16,7 @@ DISK = ("torn", "full", "slow disk", "dies before", "dies after")
 _OF_OWNERS = ("kill owner", "kill owner", "pause owner", "twin")
 _OF_SERVICE = ("kill service", "kill service", "pause service", "machine sleeps", "terminate", "second service", "wall clock")
 _OF_USERS = ("cancel", "drain")
+_WINDOW = "window"
 _OF_ACCOUNTS = ("quota", "month")
 BAD_MINUTES = ("disk stays full", "disk stays slow")
 _BAD_S = 300.0
@@ -86,6 +87,7 @@ class Schedule:
         pairs: of nodes. policy, dispatch, grace_s: as of the service. quota: of nodes, of either user; 0: none.
         one_device: a node does both phases. hosts: nodes and owners are on two. file: the journal is in a file of SQLite.
         min_run_s, resume_s: as of the cluster; a job that is parked has had its place for so long, and then pauses for so long.
+        hooked: The service has a webhook.
         drifts: clocks run at rates of their own. watched: somebody follows the journal over HTTP.
     """
 
@@ -104,6 +106,13 @@ class Schedule:
     hosts: bool = False
     min_run_s: float = 1800.0
     resume_s: float = 0.0
+    hooked: bool = False
+
+    @property
+    def keeps_windows(self) -> bool:
+        """Whether no job uses a node after the deadline of its drain: nothing else goes wrong, and each job can move."""
+        others = any(fault.kind != _WINDOW for fault in self.faults)
+        return not others and all(job.movable and not {"nodes", "profile"} & job.entry.keys() for job in self.jobs)
 
     @property
     def parks(self) -> bool:
@@ -127,7 +136,7 @@ class Schedule:
         return max((fault.at + (0.0 if fault.kind == "wall clock" else fault.seconds) for fault in timed), default=0.0)
 
 
-TIMED = frozenset({*_OF_OWNERS, *_OF_SERVICE, *_OF_USERS, *_OF_ACCOUNTS, *BAD_MINUTES} - {"kill service"})
+TIMED = frozenset({*_OF_OWNERS, *_OF_SERVICE, *_OF_USERS, _WINDOW, *_OF_ACCOUNTS, *BAD_MINUTES} - {"kill service"})
 
 
 def schedule_of(text: str) -> Schedule:
@@ -156,6 +165,8 @@ def drawn(seed: int) -> Schedule:
     world = _with_checkpoints(Random(f"checkpoints {seed}"), world)
     world = _with_parks(Random(f"parks {seed}"), world)
     world = _with_accounts(Random(f"accounts {seed}"), world)
+    world = _with_windows(Random(f"windows {seed}"), world)
+    world = replace(world, hooked=Random(f"webhook {seed}").random() < 0.2)
     world = _with_rollovers(Random(f"rollovers {seed}"), world)
     return _with_ranks(Random(f"ranks {seed}"), world) if grace_s is None else world  # else all have ended by then
 
@@ -165,6 +176,19 @@ def _with_accounts(draw: Random, world: Schedule) -> Schedule:
     acts = [Fault("quota", round(draw.uniform(0, _LAST_S), 3), draw.choice(["ann", "*"]), draw.choice([2.0, 9.0, 30.0]))]
     acts += [Fault("month", round(draw.uniform(0, _LAST_S), 3))] * draw.choice([0, 1])
     return replace(world, faults=(*world.faults, *acts)) if draw.random() < 0.2 else world
+
+
+def _with_windows(draw: Random, world: Schedule) -> Schedule:
+    """Return a schedule in some of which a node is drained by a deadline, which is announced."""
+    if draw.random() < 0.9:
+        return world
+    node, seconds = f"{draw.choice(['rollout', 'training'])}-{draw.randrange(world.pairs)}", draw.choice([70.0, 90.0, 120.0])
+    window = Fault(_WINDOW, round(draw.uniform(0, _LAST_S), 3), "training-0" if world.one_device else node, seconds)
+    if draw.random() < 0.5:
+        return replace(world, faults=(*world.faults, window))
+    free = (_without(_without(job, "nodes"), "profile") for job in world.jobs)
+    jobs = tuple(replace(job, movable=True, iterations=job.iterations + 2) for job in free)
+    return replace(world, faults=(window,), jobs=jobs)
 
 
 def _with_rollovers(draw: Random, world: Schedule) -> Schedule:

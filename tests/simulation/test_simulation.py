@@ -13,6 +13,7 @@ from unittest.mock import patch
 import pytest
 from rollmux_protocol import Turn
 
+from runtime.coordinator import planned_drains
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import RunState
 from runtime.journal.facts import Fact, NodesSuspected
@@ -22,6 +23,7 @@ from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases
 from runtime.owners.http.ledger import Lease
 from runtime.service import serve_here
+from runtime.service.notices import Notices
 from tests.simulation.checks import Durable
 from tests.simulation.schedule import BAD_MINUTES, Fault, JobPlan, Schedule, drawn, schedule_of, shrunk
 from tests.simulation.world import Scene, carry_out, simulated
@@ -226,6 +228,31 @@ def test_a_journal_is_rolled_over_whatever_goes_wrong(file: bool) -> None:
     outcomes = [carry_out(world) for world in worlds]
     assert [one.problems for one in outcomes] == [()] * len(worlds)
     assert {one.counts["roll-overs"] for one in outcomes} == {1}
+
+
+def test_a_job_that_is_on_a_node_at_the_deadline_of_its_drain_is_found() -> None:
+    one, two = (replace(job, iterations=20, movable=True) for job in plain(0).jobs)
+    worlds = [replace(plain(seed, Fault("window", 1.0, "training-0", 90.0)), jobs=(one, two), pairs=2) for seed in range(3)]
+    outcomes = [carry_out(world) for world in worlds]
+    assert [(one.problems, one.counts["windows"]) for one in outcomes] == [((), 1)] * 3
+    with patch.object(planned_drains, "_WRITES_S", -100.0):
+        assert any("the deadline of its drain" in line for world in worlds for line in carry_out(world).problems)
+
+
+def test_a_notice_before_the_disk_is_found() -> None:
+    async def at_once(self: Notices) -> None:
+        pending, self._pending = self._pending, []
+        for notice in pending:
+            self._webhook.put(notice)
+
+    worlds = [
+        plain(seed, Fault("kill owner", 6.0, "one"), Fault("disk stays full", 7.0, seconds=90.0), hooked=True) for seed in range(4)
+    ]
+    outcomes = [carry_out(world) for world in worlds]
+    assert [one.problems for one in outcomes] == [()] * 4
+    assert sum(one.counts.get("notices of lost", 0) for one in outcomes) > 0
+    with patch.object(Notices, "_tell", at_once):
+        assert any("before it was synced" in line for world in worlds for line in carry_out(world).problems)
 
 
 @pytest.mark.parametrize("kind", BAD_MINUTES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time as clocks
 from collections import deque
 from collections.abc import Callable
+from queue import Full
 from typing import Any
 
 from tests.simulation.loop import Dead, Process, Strand
@@ -98,6 +99,19 @@ class SimpleQueue(Waited):
     def get(self) -> Any:
         self._until(lambda: bool(self._parts), None)
         return self._parts.popleft()
+
+
+class BoundedQueue(SimpleQueue):
+    """The class `Queue` of `queue`."""
+
+    def __init__(self, maxsize: int) -> None:
+        super().__init__()
+        self._most = maxsize
+
+    def put_nowait(self, part: Any) -> None:
+        if len(self._parts) >= self._most:
+            raise Full
+        self.put(part)
 
 
 class Thread:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from runtime.coordinator.run_plan import LeaseRules, RunPlan
 from runtime.journal import commits
 from runtime.owners.http import leases, ledger
 from runtime.run import driver
-from runtime.service import events, forecast, quotas, serve_here
+from runtime.service import events, forecast, quotas, serve_here, webhook
 from runtime.service import service as run_service
 from runtime.service.http import app as http_app
 from runtime.service.http.listening import ListeningService
@@ -49,6 +50,7 @@ STOPS_S = 20.0  # in which a service that is told to stop has ended
 _PHASES = 4  # of an iteration at most, with an evaluation and a sync
 _ON_THE_WAY_S = 5.0  # all that the network and the disk may take in a period without faults
 _RATES = (1.0, 0.999, 1.001, 0.95, 1.05)  # of clocks; quartz is within 0.0005
+_CLOSED_S = 20.0  # from the deadline of a drain until its node is used again
 _RANKS = 100_000  # first process id of ranks
 RAM = Path("/dev/shm")
 
@@ -308,10 +310,39 @@ class Scene:
                 limits, path = {"nodes": 2, "node_hours": fault.seconds / 3600}, "/v1/quotas"
                 unset = ("POST", path, {"user": fault.target, "quota": None})
                 self.operator("POST", path, {"user": fault.target, "quota": limits}, then=(*unset, fault.seconds, (*unset, 10.0)))
+            case "window":
+                self.announce(fault)
             case "drain":
                 path = f"/v1/nodes/{fault.target}"
                 again = ("POST", f"{path}/undrain", None, 10.0)  # where the network has brought the drain once more
                 self.operator("POST", f"{path}/drain", then=("POST", f"{path}/undrain", None, fault.seconds, again))
+
+    def announce(self, fault: Fault) -> None:
+        """An operator says by when jobs are to have left a node, and uses it again after a while."""
+        path, left_s = f"/v1/nodes/{fault.target}", fault.seconds - _CLOSED_S
+        deadline_s = self.wall_s + self.world.now_s + left_s
+        undrain = ("POST", f"{path}/undrain", None)
+        self.operator("POST", f"{path}/drain?deadline_s={deadline_s!r}", then=(*undrain, fault.seconds, (*undrain, 10.0)))
+        if self.schedule.keeps_windows:
+            self.world.outside.post(left_s, self._look_at_window, fault.target)
+
+    def _look_at_window(self, node: str) -> None:
+        """At its deadline no owner uses a node."""
+        self.counts["windows"] += 1
+        users = [owner.plan.id for owner in self.owners if not owner.process.dead and node in set().union(*owner.nodes.values())]
+        if users:
+            self.problems.append(f"{', '.join(users)} on {node} at {self.world.now_s:.3f} s, the deadline of its drain")
+
+    def post(self, body: bytes) -> tuple[str, bool]:
+        """Take a notice of the service, as `runtime.service.webhook._post`; now and then none is taken."""
+        process = threads.present_process()
+        threads.Time.sleep(process.draw.choice([0.01, 0.01, 9.0]))
+        notice = json.loads(body)
+        if process.draw.random() < 0.3:
+            return "the receiver answers 503", True
+        self.counts[f"notices of {notice['kind']}"] += 1
+        self.durable.told(notice["kind"], notice["job"])
+        return "", False
 
     def operator(self, method: str, path: str, body: Any = None, after_s: float = 0.0, then: tuple[Any, ...] = ()) -> None:
         """Somebody asks the service for something, until it is answered.
@@ -494,6 +525,14 @@ def simulated() -> Iterator[None]:
         forecast: {"monotonic": monotonic},
         planned_drains: {"time": lambda: _scene().wall_s + _scene().world.now_s},
         quotas: {"time": lambda: _scene().wall_s + _scene().world.now_s},
+        webhook: {
+            "Queue": threads.BoundedQueue,
+            "Event": threads.Event,
+            "Thread": threads.Thread,
+            "_post": lambda target, body: _scene().post(body),
+            "target_of": lambda folder: webhook.Target("http://receiver", "secret"),
+            "os": SimpleNamespace(path=SimpleNamespace(lexists=lambda path: _scene().schedule.hooked)),
+        },
         run_service: {"MOST_FACTS": 20},
         leases: {"secrets": threads.Chance},
         ledger: {
