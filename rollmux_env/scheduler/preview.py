@@ -70,6 +70,7 @@ class Preview:
         slowdown: Period over T_solo of each member of the group.
         position: Position in the queue, from 1.
         eta_s: Expected time of its placement in seconds; for a job that fits, now.
+        done_eta_s: Expected time of its departure in seconds, without further arrivals, or None if unknown.
         reason: Reason why it would wait, in words.
     """
 
@@ -81,6 +82,7 @@ class Preview:
     slowdown: dict[str, float]
     position: int | None
     eta_s: float | None
+    done_eta_s: float | None
     reason: str
 
 
@@ -109,16 +111,15 @@ def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuc
     arrived = job.model_copy(update={"arrival_s": state.now_s})
     events = scheduler.step(state.now_s, [facts.Queued(arrived)]).entries
     admitted = next((event for event in events if isinstance(event, Admitted) and event.job_id == job.id), None)
+    eta_s, done_s = _expected(Scheduler(forecast(state), own_copy(policy)), job.id, instants, stuck)
     if admitted is not None:
         group = state.group_of(job.id)
         slowdown = {job_id: group.period_s / state.job(job_id).solo_s for job_id in group.jobs}
         more = state.usd_per_hour - before_usd_per_hour
-        return Preview(True, admitted.placement.strategy, group.id, more, group.period_s, slowdown, None, state.now_s, "")
+        return Preview(True, admitted.placement.strategy, group.id, more, group.period_s, slowdown, None, state.now_s, done_s, "")
     words = reasons(state, policy)
     position, reason = [*words].index(job.id) + 1, words[job.id]
-    later = forecast(state)
-    eta_s = _expected(Scheduler(later, own_copy(policy)), instants, stuck).get(job.id)
-    return Preview(False, None, None, None, None, {}, position, eta_s, reason)
+    return Preview(False, None, None, None, None, {}, position, eta_s, done_s, reason)
 
 
 def outlook(state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = ()) -> Outlook:
@@ -157,16 +158,16 @@ def own_copy(policy: Policy) -> Policy:
         raise PlanError(f"the policy cannot be copied: {type(error).__name__}") from None
 
 
-def _expected(scheduler: Scheduler, instants: int, stuck: Collection[str]) -> dict[str, float]:
-    """Return the time at which waiting jobs get a place, as far as known, by simulating the state."""
-    expected: dict[str, float] = {}
+def _expected(scheduler: Scheduler, job_id: str, instants: int, stuck: Collection[str]) -> tuple[float | None, float | None]:
+    """Return the times at which a job gets its next place and departs, each None if unknown, by simulating the state."""
+    placed_s: float | None = None
     for entries in ahead(scheduler, instants, stuck):
         for event in entries:
-            if isinstance(event, Admitted):
-                expected.setdefault(event.job_id, event.at_s)
-        if not scheduler.state.waiting:
-            break
-    return expected
+            if isinstance(event, Admitted | Departed) and event.job_id == job_id:
+                if isinstance(event, Departed):
+                    return placed_s, event.at_s
+                placed_s = event.at_s if placed_s is None else placed_s
+    return placed_s, None
 
 
 def reasons(state: State, policy: Policy) -> dict[str, str]:

@@ -98,7 +98,7 @@ class QueueForecast:
                 previews = iter(await self._ahead(lambda state, policy: preview(state, policy, *known, stuck=stuck)))
             except PlanError as error:
                 raise Unprocessable(f"job {specs[0].id}: {error}") from None
-        unknown = Preview(False, None, None, None, None, {}, len(self._run.scheduler.state.waiting) + 1, None, _UNKNOWN)
+        unknown = Preview(False, None, None, None, None, {}, len(self._run.scheduler.state.waiting) + 1, None, None, _UNKNOWN)
         return [asdict(unknown if job is None else next(previews)) for job in jobs]
 
     async def _ahead(self, look: Callable[[State, Policy], T]) -> T:

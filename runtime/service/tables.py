@@ -179,17 +179,18 @@ def preview_table(previews: Mapping[str, Mapping[str, Any]], now_s: float) -> Re
         previews: Previews by job; `rollmux_env.scheduler.preview.Preview` explains the keys.
         now_s: Present time, in seconds of the run's clock.
     """
-    table = make_table("job", "would get", "+$/h", "period s", "slowdown", "expected", "why it would wait", left=2)
+    table = make_table("job", "would get", "+$/h", "period s", "slowdown", "expected", "done", "why it would wait", left=2)
     table.columns[-1].justify = "left"
     for job_id, preview in previews.items():
+        done = _expected(preview["done_eta_s"], now_s)
         if preview["fits"]:
             place = f"group {preview['group']}, {preview['strategy'].replace('_', ' ')}"
             usd, period_s, slowdown = preview["delta_usd_per_hour"], preview["period_s"], preview["slowdown"][job_id]
             figures = (figure(usd), figure(period_s, form=".1f"), figure(slowdown, "x"))
-            table.add_row(job_id, place, *figures, "now", "")
+            table.add_row(job_id, place, *figures, "now", done, "")
         else:
             expected = _expected(preview["eta_s"], now_s)
-            table.add_row(job_id, f"place {preview['position']} of the queue", "", "", "", expected, preview["reason"])
+            table.add_row(job_id, f"place {preview['position']} of the queue", "", "", "", expected, done, preview["reason"])
     return table
 
 

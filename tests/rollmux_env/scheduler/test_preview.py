@@ -90,6 +90,7 @@ def test_a_preview_is_what_an_arrival_gives(scenario: dict[str, Any]) -> None:
     else:
         (view,) = [one for one in waiting(after, Algorithm1()) if one.job_id == job.id]
         assert (foretold.position, foretold.eta_s, foretold.reason) == (view.position, view.eta_s, view.reason)
+    assert foretold.done_eta_s == outlook(after, Algorithm1()).done_s.get(job.id)
 
 
 @examples(20)

@@ -136,12 +136,12 @@ def test_a_fleet_shows_keys_usage_and_completion(capsys: pytest.CaptureFixture[s
 
 
 def test_a_dry_run_says_where_a_job_would_go_or_why_it_would_wait(capsys: pytest.CaptureFixture[str]) -> None:
-    fits = Preview(True, "direct_packing", 3, 0.0, 20.0, {"new": 1.25, "other": 1.5}, None, 100.0, "")
-    waits = Preview(False, None, None, None, None, {}, 2, 190.0, "waits behind b")
+    fits = Preview(True, "direct_packing", 3, 0.0, 20.0, {"new": 1.25, "other": 1.5}, None, 100.0, 7300.0, "")
+    waits = Preview(False, None, None, None, None, {}, 2, 190.0, None, "waits behind b")
     show(preview_table({"new": asdict(fits), "late": asdict(waits)}, 100.0))
     text = " ".join(capsys.readouterr().out.split())
-    assert "new group 3, direct packing 0.00 20.0 1.25x now" in text
-    assert "late place 2 of the queue in 2 min waits behind b" in text
+    assert "new group 3, direct packing 0.00 20.0 1.25x now in 2.0 h" in text
+    assert "late place 2 of the queue in 2 min unknown waits behind b" in text
 
 
 def held(from_s: float, until_s: float, *names: str) -> list[Span]:

@@ -116,6 +116,7 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
         "slowdown": {"dry": 1.0},
         "position": None,
         "eta_s": answer.value["eta_s"],
+        "done_eta_s": answer.value["eta_s"] + 10 * 4.0,
         "reason": "",
     }
     assert "dry" not in (served.folder / OPERATIONS).read_text()
@@ -125,7 +126,8 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
     service = ServiceClient(served.server.url, served.token)
     (same,) = service.preview([job_of({"id": "dry", **ATTACHED})])
     service.close()
-    assert {**same, "eta_s": None} == {**answer.value, "eta_s": None}
+    unknown_s = {"eta_s": None, "done_eta_s": None}
+    assert same | unknown_s == answer.value | unknown_s
     assert served.ask("GET", "/v1/events").value == before and served.ask("GET", "/v1/jobs/dry").status == 404
 
 
