@@ -276,4 +276,9 @@ def rows_of_shapes(jobs: Records) -> tuple[Ints, Ints, Ints]:
 
 
 def _bytes(table: Records) -> Records:
-    return table.view(np.dtype((np.void, table.dtype.itemsize)))
+    return table.view(_type_of_bytes(table.dtype.itemsize))
+
+
+@cache
+def _type_of_bytes(count: int) -> np.dtype[Any]:
+    return np.dtype((np.void, count))

@@ -308,7 +308,7 @@ class Planner:
         """Return the names of the nodes that a job must get that was just admitted, or None for any nodes."""
         if job_id in self.restrictions.confined:
             return self.restrictions.confined[job_id]
-        enters_warm = job_id in self.arriving_with_nodes and self.state.tables.jobs.entered_warm[self.state.row(job_id)]
+        enters_warm = job_id in self.arriving_with_nodes and self.state.tables.job_records["entered_warm"][self.state.row(job_id)]
         return self.arriving_with_nodes[job_id] if enters_warm else None
 
     def find_next_s(self, now_s: float) -> None:

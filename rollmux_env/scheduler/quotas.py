@@ -155,7 +155,7 @@ class Quotas:
         state, limits, order = self._state, self._state.limits, self._state.tables.order
         if not order.size:
             return False
-        groups = state.tables.groups
+        groups = state.tables.group_records
         members, numbers, usd_of = groups["n_members"][order], [*state.cluster.pools], limits.pools["usd"]
         room = (
             (members < limits.group_size_max)
@@ -169,7 +169,7 @@ class Quotas:
         nodes = (groups["n_nodes"][order] + groups["training_nodes"][order]).astype(float)
         usd = groups["n_nodes"][order] * usd_of[groups["rollout_pool"][order]]
         usd = usd + groups["training_nodes"][order] * usd_of[groups["training_pool"][order]]
-        mine = Counter(int(state.tables.jobs["group"][row]) for row in state.charges.running(user))
+        mine = Counter(int(state.tables.job_records["group"][row]) for row in state.charges.running(user))
         own = np.array([mine.get(int(row), 0) for row in order])
         more = (own + 1) / (members + 1) - own / members  # smallest increase of the user's part of each group
         share, most = self._user_share(user), _quota(state, user)

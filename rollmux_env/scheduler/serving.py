@@ -177,12 +177,12 @@ class QueueServer:
         if is_confined and planner.reserved is not None:
             return False  # which nodes will be free is not known yet
         began_s = perf_counter()
-        because, shown = "", planner.shown
+        because = ""
         if planner.reserved is None:
             self._note_warm_start(event)
             if is_confined:
                 self.settle(job.id)  # other jobs may have got places in this instant
-        if self.why is not None and shown.tables.order.size:
+        if self.why is not None and (shown := planner.shown).tables.order.size:
             because = alone_because(shown, candidates(shown, job.id), bool(getattr(planner.policy, "prune", False)))
         plan = self._plan(state, event)
         self.decision_s.append(perf_counter() - began_s)
