@@ -17,6 +17,7 @@ PIPE = "pipe="  # option of all placement policies: let training nodes take comp
 
 
 LEARNED = "learned:"  # prefix of the path of a policy file, or of `default`
+SEARCH = "search:"  # prefix of a policy around which to search
 OWN = ", or module:Class of your own"
 
 
@@ -58,7 +59,7 @@ def make_named(
 def is_own(spec: str) -> bool:
     """Return whether a spec names a `module:Class` of the user's own."""
     name = spec.partition(",")[0]
-    return ":" in name and not name.startswith(LEARNED)
+    return ":" in name and not name.startswith((LEARNED, SEARCH))
 
 
 def plans_switches(spec: str) -> bool | None:

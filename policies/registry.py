@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from policies.named import LEARNED, LEND, OWN, PIPE, SWITCHES, is_own, plans_switches, said_of
+from policies.named import LEARNED, LEND, OWN, PIPE, SEARCH, SWITCHES, is_own, plans_switches, said_of
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster import plan
 from rollmux_env.cluster.plan import Policy
@@ -46,7 +46,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     """Create a placement policy.
 
     Args:
-        spec: A name of `PLACEMENT`, `learned:FILE`, or `module:Class` of the user's own, followed by options as in
+        spec: A name of `PLACEMENT`, `learned:FILE`, `search:POLICY`, or `module:Class` of the user's own, followed by options as in
             `rollmux,prune=false`. A module is looked up on Python's path and last in the working directory.
         seed: Seed for policies with an option `seed`, unless the spec sets it.
 
@@ -54,6 +54,8 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         InputError: There is no such name, module or class, or the policy does not accept an option.
     """
     name, *pairs = spec.split(",")
+    if name.startswith(SEARCH):
+        return _make_search(spec, seed)
     switches = plans_switches(spec)
     pairs = [pair for pair in pairs if not pair.startswith((SWITCHES, LEND, PIPE))]
     known = PLACEMENT.get(name, name)
@@ -61,7 +63,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
         known = f"policies.placement.learned:Learned,path={json.dumps(name.removeprefix(LEARNED))}"
     target, *presets = known.split(",")
     if ":" not in target:
-        raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE{OWN}')}")
+        raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE, {SEARCH}POLICY{OWN}')}")
     factory = own_object(f"--policy {name}", target)
     others = () if isinstance(factory, OwnReplay) else (*(option.rstrip("=") for option in (SWITCHES, LEND, PIPE)), *OPTIONS)
     own = [pair for pair in pairs if not _is_of_queue(pair, factory)]
@@ -78,6 +80,16 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
 
             policy = make_with(f"--policy {spec}", name, partial(Shortened, policy, option.rstrip("=")), ())
     return policy  # type: ignore[no-any-return]
+
+
+def _make_search(spec: str, seed: int) -> Contender:
+    """Create the policy that searches around another one: `search:`, and the spec of that one with options of the search."""
+    from policies.placement.search import Search
+
+    name, *pairs = spec.removeprefix(SEARCH).split(",")
+    own = [pair for pair in pairs if pair.partition("=")[0] in parameters(Search)[1:]]
+    base = make_runnable(",".join([name, *(pair for pair in pairs if pair not in own)]), seed)
+    return make_with(f"--policy {spec}", SEARCH, partial(Search, base), own)
 
 
 def checked(label: str, name: str, policy: Any) -> Contender:

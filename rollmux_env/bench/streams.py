@@ -130,6 +130,23 @@ def owned(name: str, load: float, seed: int, quick: bool = False, **options: Any
     return with_fleet(_with_jobs(stream, jobs), f"load={load}")
 
 
+def repriced(name: str, times: float, seed: int, quick: bool = False, **options: Any) -> Scenario:
+    """Build a workload on a cluster whose training nodes have another price.
+
+    Args:
+        name: Name of the workload.
+        times: Price over the workload's own.
+        seed: Seed of the draws.
+        quick: Whether to build a shorter stream.
+        options: Options of the workload.
+    """
+    stream = workload(name, seed, quick, **options)
+    training = stream.cluster.pools["training"]
+    pool = training.model_copy(update={"usd_per_gpu_hour": times * training.usd_per_gpu_hour})
+    cluster = stream.cluster.with_pools({**stream.cluster.pools, "training": pool})
+    return Scenario(version=stream.version, cluster=cluster, jobs=stream.jobs)
+
+
 def with_actual(scenario: Scenario, mean_fraction: float, cv: float) -> Scenario:
     """Give both phases of every job a distribution of actual durations, for event replays.
 

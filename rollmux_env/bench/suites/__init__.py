@@ -13,7 +13,7 @@ from rollmux_env.validation_errors import not_one_of
 
 _PLACEMENT = {
     "rollmux": "temporal rollout-heavy spatial production sensitivity latency mixed drift contention",
-    "beyond": "failures quantile promises learned asynchrony shapes fleet",
+    "beyond": "failures quantile promises learned shift asynchrony shapes fleet",
 }
 SUITES: dict[str, Suite] = {name: published_suite(file, name) for file, names in _PLACEMENT.items() for name in names.split()}
 SUITES |= {suite.name: suite for suite in (rollout.SUITE, areal_hex.SUITE, fabric.SUITE, fidelity.SUITE)}

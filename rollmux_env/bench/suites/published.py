@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rollmux_env.bench import columns
-from rollmux_env.bench.streams import apart, asynchronous, crowd, drifting, owned, sampled, workload
+from rollmux_env.bench.streams import apart, asynchronous, crowd, drifting, owned, repriced, sampled, workload
 from rollmux_env.bench.suite import Column, Suite, SuiteCase
 from rollmux_env.errors import InputError
 from rollmux_env.published import source
 from rollmux_env.validation_errors import not_one_of
 
 T = TypeVar("T")
-STREAMS: dict[str, Any] = {one.__name__: one for one in (workload, crowd, apart, sampled, drifting, asynchronous, owned)}
+STREAMS: dict[str, Any] = {one.__name__: one for one in (workload, crowd, apart, sampled, drifting, asynchronous, owned, repriced)}
 _PAPER = dict[str, dict[str, dict[str, int | float]]]
 _SHARED = ("stream", "options", "policies", "observed", "dispatch", "failures")
 COLUMNS = {column.heading: column for column in vars(columns).values() if isinstance(column, Column)}

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from rollmux_env.bench.streams import asynchronous, drifting, sampled, with_actual, with_drift, workload
+from rollmux_env.bench.streams import asynchronous, drifting, repriced, sampled, with_actual, with_drift, workload
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.timing.drift import FACTORS, drift
@@ -46,6 +46,12 @@ def test_every_job_gets_the_staleness_and_a_sync_and_does_the_same_iterations() 
         assert after.solo_s == pytest.approx(
             max(before.rollout.worst_case_s, before.training.worst_case_s, before.solo_s / 5), 1e-3
         )
+
+
+def test_other_prices_leave_the_jobs_as_they_are() -> None:
+    changed = repriced("production", 0.5, 0, jobs=12)
+    prices = [scenario.cluster.pools["training"].usd_per_gpu_hour for scenario in (STREAM, changed)]
+    assert changed.jobs == STREAM.jobs and prices[0] == 2 * prices[1]
 
 
 def templates(scenario: Scenario, *directions: str) -> list[tuple[str, float] | None]:
