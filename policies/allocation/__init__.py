@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from policies.allocation.hex import hex_search
 from policies.allocation.yardsticks import exhaustive, uniform
+from rollmux_env.allocation.allocation import Allocation, GpuBudget
 from rollmux_env.errors import InputError
-from rollmux_env.timing.allocation import Allocation, GpuBudget
 from rollmux_env.timing.work import IterationWork
 from rollmux_env.validation_errors import not_one_of
 

@@ -27,8 +27,8 @@ import numpy as np
 
 from policies.allocation.plan_table import PlanTable
 from policies.allocation.plans import TimedPlan, fastest
+from rollmux_env.allocation.allocation import Allocation, Counts, GpuBudget
 from rollmux_env.kernel.tables import Floats, Ints
-from rollmux_env.timing.allocation import Allocation, Counts, GpuBudget
 from rollmux_env.timing.hardware import Hardware, link_between
 from rollmux_env.timing.work import IterationWork
 

@@ -8,8 +8,8 @@ from itertools import product
 from math import inf
 
 from policies.allocation.plans import ReplicaKind, RolloutPlan, TimedPlan, replica_kinds, rollout_plan, training_plans
+from rollmux_env.allocation.allocation import Allocation, Counts, GpuBudget
 from rollmux_env.errors import InputError
-from rollmux_env.timing.allocation import Allocation, Counts, GpuBudget
 from rollmux_env.timing.work import IterationWork
 
 

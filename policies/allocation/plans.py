@@ -18,8 +18,8 @@ import highspy
 import numpy as np
 
 from rollmux_env import portable
+from rollmux_env.allocation.allocation import Counts, GpuBudget
 from rollmux_env.kernel.tables import Floats, Ints
-from rollmux_env.timing.allocation import Counts, GpuBudget
 from rollmux_env.timing.hardware import Hardware
 from rollmux_env.timing.stages import Replica, Stage, largest_batch, pipeline
 from rollmux_env.timing.training import TrainingPlan

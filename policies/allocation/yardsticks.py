@@ -7,8 +7,8 @@ from math import inf
 
 from policies.allocation.plan_table import PlanTable
 from policies.allocation.plans import fastest
+from rollmux_env.allocation.allocation import Allocation, GpuBudget
 from rollmux_env.errors import InputError
-from rollmux_env.timing.allocation import Allocation, GpuBudget
 from rollmux_env.timing.work import IterationWork
 
 

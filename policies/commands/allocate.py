@@ -10,13 +10,13 @@ import typer
 
 from policies.allocation import make_allocator
 from policies.commands.options import TableOrJson
+from rollmux_env.allocation.allocation import parse_budget
+from rollmux_env.allocation.job import allocated_scenario
+from rollmux_env.allocation.run import run_file
 from rollmux_env.files import write_whole
 from rollmux_env.report.allocation import allocation_report, allocation_table
 from rollmux_env.report.results import to_json
 from rollmux_env.report.tables import show
-from rollmux_env.timing.allocated_job import allocated_scenario
-from rollmux_env.timing.allocated_run import run_file
-from rollmux_env.timing.allocation import parse_budget
 from rollmux_env.timing.work import make_work
 from rollmux_env.workloads.text import write_scenario
 

@@ -172,15 +172,19 @@ class _Replay:
                 fixed_s = min(arrivals.next_s, state.pauses.next_end_s(), scheduler.planner.next_s)
                 if self.watch.check:
                     check_state(state, arrivals.taken + len(losses) - len(dying.away), scheduler.planner.policy.keeps_slo)
-            for command in scheduler.members.permits(now_s):
-                job_run = jobs.by_id[command.job_id]
-                if isinstance(command, Grant):
-                    assert command.phase in ("rollout", "training")
-                    self.begun += 1
-                    jobs.start(job_run, command.phase, now_s)
-                else:
-                    jobs.phases.migrate(job_run, now_s)
+            self._begin_phases(now_s)
         return self.run
+
+    def _begin_phases(self, now_s: float) -> None:
+        """Begin the phases that are granted now, and migrate tails."""
+        for command in self.scheduler.members.permits(now_s):
+            job_run = self.jobs.by_id[command.job_id]
+            if isinstance(command, Grant):
+                assert command.phase in ("rollout", "training")
+                self.begun += 1
+                self.jobs.start(job_run, command.phase, now_s)
+            else:
+                self.jobs.phases.migrate(job_run, now_s)
 
     def _tell(self, now_s: float) -> None:
         """Report progress, and raise an error if the replay would take hours."""

@@ -9,8 +9,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from rollmux_env.allocation.allocation import Allocation
 from rollmux_env.report.tables import heading, make_table
-from rollmux_env.timing.allocation import Allocation
 from rollmux_env.timing.stages import Stage
 
 

@@ -15,9 +15,9 @@ from policies.allocation import ALLOCATION, make_allocator
 from policies.allocation.hex import bisections
 from policies.allocation.plan_table import PlanTable
 from policies.allocation.plans import ReplicaKind, rollout_plan
+from rollmux_env.allocation.allocation import GpuBudget
+from rollmux_env.allocation.job import allocated_scenario
 from rollmux_env.errors import InputError
-from rollmux_env.timing.allocated_job import allocated_scenario
-from rollmux_env.timing.allocation import GpuBudget
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.work import IterationWork

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from rollmux_env.allocation.allocation import Allocation, GpuBudget
 from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
 from rollmux_env.bench.suites.published import published_suite
-from rollmux_env.timing.allocation import Allocation, GpuBudget
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.work import IterationWork
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.makers import makers
+from rollmux_env.allocation.allocation import GpuBudget, usd_per_hour
 from rollmux_env.bench.suites.areal_hex import (
     AGAINST,
     ALL_H800,
@@ -23,7 +24,6 @@ from rollmux_env.bench.suites.areal_hex import (
     allocation_rows,
     columns,
 )
-from rollmux_env.timing.allocation import GpuBudget, usd_per_hour
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.work import IterationWork
 from tests.conftest import Command

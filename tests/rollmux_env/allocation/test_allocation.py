@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollmux_env.allocation.allocation import GpuBudget, parse_budget, update_s, usd_per_hour
 from rollmux_env.errors import InputError
-from rollmux_env.timing.allocation import GpuBudget, parse_budget, update_s, usd_per_hour
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.work import IterationWork, make_work

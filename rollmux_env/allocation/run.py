@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from rollmux_env.allocation.allocation import Allocation
+from rollmux_env.allocation.job import allocated_scenario
 from rollmux_env.errors import InputError
 from rollmux_env.files import yaml_text
 from rollmux_env.keys.cluster import SIDES
 from rollmux_env.scenario import Scenario
-from rollmux_env.timing.allocated_job import allocated_scenario
-from rollmux_env.timing.allocation import Allocation
 from rollmux_env.timing.stages import Replica
 
 MODEL, TASK = "tiny", "count"  # placeholders that run anywhere

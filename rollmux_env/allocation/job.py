@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import ceil
 from typing import Any
 
+from rollmux_env.allocation.allocation import Allocation
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster, Pool, Side
 from rollmux_env.keys.job import Job
 from rollmux_env.scenario import Scenario
-from rollmux_env.timing.allocation import Allocation
 from rollmux_env.timing.hardware import GPUS
 from rollmux_env.timing.weights import rollout_memory_gb, training_memory_gb
 
