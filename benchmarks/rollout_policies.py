@@ -49,7 +49,7 @@ def play(spec: str, seeds: range) -> tuple[dict[str, np.ndarray], float]:
     Returns:
         Figures by name, each of shape (jobs,), and the time of a decision in seconds.
     """
-    env = RolloutVectorEnv(len(seeds), RandomJobs(), autoreset=False)
+    env = RolloutVectorEnv(len(seeds), RandomJobs(), autoreset_mode="Disabled")
     observation, _ = env.reset(seed=0, options={"stream_seed": list(seeds)})
     agent, over, cost = PolicyAgent(spec, env), np.zeros(len(seeds), bool), np.zeros(len(seeds))
     seconds, decisions, info = 0.0, 0, {}

@@ -19,7 +19,8 @@ settings = {"n_steps": 40, "batch_size": 512, "learning_rate": 1e-3, "gamma": 0.
 model = MaskablePPO(PointerPolicy, env, **settings, n_epochs=4, verbose=1, device="cpu", seed=0)
 model.learn(int(sys.argv[1]) if len(sys.argv) > 1 else 150_000)
 
-held_out = gymnasium.make_vec(num_envs=40, autoreset=False, **make).unwrapped  # seeds below 65536 are never drawn in training
+# seeds below 65536 are never drawn in training
+held_out = gymnasium.make_vec(num_envs=40, autoreset_mode="Disabled", **make).unwrapped
 played = play(held_out, range(40), lambda obs: model.predict(obs, deterministic=True, action_masks=obs["mask"] > 0)[0])
 print(f"cost over Solo-D on held-out streams: {played['cost_over_solo'].mean():.3f}")
 problem = PlacementProblem(workload="mixed", options={"jobs": 40})

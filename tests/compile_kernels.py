@@ -29,7 +29,7 @@ def placement() -> None:
     for policy in (Consolidate(), Learned()):
         replay(stream, policy)
     for moves in (False, True):
-        _step(PlacementVectorEnv(1, moves=moves, autoreset=False))
+        _step(PlacementVectorEnv(1, moves=moves, autoreset_mode="Disabled"))
 
 
 def turns() -> None:

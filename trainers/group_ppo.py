@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
@@ -76,7 +77,7 @@ class GroupPPO(BaseAlgorithm):
         options: Any = {"policy_kwargs": {"widths": widths}, "seed": seed, "device": "cpu", "support_multi_env": True}
         super().__init__(PointerPolicy, env, learning_rate(settings), **options)
         self.progress, self.settings = progress, settings
-        env.env.autoreset = False  # type: ignore[attr-defined]  # a stream that is over waits for the others
+        env.env.autoreset_mode = AutoresetMode.DISABLED  # type: ignore[attr-defined]  # a stream that is over waits for the others
         self._setup_model()
 
     def _setup_model(self) -> None:

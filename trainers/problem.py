@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
@@ -174,7 +174,7 @@ class PlacementProblem(Problem):
         """Create an environment with streams of the workload."""
         names = ("moves", "known_stays", "shield", "candidates", "skip_forced")
         options = {name: getattr(self, name) for name in names}
-        return PlacementVectorEnv(streams, generator=self.generator, reward=self.reward, autoreset=autoreset, **options)
+        return PlacementVectorEnv(streams, generator=self.generator, reward=self.reward, autoreset_mode=_mode(autoreset), **options)
 
     def reference_key(self, seed: int) -> str:
         """Return the hash of the scenario."""
@@ -244,7 +244,7 @@ class DispatchProblem(Problem):
     def environment(self, streams: int, autoreset: bool = True) -> DispatchVectorEnv:
         """Create an environment with random groups."""
         reward = Work(self.reference, self.slo_penalty, self.invalid_penalty)
-        return DispatchVectorEnv(streams, self.generator, reward, autoreset=autoreset)
+        return DispatchVectorEnv(streams, self.generator, reward, autoreset_mode=_mode(autoreset))
 
     def reference_key(self, seed: int) -> str:
         """Return the hash of the group."""
@@ -303,7 +303,9 @@ class RolloutProblem(Problem):
 
     def environment(self, streams: int, autoreset: bool = True) -> RolloutVectorEnv:
         """Create an environment with random jobs."""
-        return RolloutVectorEnv(streams, self.generator, Cost(self.held_weight, self.invalid_penalty), autoreset=autoreset)
+        return RolloutVectorEnv(
+            streams, self.generator, Cost(self.held_weight, self.invalid_penalty), autoreset_mode=_mode(autoreset)
+        )
 
     def reference_key(self, seed: int) -> str:
         """Return a hash of the job and of the weights of its cost."""
@@ -331,6 +333,10 @@ class RolloutProblem(Problem):
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
         """Return the configuration of a network that reads this environment's observations."""
         return rollout_config(self.rewards, widths, provenance)
+
+
+def _mode(autoreset: bool) -> AutoresetMode:
+    return AutoresetMode.SAME_STEP if autoreset else AutoresetMode.DISABLED
 
 
 def best_rule(references: Figures) -> str | None:

@@ -146,7 +146,7 @@ def play(env: VectorEnv[Any, Any, Any], seeds: Iterable[int], choose: Callable[[
     """Play one episode in each stream, and return what the environment reports about them.
 
     Args:
-        env: Environment with `autoreset=False`.
+        env: Environment with `autoreset_mode="Disabled"`.
         seeds: Seed of the stream that each row plays (`stream_seed`).
         choose: Function from observations to actions, shape (E,).
 

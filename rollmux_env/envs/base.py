@@ -30,10 +30,14 @@ StepResult = tuple[Observation, NDArray[Any], NDArray[Any], NDArray[Any], Info]
 class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC):
     """Base class of the vector environments: seeds, resets, steps, autoreset and `info`. A subclass defines what a stream is.
 
-    All arrays have a leading axis of E = `num_envs` streams. Autoreset is `AutoresetMode.SAME_STEP`: the step that ends an episode
-    returns the first observation of the next one. The last observation is in `info["final_obs"]` (a dict of arrays, valid in rows
-    where `info["_final_obs"]` is True), and the figures of the episode are in `info["final_info"]`. With `autoreset=False` a
-    finished stream stays as it is, and `reset(options={"reset_mask": mask})` starts new episodes in some streams.
+    All arrays have a leading axis of E = `num_envs` streams. The modes of autoreset are those of Gymnasium:
+
+    - `SAME_STEP`: the step that ends an episode returns the first observation of the next one. The last observation is in
+      `info["final_obs"]` (a dict of arrays, valid in rows where `info["_final_obs"]` is True), and the figures of the episode are
+      in `info["final_info"]`.
+    - `NEXT_STEP`: that step returns the last observation, with the figures in `info`. The next one ignores the stream's action, and
+      returns the first observation of the next episode with reward 0.
+    - `DISABLED`: a finished stream stays as it is, and `reset(options={"reset_mask": mask})` starts new episodes in some streams.
 
     Args:
         num_envs: Number of parallel streams.
@@ -41,27 +45,29 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         names: Names of the columns of an observation. All values are within [-1, 1].
         reward: Function from the interval after a decision, as `_interval` returns it, to rewards of shape (E,).
         render_mode: One of the render modes, or None.
-        autoreset: Whether a finished stream starts a new episode in the same step.
+        autoreset_mode: When a finished stream starts a new episode.
 
     Raises:
-        InputError: There is less than one stream, or the render mode is unknown.
+        InputError: There is less than one stream, or a mode is unknown.
     """
 
     metadata: dict[str, Any] = {**METADATA, "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
     time_limited: ClassVar[bool] = False
     """Whether episodes end at a time that is not observed, so that they are truncated instead of terminated."""
 
-    def __init__(self, num_envs: int, rows: int, names: Names, reward: Any, render_mode: str | None, autoreset: bool) -> None:
+    def __init__(
+        self, num_envs: int, rows: int, names: Names, reward: Any, render_mode: str | None, autoreset_mode: AutoresetMode | str
+    ) -> None:
         modes = self.metadata["render_modes"]
-        num_envs, autoreset = checks.whole_number("num_envs", num_envs), checks.flag("autoreset", autoreset)
+        num_envs = checks.whole_number("num_envs", num_envs)
         if render_mode is not None and render_mode not in modes:
             raise InputError(f"render_mode: {not_one_of(render_mode, modes)}")
         self.num_envs = num_envs
         self.render_mode = render_mode
-        self.autoreset = autoreset
+        self.autoreset_mode = checks.autoreset_mode(autoreset_mode)
         self.reward = checks.callable_reward(reward)
         self._pay = guarded(self.reward, REWARD)
-        self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP if autoreset else AutoresetMode.DISABLED}
+        self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self._observations = observation_table(num_envs, rows, names)
         self.single_observation_space = spaces.Dict(
             {name: _box(0 if name == "mask" else -1, column[0]) for name, column in self._observations._asdict().items()}
@@ -71,6 +77,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._all = np.ones(num_envs, dtype=np.bool_)
         self._seeds = np.zeros(num_envs, dtype=np.int64)
+        self._ended = np.zeros(num_envs, dtype=np.bool_)  # streams whose next step begins an episode
         self._draws: list[np.random.Generator] = []  # of stream seeds; empty before the first reset, and after a reset that failed
         self._window: Window | None = None
         self._passed: Any = None  # read-only views from which `_interval` makes the argument of the reward
@@ -192,9 +199,16 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         return {"stream_seed": self._seeds.copy(), "action_mask": self._observations.mask.copy()}
 
     def _finish_step(self, rewards: NDArray[Any], over: NDArray[np.bool_], info: Info) -> StepResult:
-        """Return the result of a step, after starting new episodes in streams that are over. `info` is about the last decision."""
+        """Return the result of a step, after starting new episodes as the mode says. `info` is about the last decision."""
         info = self._with_masks(info, self._all)
-        if over.any() and not self.autoreset:
+        if self.autoreset_mode is AutoresetMode.NEXT_STEP:
+            over, ended = over & ~self._ended, self._ended
+            rewards = np.where(ended, 0.0, rewards)
+            if ended.any():
+                which = np.flatnonzero(ended)
+                self._begin(which, [self._draw(s) for s in which])
+            self._ended = over.copy()  # callers keep the result
+        if over.any() and self.autoreset_mode is not AutoresetMode.SAME_STEP:
             info.update(self._summary(over))
         elif over.any():
             info["final_obs"], info["_final_obs"] = self._observation(), over
@@ -221,6 +235,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         for s, seed in zip(which.tolist(), seeds, strict=True):
             self._start(s, seed)
             self._seeds[s] = seed
+            self._ended[s] = False
         self._ask(which)
         self._draws = draws
 
@@ -250,14 +265,14 @@ class BaseEnv(gym.Env[Observation, np.int64]):
 
     Args:
         arguments: Positional arguments of `vector_class` after `num_envs`.
-        options: Keyword arguments of `vector_class`, except `autoreset`.
+        options: Keyword arguments of `vector_class`, except `autoreset_mode`.
     """
 
     metadata: dict[str, Any] = METADATA
     vector_class: ClassVar[Any]
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.vector = vector = self.vector_class(1, *arguments, autoreset=False, **options)
+        self.vector = vector = self.vector_class(1, *arguments, autoreset_mode=AutoresetMode.DISABLED, **options)
         self.render_mode = vector.render_mode
         self.action_space = vector.single_action_space
         self.observation_space = vector.single_observation_space

@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rollmux_env.errors import InputError
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.user_code import is_whole
-from rollmux_env.validation_errors import describe
+from rollmux_env.validation_errors import describe, not_one_of
 
 _OPTIONS = ("stream_seed", "reset_mask")
 _NO_ACTION = -1  # replaces every smaller number, since the smallest 64-bit number has a special meaning in compiled code
@@ -83,6 +84,14 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise InputError(f"{name}: must be true or false, not {describe(value)}")
     return bool(value)
+
+
+def autoreset_mode(value: Any) -> AutoresetMode:
+    """Return a mode of autoreset, given as such or by its value: `NextStep`, `SameStep` or `Disabled`."""
+    try:
+        return AutoresetMode(value)
+    except ValueError:
+        raise InputError(f"autoreset_mode: {not_one_of(value, [mode.value for mode in AutoresetMode])}") from None
 
 
 def has_attributes(generator: Any, names: Iterable[str], must_have: str) -> None:

@@ -55,7 +55,7 @@ class OpenPlacement(Environment[PlacementAction, PlacementObservation, Placement
 
     def __init__(self, generator: Generator | str = "production", held_out: bool = False) -> None:
         super().__init__()
-        self._vector = PlacementVectorEnv(1, generator, skip_forced=True, autoreset=False)
+        self._vector = PlacementVectorEnv(1, generator, skip_forced=True, autoreset_mode="Disabled")
         self._held_out = held_out
         self._state = PlacementState()
 

@@ -24,7 +24,7 @@ def played(generator: Generator, seed: int, policy: Learned) -> float:
     """Dollars of a stream in the environment under the highest logit of the policy's network."""
     moves = policy.config.moves
     known, room = policy.config.known_stays, 32 if moves else 400
-    env = PlacementVectorEnv(1, generator=generator, moves=moves, known_stays=known, candidates=room, autoreset=False)
+    env = PlacementVectorEnv(1, generator=generator, moves=moves, known_stays=known, candidates=room, autoreset_mode="Disabled")
     seen, _ = env.reset(options={"stream_seed": seed})
     names = candidate_names(moves, shapes=True)  # those of shapes, of which there are none here, are 0
     columns = [names.index(name) for name in policy.config.candidate_features]

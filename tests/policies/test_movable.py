@@ -114,7 +114,7 @@ def test_the_rows_are_those_of_everybody_without_what_moves_one_of_them() -> Non
 @examples(25)
 @given(scenarios(), st.integers(0, 3))
 def test_the_environment_offers_no_move_of_theirs_and_is_the_replay(scenario: Scenario, seed: int) -> None:
-    env = PlacementVectorEnv(1, Fixed(scenario), moves=True, candidates=128, autoreset=False)
+    env = PlacementVectorEnv(1, Fixed(scenario), moves=True, candidates=128, autoreset_mode="Disabled")
     episode = play(env, at_random(seed))
     plans = [move for _, plan in episode.plans for move in plan]
     run = replay(scenario, Replayed(episode), check=True)

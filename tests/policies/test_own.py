@@ -211,7 +211,7 @@ def test_what_a_rollout_policy_may_not_do_is_one_numbered_line(policy: Any, prob
 
 
 def test_an_own_rollout_policy_plays_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = RolloutVectorEnv(1, autoreset=False)
+    env = RolloutVectorEnv(1, autoreset_mode="Disabled")
     observation, _ = env.reset(seed=0)
     agent, over, chosen = PolicyAgent("early_tail:EarlyTail", env), False, set()
     while not over:

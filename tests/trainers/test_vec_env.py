@@ -96,7 +96,7 @@ def test_sb3_finds_no_fault_with_the_environments(name: str) -> None:
 
 def test_an_environment_that_does_not_reset_itself_is_refused() -> None:
     with pytest.raises(InputError, match="SAME_STEP"):
-        NativeVecEnv(PlacementVectorEnv(2, Toy(), autoreset=False))
+        NativeVecEnv(PlacementVectorEnv(2, Toy(), autoreset_mode="Disabled"))
 
 
 def test_a_state_goes_on_exactly() -> None:
@@ -127,7 +127,7 @@ def test_a_state_of_another_environment_is_refused() -> None:
 
 
 def test_played_episodes_have_the_figures_of_the_bench() -> None:
-    env: VectorEnv[Any, Any, Any] = PlacementVectorEnv(3, Toy(), autoreset=False)
+    env: VectorEnv[Any, Any, Any] = PlacementVectorEnv(3, Toy(), autoreset_mode="Disabled")
     played = play(env, range(3), lambda observation: np.zeros(3, dtype=np.int64))
     assert played["cost_over_solo"] == pytest.approx(1.0)
     assert played["return"] == pytest.approx(-1.0)

@@ -237,7 +237,9 @@ def collect(source: StreamSource, recipe: Recipe, weights: dict[str, Array] | No
 
 
 def _environment(streams: int, source: StreamSource, recipe: Recipe) -> PlacementVectorEnv:
-    return PlacementVectorEnv(streams, source.generator(), moves=recipe.moves, known_stays=recipe.known_stays, autoreset=False)
+    return PlacementVectorEnv(
+        streams, source.generator(), moves=recipe.moves, known_stays=recipe.known_stays, autoreset_mode="Disabled"
+    )
 
 
 def _imitated(source: StreamSource, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:

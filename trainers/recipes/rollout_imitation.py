@@ -31,7 +31,7 @@ JOBS, EXPLORATION, EPOCHS, LEARNING_RATE, WIDTHS = 300, 0.1, 10, 2e-3, (48, 48)
 def collect(teacher: str, jobs: int, seed: int) -> Labels:
     """Play jobs, and label every decision with the teacher's choice: its row has the value 1, the others 0."""
     rng = np.random.default_rng(seed)
-    env = RolloutVectorEnv(jobs, RandomJobs(), autoreset=False)
+    env = RolloutVectorEnv(jobs, RandomJobs(), autoreset_mode="Disabled")
     observation, _ = env.reset(seed=0, options={"stream_seed": rng.integers(FIRST_DRAWN_SEED, 2**31, jobs).tolist()})
     agent, over, parts = PolicyAgent(teacher, env), np.zeros(jobs, np.bool_), list[Labels]()
     while not over.all():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rollmux_env.envs import checks
@@ -32,7 +33,7 @@ class DispatchVectorEnv(BaseVectorEnv):
         reward: Reward function, as for `DispatchEnv`.
         tails: Model of when responses of a rollout finish, as for `DispatchEnv`.
         render_mode: Render mode, as for `DispatchEnv`.
-        autoreset: Whether a finished group is replaced by a new one in the same step.
+        autoreset_mode: When a new episode begins in a group that is over, as for `BaseVectorEnv`.
     """
 
     time_limited = True
@@ -44,13 +45,13 @@ class DispatchVectorEnv(BaseVectorEnv):
         reward: Reward | None = None,
         tails: TailModel | None = None,
         render_mode: str | None = None,
-        autoreset: bool = True,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
         if tails is not None and not isinstance(tails, TailModel):
             raise InputError(f"tails: must be a TailModel, not {describe(tails)}")
         self.generator: Generator = RandomGroups() if generator is None else checked(generator)
         members, stale = self.generator.members, self.generator.stale
-        super().__init__(num_envs, *observed(members, stale), Work() if reward is None else reward, render_mode, autoreset)
+        super().__init__(num_envs, *observed(members, stale), Work() if reward is None else reward, render_mode, autoreset_mode)
         self._model = TailModel() if tails is None else tails
         self._tails = TailParameters(MIGRATION.share, self._model.rate(MIGRATION.share), self._model.move_s)
         self._groups = group_table(num_envs, members, self.generator.nodes + 1, self.generator.iterations, stale)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, get_args
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rollmux_env.cluster.demand import limits_of
@@ -44,7 +45,7 @@ class PlacementVectorEnv(BaseVectorEnv):
         candidates: Number of rows of the candidate table.
         skip_forced: Whether decisions with one legal action are carried out without a step.
         render_mode: Render mode, as for `PlacementEnv`.
-        autoreset: Whether a finished stream is replaced by a new one in the same step.
+        autoreset_mode: When a new episode begins in a stream that is over, as for `BaseVectorEnv`.
     """
 
     def __init__(
@@ -58,14 +59,14 @@ class PlacementVectorEnv(BaseVectorEnv):
         candidates: int = 32,
         skip_forced: bool = False,
         render_mode: str | None = None,
-        autoreset: bool = True,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
         candidates = checks.whole_number("candidates", candidates, 2)
         moves, known_stays = checks.flag("moves", moves), checks.flag("known_stays", known_stays)
         shield, skip_forced = checks.flag("shield", shield), checks.flag("skip_forced", skip_forced)
         made = find_generator(generator)
         names = feature_names(moves, made.shapes > 0)
-        super().__init__(num_envs, candidates, names, Dollars() if reward is None else reward, render_mode, autoreset)
+        super().__init__(num_envs, candidates, names, Dollars() if reward is None else reward, render_mode, autoreset_mode)
         self.generator: Generator = made
         self.moves, self.known_stays = moves, known_stays
         self._gamma, self._against = gamma_of(self.reward), checks.reference_of(self.reward, get_args(Reference))

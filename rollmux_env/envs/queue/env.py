@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rollmux_env.bench.fleets import with_fleet
@@ -36,7 +37,7 @@ class QueueVectorEnv(BaseVectorEnv):
         park: Whether running jobs may be parked.
         reward: Reward function, as for `QueueEnv`.
         render_mode: Render mode, as for `QueueEnv`.
-        autoreset: Whether a finished stream is replaced by a new one in the same step.
+        autoreset_mode: When a new episode begins in a stream that is over, as for `BaseVectorEnv`.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class QueueVectorEnv(BaseVectorEnv):
         park: bool = True,
         reward: Any = None,
         render_mode: str | None = None,
-        autoreset: bool = True,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
         if known not in get_args(Known):
             raise InputError(f"known: {not_one_of(str(known), get_args(Known))}")
@@ -62,7 +63,7 @@ class QueueVectorEnv(BaseVectorEnv):
         num_envs = checks.whole_number("num_envs", num_envs)
         self._spent_h, self._scale_h = np.zeros(num_envs), np.ones(num_envs)
         self._invalid = np.zeros(num_envs, dtype=np.int64)
-        super().__init__(num_envs, self.most.rows, NAMES, Completion() if reward is None else reward, render_mode, autoreset)
+        super().__init__(num_envs, self.most.rows, NAMES, Completion() if reward is None else reward, render_mode, autoreset_mode)
 
     def plan_of(self, s: int, action: int) -> Plan:
         """Return an action of a stream as a plan of `Place` or `Park`, empty for the one that serves no job.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
@@ -26,7 +27,7 @@ class RolloutVectorEnv(BaseVectorEnv):
         generator: Source of the jobs, as for `RolloutEnv`.
         reward: Reward function, as for `RolloutEnv`.
         render_mode: Render mode, as for `RolloutEnv`.
-        autoreset: Whether a finished job is replaced by a new one in the same step.
+        autoreset_mode: When a new episode begins in a job that is over, as for `BaseVectorEnv`.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class RolloutVectorEnv(BaseVectorEnv):
         generator: Generator | None = None,
         reward: Reward | None = None,
         render_mode: str | None = None,
-        autoreset: bool = True,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
     ) -> None:
         self.generator: Generator = RandomJobs() if generator is None else checked(generator)
         names = feature_names(self.generator.rewards)
-        super().__init__(num_envs, ROWS, names, Cost() if reward is None else reward, render_mode, autoreset)
+        super().__init__(num_envs, ROWS, names, Cost() if reward is None else reward, render_mode, autoreset_mode)
         self._jobs = job_table(num_envs, *self.generator.launched, self.generator.gpus, self.generator.prompts)
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import NormalizeReward, RecordEpisodeStatistics
 from numpy.typing import NDArray
 
 import rollmux_env  # noqa: F401 (registers)
@@ -83,7 +84,7 @@ def test_observations_are_not_overwritten_by_the_next_step() -> None:
 
 
 def test_some_streams_can_be_started_anew() -> None:
-    envs = vector(3, autoreset=False)
+    envs = vector(3, autoreset_mode="Disabled")
     observations, info = envs.reset(seed=0, options={"stream_seed": [5, 6, 7]})
     assert info["stream_seed"].tolist() == [5, 6, 7]
     later, *_ = envs.step(np.zeros(3, dtype=np.int64))
@@ -186,3 +187,35 @@ def test_a_reset_that_cannot_be_is_said_in_a_line_and_changes_nothing(name: str,
     assert all(
         np.array_equal(a, b) for a, b in zip(envs.step(actions)[0].values(), untouched.step(actions)[0].values(), strict=True)
     )
+
+
+def test_a_stream_begins_again_as_the_mode_says() -> None:
+    played: dict[str, Any] = {}
+    for mode in AutoresetMode:
+        envs = vector(2, autoreset_mode=mode.value)
+        assert envs.metadata["autoreset_mode"] is mode
+        envs.reset(seed=0)
+        played[mode.name] = [envs.step(np.zeros(2, dtype=np.int64)) for _ in range(14)]
+    same, following, off = (played[name] for name in ("SAME_STEP", "NEXT_STEP", "DISABLED"))
+    for step in range(11):
+        assert same[step][1].tolist() == following[step][1].tolist() == off[step][1].tolist()
+    assert all(results[11][2].all() for results in played.values())
+    assert following[11][4]["cost_over_solo"] == pytest.approx(1) and following[11][4]["_cost_over_solo"].all()
+    assert (following[11][0]["job"] == 0).all() and (following[12][1] == 0).all() and not following[12][2].any()
+    assert np.array_equal(following[12][0]["job"], same[11][0]["job"]) and off[13][2].all()
+    assert following[13][1].tolist() == same[12][1].tolist()
+    with pytest.raises(InputError, match="autoreset_mode: must be one of NextStep, SameStep, Disabled, not false"):
+        vector(2, autoreset_mode=False)
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep"])
+def test_wrappers_of_gymnasium_count_every_episode_and_normalise_its_rewards(mode: str) -> None:
+    envs = NormalizeReward(RecordEpisodeStatistics(vector(2, autoreset_mode=mode)), gamma=1.0)
+    envs.reset(seed=0)
+    returns: list[float] = []
+    for _ in range(30):
+        *_, info = envs.step(np.zeros(2, dtype=np.int64))
+        figures = info.get("final_info", info)
+        returns += info["episode"]["r"].tolist() if "episode" in info else []
+    assert returns == pytest.approx([-1.0] * 4)  # every job alone is Solo-D
+    assert (envs.accumulated_reward > -1).all() and float(envs.return_rms.var) > 0

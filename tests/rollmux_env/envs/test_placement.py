@@ -33,7 +33,7 @@ ROOM = 128  # rows: more than any table here has
 
 
 def alone(generator: Generator, **options: Any) -> PlacementVectorEnv:
-    return PlacementVectorEnv(1, generator, autoreset=False, **{"candidates": ROOM, **options})
+    return PlacementVectorEnv(1, generator, autoreset_mode="Disabled", **{"candidates": ROOM, **options})
 
 
 def altered(scenario: Scenario, rows: slice, **changes: Any) -> Scenario:

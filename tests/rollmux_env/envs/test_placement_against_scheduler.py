@@ -175,7 +175,7 @@ def hold_to_the_scheduler(seed: int) -> Counter[str]:
     rng, moves = np.random.default_rng(seed), seed % 3 > 0
     cluster = random_cluster(rng)
     scenarios = [random_scenario(rng, cluster) for _ in range(BATCH)]
-    env = PlacementVectorEnv(BATCH, Fixed(*scenarios), moves=moves, candidates=ROWS, autoreset=False)
+    env = PlacementVectorEnv(BATCH, Fixed(*scenarios), moves=moves, candidates=ROWS, autoreset_mode="Disabled")
     happened: Counter[str] = Counter()
     for scenario, episode, snapshots in zip(scenarios, *play(env, rng), strict=True):
         policy = Compared(episode, snapshots)

@@ -10,7 +10,7 @@ from rollmux_env.envs.placement.wording import PLACED, allowed_choices, decision
 
 
 def test_a_decision_names_the_job_the_cluster_and_every_allowed_choice() -> None:
-    env = PlacementVectorEnv(1, Toy(1), autoreset=False)
+    env = PlacementVectorEnv(1, Toy(1), autoreset_mode="Disabled")
     observation, _ = env.reset(options={"stream_seed": 3})
     observation, *_ = env.step(np.array([0]))
     scale = env.generator.scenario(3).jobs[1].rollout.worst_case_s / 50
@@ -24,7 +24,7 @@ def test_a_decision_names_the_job_the_cluster_and_every_allowed_choice() -> None
 
 
 def test_only_choices_of_the_mask_are_named_and_none_at_the_end() -> None:
-    env = PlacementVectorEnv(1, Toy(1), known_stays=False, autoreset=False)
+    env = PlacementVectorEnv(1, Toy(1), known_stays=False, autoreset_mode="Disabled")
     observation, _ = env.reset(seed=0)
     for _ in range(4):
         allowed = allowed_choices(env, 0)

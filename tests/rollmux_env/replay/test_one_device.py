@@ -242,6 +242,6 @@ def test_what_needs_two_pools_says_so() -> None:
 
 def test_an_environment_costs_what_the_replay_of_its_choices_does() -> None:
     problem = scenario(*[job(f"j{k}", 5, 3 + k % 3, 15 * (k % 2), arrival_s=20.0 * k, slo=3) for k in range(8)])
-    env = PlacementVectorEnv(1, Fixed(problem), autoreset=False)
+    env = PlacementVectorEnv(1, Fixed(problem), autoreset_mode="Disabled")
     episode = play(env, cheapest)
     assert episode.info["cost_usd"] == pytest.approx(metrics(replay(problem, unpruned())).cost_usd)

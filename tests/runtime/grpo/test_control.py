@@ -285,7 +285,7 @@ def test_it_decides_so_in_the_environment_too(engines: tuple[TaskJob, list[Rollo
     bench(own, lengths)
     prompts = [own[k : k + 4] for own in lengths for k in range(0, 24, 4)]
     case = RolloutJob(setting, ROLLOUTS, lengths=tuple(tuple((*tokens, 1) for _ in range(ATTEMPTS)) for tokens in prompts))
-    env = RolloutVectorEnv(1, Fixed(case), autoreset=False)
+    env = RolloutVectorEnv(1, Fixed(case), autoreset_mode="Disabled")
     observation, _ = env.reset(seed=0, options={"stream_seed": 0})
     agent, moves, over = PolicyAgent("tail-migration", env), [], False
     while not over:

@@ -17,7 +17,7 @@ from trainers.recipes.teachers import TEACHERS
 
 def test_lookahead_without_discount_is_what_the_stream_costs() -> None:
     generator = Workload("mixed", jobs=12)
-    env = PlacementVectorEnv(1, generator, autoreset=False)
+    env = PlacementVectorEnv(1, generator, autoreset_mode="Disabled")
     player = Player(env, None)
     env.reset(options={"stream_seed": 5})
     base = player.choose(0)
@@ -31,7 +31,7 @@ def test_lookahead_without_discount_is_what_the_stream_costs() -> None:
 
 
 def test_work_is_worth_the_same_in_whichever_shape_it_is_done() -> None:
-    env = PlacementVectorEnv(1, Workload("production", jobs=3, shapes=True), autoreset=False)
+    env = PlacementVectorEnv(1, Workload("production", jobs=3, shapes=True), autoreset_mode="Disabled")
     player = Player(env, None)
     env.reset(options={"stream_seed": 5})
     usd, work_h, work_usd = player.look_ahead(1e9).T
@@ -43,7 +43,7 @@ def test_work_is_worth_the_same_in_whichever_shape_it_is_done() -> None:
 
 def test_lookahead_finds_the_toys_optimum() -> None:
     generator = Toy(rounds=2)
-    env = PlacementVectorEnv(1, generator, autoreset=False)
+    env = PlacementVectorEnv(1, generator, autoreset_mode="Disabled")
     player = Player(env, None)
     env.reset(options={"stream_seed": 5})
     over = False

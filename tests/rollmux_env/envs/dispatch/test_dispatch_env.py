@@ -84,7 +84,7 @@ def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape: str,
         generator = RandomGroups(shape, 0.5, rounds=6, stale=0.5 if names is STALE else 0.0)
         seed = next(k for k in range(seed, 99) if any(job.staleness for job in generator.group(k).jobs) == stale)
         group = generator.group(seed)
-        env = with_room(DispatchVectorEnv(1, generator, autoreset=False))
+        env = with_room(DispatchVectorEnv(1, generator, autoreset_mode="Disabled"))
         observation, _ = env.reset(seed=0, options={"stream_seed": seed})
         over = False
         while not over:
@@ -97,9 +97,9 @@ def test_a_network_decides_in_the_event_replay_as_in_the_environment(shape: str,
 
 def test_rows_and_columns_of_stale_members_change_nothing_of_groups_without() -> None:
     """Half of the groups of a share of 0.5 are those of a share of 0, and are seen and go the same."""
-    env = DispatchVectorEnv(6, RandomGroups(rounds=4, stale=0.5), autoreset=False)
+    env = DispatchVectorEnv(6, RandomGroups(rounds=4, stale=0.5), autoreset_mode="Disabled")
     seeds = [k for k in range(40) if env.generator.group(k) == SHORT.group(k)][:6]
-    plain, n = DispatchVectorEnv(6, SHORT, autoreset=False), SHORT.members + 1
+    plain, n = DispatchVectorEnv(6, SHORT, autoreset_mode="Disabled"), SHORT.members + 1
     both = [one.reset(seed=0, options={"stream_seed": seeds})[0] for one in (plain, env)]
     choose, over = at_random_of(0), np.zeros(6, dtype=bool)
     while not over.all():
@@ -143,7 +143,7 @@ def test_what_is_seen_of_a_stale_member() -> None:
 def test_random_choices_keep_every_invariant() -> None:
     """No node does more than its whole, every iteration is a rollout and then a training, nobody starves, and no sample is older
     than it may be."""
-    env = with_room(DispatchVectorEnv(40, RandomGroups(rounds=12, stale=0.5), autoreset=False))
+    env = with_room(DispatchVectorEnv(40, RandomGroups(rounds=12, stale=0.5), autoreset_mode="Disabled"))
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(40))})
     choose, over = at_random_of(1), np.zeros(40, dtype=bool)
     while not over.all():
@@ -176,7 +176,7 @@ def test_random_choices_keep_every_invariant() -> None:
 
 def test_a_group_in_which_nobody_waits_long_is_as_fast_as_its_jobs_alone() -> None:
     """A rollout each on nodes of their own, trainings short: nearly three jobs' work, less what was planned and not needed."""
-    env = DispatchVectorEnv(1, RandomGroups("rollout-heavy", 0.0), autoreset=False)
+    env = DispatchVectorEnv(1, RandomGroups("rollout-heavy", 0.0), autoreset_mode="Disabled")
     env.reset(seed=0, options={"stream_seed": 5})
     follow_round_robin(env.groups, 0, False, TAILS)
     found = figures_of(env.groups)
@@ -186,7 +186,7 @@ def test_a_group_in_which_nobody_waits_long_is_as_fast_as_its_jobs_alone() -> No
 
 
 def test_the_return_is_the_work_and_what_was_lost_against_slos() -> None:
-    env = DispatchVectorEnv(8, SHORT, autoreset=False)
+    env = DispatchVectorEnv(8, SHORT, autoreset_mode="Disabled")
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(8))})
     first_s = env.groups.clocks["all_work_s"].copy()
     returns, over, choose = np.zeros(8), np.zeros(8, dtype=bool), at_random_of(0)
@@ -201,7 +201,7 @@ def test_the_return_is_the_work_and_what_was_lost_against_slos() -> None:
 
 def test_following_the_reference_gains_nothing_over_it() -> None:
     """What the reward takes off is the reference's own work."""
-    env = DispatchVectorEnv(6, SHORT, Work(reference="round-robin", slo_penalty=0.0), autoreset=False)
+    env = DispatchVectorEnv(6, SHORT, Work(reference="round-robin", slo_penalty=0.0), autoreset_mode="Disabled")
     observation, _ = env.reset(seed=0, options={"stream_seed": list(range(6))})
     returns, over = np.zeros(6), np.zeros(6, dtype=bool)
     while not over.all():
@@ -237,7 +237,7 @@ def test_a_step_that_ends_an_episode_shows_its_end_and_the_next_ones_beginning()
 
 
 def test_a_masked_action_does_what_round_robin_does_and_costs() -> None:
-    env = DispatchVectorEnv(1, SHORT, Work(invalid_penalty=0.5), autoreset=False)
+    env = DispatchVectorEnv(1, SHORT, Work(invalid_penalty=0.5), autoreset_mode="Disabled")
     observation, _ = env.reset(seed=0, options={"stream_seed": 3})
     row = int(np.flatnonzero(observation["mask"][0] == 0)[0])
     _, rewards, _, _, info = env.step(np.array([row]))
@@ -252,7 +252,7 @@ def test_nothing_is_observed_of_what_has_not_happened(first: int) -> None:
     while the clock stands at 0, or nobody has done an iteration."""
     group = RandomGroups("rollout-heavy", 0.5, rounds=4).group(1)
     longer = SimulatedGroup(group.cluster, group.jobs, group.pins, group.training_nodes, group.horizon_s * 2, group.seed)
-    envs = [DispatchVectorEnv(1, Fixed(one), autoreset=False) for one in (group, longer)]
+    envs = [DispatchVectorEnv(1, Fixed(one), autoreset_mode="Disabled") for one in (group, longer)]
     observations = [env.reset(seed=0)[0] for env in envs]
     envs[1].groups.durations[:, :, :, first:] *= 0.9
     choose, compared = at_random_of(0), 0
@@ -283,7 +283,7 @@ def test_pictures() -> None:
 def test_a_picture_begins_where_the_history_does() -> None:
     """What has been forgotten would look like idle time."""
     group, share = RandomGroups("multi-node", 0.0).group(3), TAILS.share
-    envs = [DispatchVectorEnv(1, Fixed(group), autoreset=False) for _ in range(2)]
+    envs = [DispatchVectorEnv(1, Fixed(group), autoreset_mode="Disabled") for _ in range(2)]
     for env, spans in zip(envs, (12, ROOM), strict=True):
         with_room(env, spans)
         choose = at_random_of(0)

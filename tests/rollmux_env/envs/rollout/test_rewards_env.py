@@ -19,7 +19,7 @@ SEEDS = [1000, 1001, 1004, 1005]
 
 
 def both() -> list[RolloutVectorEnv]:
-    return [RolloutVectorEnv(4, RandomJobs(iterations=3, rewards=rewards), autoreset=False) for rewards in (False, True)]
+    return [RolloutVectorEnv(4, RandomJobs(iterations=3, rewards=rewards), autoreset_mode="Disabled") for rewards in (False, True)]
 
 
 @pytest.mark.parametrize("spec", ["tail-batching+tail-migration", "learned:default"])
@@ -40,7 +40,7 @@ def test_a_policy_does_the_same_with_rewards_and_waits_for_them_without_gpus(spe
 
 
 def test_plain_costs_one_with_rewards_too() -> None:
-    env = RolloutVectorEnv(4, RandomJobs(iterations=2, rewards=True), autoreset=False)
+    env = RolloutVectorEnv(4, RandomJobs(iterations=2, rewards=True), autoreset_mode="Disabled")
     env.reset(seed=0, options={"stream_seed": SEEDS})
     returns, over = np.zeros(4), np.zeros(4, bool)
     while not over.all():
@@ -51,7 +51,7 @@ def test_plain_costs_one_with_rewards_too() -> None:
 
 
 def test_the_observation_says_which_rewards_wait() -> None:
-    env = RolloutVectorEnv(4, RandomJobs(iterations=2, rewards=True), autoreset=False)
+    env = RolloutVectorEnv(4, RandomJobs(iterations=2, rewards=True), autoreset_mode="Disabled")
     names = feature_names(True)
     observation, _ = env.reset(seed=0, options={"stream_seed": SEEDS})
     over, waited = np.zeros(4, bool), 0

@@ -75,7 +75,7 @@ def simulated(spec: str, case: RolloutJob) -> list[float]:
 @pytest.mark.parametrize("rewards", [False, True])
 @pytest.mark.parametrize("spec", PUBLISHED)
 def test_a_policy_takes_as_long_as_in_the_bench(spec: str, rewards: bool) -> None:
-    env = RolloutVectorEnv(4, RandomJobs(iterations=5, rewards=rewards), autoreset=False)
+    env = RolloutVectorEnv(4, RandomJobs(iterations=5, rewards=rewards), autoreset_mode="Disabled")
     _, info = episode(env, PolicyAgent(spec, env).actions, [1000, 1001, 1004, 1005])
     for e, seed in enumerate((1000, 1001, 1004, 1005)):
         seconds = simulated(spec, env.generator.case(seed))
@@ -86,7 +86,7 @@ def test_a_policy_takes_as_long_as_in_the_bench(spec: str, rewards: bool) -> Non
 
 
 def test_random_choices_train_every_prompt_once_and_the_return_is_the_cost() -> None:
-    env = RolloutVectorEnv(8, RandomJobs(iterations=3), autoreset=False)
+    env = RolloutVectorEnv(8, RandomJobs(iterations=3), autoreset_mode="Disabled")
     choose, taken = at_random_of(1), set[int]()
 
     def watched(observation: Any) -> Any:
@@ -107,14 +107,14 @@ def test_random_choices_train_every_prompt_once_and_the_return_is_the_cost() -> 
 
 
 def test_plain_costs_one() -> None:
-    env = RolloutVectorEnv(3, RandomJobs(iterations=2), autoreset=False)
+    env = RolloutVectorEnv(3, RandomJobs(iterations=2), autoreset_mode="Disabled")
     returns, _ = episode(env, lambda observation: np.zeros(3, np.int64), [5, 6, 7])
     assert returns == pytest.approx(-1)
 
 
 def test_the_optimum_of_the_toy_is_the_best_of_all_choices() -> None:
     toy = Toy(iterations=1)
-    env = RolloutVectorEnv(1, toy, Cost(held_weight=0), autoreset=False)
+    env = RolloutVectorEnv(1, toy, Cost(held_weight=0), autoreset_mode="Disabled")
 
     def best(path: tuple[int, ...]) -> float:
         observation, _ = env.reset(seed=0)
@@ -131,13 +131,13 @@ def test_the_optimum_of_the_toy_is_the_best_of_all_choices() -> None:
 
 
 def test_a_moved_tail_holds_half_of_the_gpus() -> None:
-    env = RolloutVectorEnv(1, Toy(iterations=1), autoreset=False)
+    env = RolloutVectorEnv(1, Toy(iterations=1), autoreset_mode="Disabled")
     _, info = episode(env, lambda observation: observation["mask"][:, TAIL] * TAIL, [0])
     assert info["seconds"][0] == 2000 and info["held_seconds"][0] == 20 + 1980 / 2
 
 
 def test_a_masked_action_keeps_on_and_costs() -> None:
-    env = RolloutVectorEnv(1, Toy(), Cost(invalid_penalty=0.5), autoreset=False)
+    env = RolloutVectorEnv(1, Toy(), Cost(invalid_penalty=0.5), autoreset_mode="Disabled")
     env.reset(seed=0)
     for row in (TAIL, 99):
         _, rewards, _, _, info = env.step(np.array([row]))
@@ -147,7 +147,7 @@ def test_a_masked_action_keeps_on_and_costs() -> None:
 
 def test_nothing_is_observed_of_tokens_that_have_not_been_sampled() -> None:
     case = RandomJobs(iterations=1).case(3)
-    envs = [RolloutVectorEnv(1, Fixed(case), autoreset=False) for _ in range(2)]
+    envs = [RolloutVectorEnv(1, Fixed(case), autoreset_mode="Disabled") for _ in range(2)]
     seen = [env.reset(seed=0, options={"stream_seed": 3})[0] for env in envs]
     responses = envs[1].jobs.lengths
     responses[responses > 600] += 50
