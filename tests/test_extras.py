@@ -16,7 +16,7 @@ from rollmux_env.errors import EXTRAS
 from tests.installations import ALONE, COMBINATIONS, ROOT, Case, Walker, cases, environment, has, hidden_modules, installed, paths
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-OTHERS = {"vllm", "vllm-cpu", "math", "mcp", "openenv", "video", "dev", "docs", "dist", "notebooks"}  # an engine, a verifier, and tools
+OTHERS = {"vllm", "vllm-cpu", "math", "mcp", "openenv", "video", "dev", "docs", "dist", "notebooks"}
 
 
 @pytest.fixture(scope="module")

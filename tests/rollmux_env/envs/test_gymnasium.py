@@ -215,7 +215,6 @@ def test_wrappers_of_gymnasium_count_every_episode_and_normalise_its_rewards(mod
     returns: list[float] = []
     for _ in range(30):
         *_, info = envs.step(np.zeros(2, dtype=np.int64))
-        figures = info.get("final_info", info)
         returns += info["episode"]["r"].tolist() if "episode" in info else []
     assert returns == pytest.approx([-1.0] * 4)  # every job alone is Solo-D
     assert (envs.accumulated_reward > -1).all() and float(envs.return_rms.var) > 0
