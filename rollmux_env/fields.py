@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
 from inspect import cleandoc, getsource
@@ -38,6 +39,29 @@ QUOTA_PATTERN = r"^([A-Za-z0-9._@+-]{0,64}|\*)$"
 def whole(value: Any) -> Any:
     """Return a float such as 3.0 or 3e0 as an integer, since YAML 1.2 and JSON Schema do not distinguish them."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def counted_keys(things: str) -> Callable[[Any], Any]:
+    """Return a function that returns a mapping with integer keys, which JSON can only write as strings.
+
+    Args:
+        things: Plural of what the keys count, for error messages.
+    """
+
+    def integers(value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        keys: dict[Any, Any] = {}
+        for key, item in value.items():
+            number = int(key) if isinstance(key, str) and re.fullmatch("[1-9][0-9]{0,8}", key) else whole(key)
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise ValueError(f"{describe(key)} is not a number of {things}")
+            if number in keys:
+                raise ValueError(f"{number} {things} are given twice")
+            keys[number] = item
+        return dict(sorted(keys.items()))
+
+    return integers
 
 
 def _id(value: Any) -> Any:

@@ -172,9 +172,9 @@ def profile(spec: TaskJob, rounds: int) -> EngineProfile:
     finally:
         engine.close()
     share = spec.rollout.engine_options.gpu_memory or USUAL
-    number_bytes, memory_gb = (2.0, share * device_gb) if gpu else (4.0, _HOST_SHARE * device_gb)
+    number_bytes, memory_gb = (2.0, share * device_gb * spec.rollout.tensor_parallel) if gpu else (4.0, _HOST_SHARE * device_gb)
     weights_gb = shape.parameters * number_bytes / 1e9
-    kv_tokens = int((memory_gb * spec.rollout.tensor_parallel - weights_gb) * 1e9 / (shape.cached * number_bytes))
+    kv_tokens = int((memory_gb - weights_gb) * 1e9 / (shape.cached * number_bytes))
     timing = fit(figures, kv_tokens)
     name = f"{torch.cuda.get_device_name(0) if gpu else platform.machine()} {type(engine).__name__} {spec.id}"
     return EngineProfile(

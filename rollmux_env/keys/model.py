@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from rollmux_env.fields import Count, FileModel, Index, NodeCount, NonNegative, Positive, Unwritten
+from rollmux_env.fields import Count, FileModel, Index, NodeCount, NonNegative, Positive, Unwritten, counted_keys
 from rollmux_env.validation_errors import field_error
 
 
@@ -22,11 +22,15 @@ class Model(FileModel):
     """Number of GPUs of one replica of the model; it divides those of the rollout nodes."""
     sizes: Unwritten[Annotated[tuple[NodeCount, ...], Field(strict=False)]] = ()
     """Other numbers of GPUs per replica, at most those of a node, that a rollout policy may choose."""
+    measured: Unwritten[Annotated[dict[NodeCount, str], BeforeValidator(counted_keys("GPUs"))]] = Field(default={})
+    """Files of `rollmux profile` of an engine of each size: {number of GPUs: file}. Sizes without one are predicted."""
 
     @model_validator(mode="after")
     def _other_sizes(self) -> Model:
         if len({self.tensor_parallel, *self.sizes}) <= len(self.sizes):
             raise field_error(f"must be different, and others than tensor_parallel, {self.tensor_parallel}", "sizes")
+        if others := [size for size in self.measured if size not in (self.tensor_parallel, *self.sizes)]:
+            raise field_error(f"{others[0]} GPUs are neither tensor_parallel nor in sizes", "measured")
         return self
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, PoolName, Positive, Unwritten, whole
-from rollmux_env.validation_errors import describe, field_error
+from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, PoolName, Positive, Unwritten, counted_keys
+from rollmux_env.validation_errors import field_error
 
 
 class Actual(FileModel):
@@ -50,27 +49,12 @@ class Phase(FileModel):
     """Times of warm and cold starts, for event replays."""
 
 
-def node_keys(value: Any) -> Any:
-    """Return `by_nodes` with integer keys, which JSON can only write as strings."""
-    if not isinstance(value, dict):
-        return value
-    keys: dict[Any, Any] = {}
-    for key, seconds in value.items():
-        number = int(key) if isinstance(key, str) and re.fullmatch("[1-9][0-9]{0,8}", key) else whole(key)
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise ValueError(f"{describe(key)} is not a number of nodes")
-        if number in keys:
-            raise ValueError(f"{number} nodes are given twice")
-        keys[number] = seconds
-    return dict(sorted(keys.items()))
-
-
 class Training(Phase):
     """A job's training phase."""
 
     pool: Annotated[PoolName, Field(exclude_if=lambda pool: pool == "training")] = "training"
     """Name of the pool whose nodes run the phase."""
-    by_nodes: Annotated[dict[Count, Positive], BeforeValidator(node_keys)] = Field(default={})
+    by_nodes: Annotated[dict[Count, Positive], BeforeValidator(counted_keys("nodes"))] = Field(default={})
     """Longest duration on more nodes: {number of nodes: seconds}. In JSON the numbers are strings."""
 
     @model_validator(mode="after")

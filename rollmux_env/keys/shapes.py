@@ -6,8 +6,8 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
 
-from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, Overriding, PoolName, Positive
-from rollmux_env.keys.phases import Actual, Phase, Switch, Training, node_keys
+from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, Overriding, PoolName, Positive, counted_keys
+from rollmux_env.keys.phases import Actual, Phase, Switch, Training
 
 MOST_SHAPES = 16  # largest number of shapes of a job, besides the job as written
 
@@ -34,7 +34,7 @@ class PhaseShape(FileModel):
 class TrainingShape(PhaseShape):
     """The training in a shape. Given keys override those of the job, and `by_nodes` is always overridden."""
 
-    by_nodes: Annotated[Overriding[dict[Count, Positive]], BeforeValidator(node_keys)] = None
+    by_nodes: Annotated[Overriding[dict[Count, Positive]], BeforeValidator(counted_keys("nodes"))] = None
     """Longest duration, seconds, on more nodes than `nodes`: {number of nodes: seconds}; none if it is not given."""
 
 

@@ -150,6 +150,7 @@ class _Prediction:
                 inside = f"the {devices} GPUs of its rollout nodes, and be at most the {of_one} of one"
                 raise InputError(f"{at}.sizes: must divide {inside}, not {size}")
         try:
+            self._measured = {size: _look_up(hardware, file, f"measured.{size}", folder) for size, file in model.measured.items()}
             self._replica = self._replica_on("rollout", parallel)
             self._sizes = [(size, self._replica_of(size)) for size in (parallel, *model.sizes)] if model.sizes else []
             self._training = self._training_on(places["training"].devices)
@@ -225,8 +226,10 @@ class _Prediction:
         return {}
 
     def _replica_on(self, side: Side, size: int) -> ReplicaTiming:
-        """Return a replica of `size` GPUs of a side."""
+        """Return a replica of `size` GPUs of a side. A measured engine counts as one device."""
         place = self._places[side]
+        if side == "rollout" and size in self._measured:
+            return replica_timing(self._shape, self._measured[size])
         return replica_timing(self._shape, place.hardware, size, machine=place.gpus)
 
     def _replica_of(self, size: int) -> ReplicaTiming:

@@ -20,7 +20,7 @@ from rollmux_env.schema import scenario_schema
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.jobs import replica_of, training_of
-from rollmux_env.timing.models import ALL_SHAPES, SHAPES
+from rollmux_env.timing.models import ALL_SHAPES, SHAPES, model_shape
 from rollmux_env.timing.replica import replica_timing
 from rollmux_env.timing.training import MiniBatch
 from rollmux_env.workloads.text import write_scenario
@@ -123,6 +123,25 @@ def test_a_loaded_scenario_is_the_same_when_it_is_loaded_again_elsewhere(tmp_pat
     assert again == scenario and again.sha256 == scenario.sha256
     on_catalogue = parse_scenario(file(lengths={"cap": 4096, "file": "seen.txt"}), folder=here).jobs[0]
     assert on_catalogue.rollout == scenario.jobs[0].rollout
+
+
+def test_replicas_of_sizes_that_were_measured_have_the_measured_seconds(tmp_path: Path) -> None:
+    two = replace(achieved("H20", GPUS["H20"]), weights_gb_s=4321.0, memory_gb=150.0)
+    (tmp_path / "two.json").write_text(two.to_json())
+    model = {"name": "7B", "sizes": [2, 4]}
+    predicted = parse_scenario(file(model=model)).jobs[0].timing
+    data = file(model=model | {"measured": {"2": "two.json"}})
+    measured = parse_scenario(data, folder=tmp_path).jobs[0].timing
+    assert predicted is not None and measured is not None
+    assert [a == b for a, b in zip(predicted.sizes, measured.sizes, strict=True)] == [True, False, True]
+    assert replica_of(measured.sizes[1]) == replica_timing(model_shape("7B"), two)
+    for wrong, problem in (
+        ({8: "two.json"}, "8 GPUs are neither"),
+        ({2: "no.json"}, "measured.2: must be"),
+        ({"x": "a"}, "of GPUs"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            parse_scenario(file(model=model | {"measured": wrong}), folder=tmp_path)
 
 
 def test_defaults_may_hold_model_and_lengths() -> None:
