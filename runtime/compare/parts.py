@@ -8,6 +8,7 @@ from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
+from rollmux_env.cluster.events import Event, Parked, Resumed
 from rollmux_env.replay.run import PhaseRun, Run
 from runtime.journal.facts import PhaseSlice
 from runtime.journal.record import RunRecord
@@ -15,6 +16,8 @@ from runtime.journal.record import RunRecord
 
 class IterationParts(NamedTuple):
     """Seconds of an iteration, from the end of the previous one to its own end. The first one begins when its rollout is ready.
+
+    The time for which a job is parked belongs to no iteration.
 
     Attributes:
         rollout: Seconds of the rollout itself.
@@ -61,9 +64,9 @@ def measured_parts(record: RunRecord, job_id: str) -> list[IterationParts]:
     usual_s = _usual_s(part for own in slices.values() for part in own)
     sync_s = _sync_s(record, job_id)
     parts = []
-    since_s: float | None = None
+    since_s, resumed_s = None, _resumed_s(record.log, job_id)
     for iteration in record.iterations_of(job_id):
-        begin_s = iteration.start_s if since_s is None else since_s
+        begin_s = _begin_s(iteration.start_s if since_s is None else since_s, iteration.end_s, resumed_s)
         since_s = iteration.end_s
         own = [part for part in slices[iteration.number] if part.phase == "training" or not stale]
         method = {"rollout": 0.0, "training": 0.0}
@@ -85,6 +88,22 @@ def _sync_s(record: RunRecord, job_id: str) -> dict[int, float]:
         if sync.job_id == job_id and not sync.profile:
             seconds[sync.iteration] += sync.end_s - sync.start_s
     return seconds
+
+
+def _resumed_s(log: Iterable[Event], job_id: str) -> list[float]:
+    """Return the times at which a job continued after it had been parked."""
+    times, is_parked = list[float](), False
+    for event in log:
+        if isinstance(event, Parked | Resumed) and event.job_id == job_id:
+            if is_parked and isinstance(event, Resumed):
+                times.append(event.at_s)
+            is_parked = isinstance(event, Parked)
+    return times
+
+
+def _begin_s(since_s: float, end_s: float, resumed_s: Iterable[float]) -> float:
+    """Return the beginning of an iteration: the end of the one before, or the time at which the job continued after that."""
+    return max((at_s for at_s in resumed_s if since_s < at_s < end_s), default=since_s)
 
 
 def _usual_s(parts: Iterable[PhaseSlice]) -> dict[tuple[str, int], float]:
@@ -136,8 +155,9 @@ def replayed_parts(run: Run, fixed: dict[str, FixedParts], begin_s: dict[str, fl
     by_job: dict[str, list[IterationParts]] = {}
     stale = {job.id for job in run.scenario.jobs if job.staleness}
     for job_id, ends_s in ends_of(run).items():
-        own, since_s, parts = fixed[job_id], begin_s[job_id], []
+        own, since_s, parts, resumed_s = fixed[job_id], begin_s[job_id], [], _resumed_s(run.log, job_id)
         for number, end_s in enumerate(ends_s):
+            since_s = _begin_s(since_s, end_s, resumed_s)
             rollouts, trainings = spans[job_id, number, "rollout"], spans[job_id, number, "training"]
             cold_s = [sum(phase.switch_s for phase in phases) for phases in (rollouts, trainings)]
             rollout_s = _covered_s(rollouts) - own.rollout_switch - cold_s[0]

@@ -1,14 +1,15 @@
-"""A placement policy that repeats the placements of a run: the same groups, nodes and moves."""
+"""A placement policy that repeats the placements of a run: the same groups, nodes, moves and parks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import Admitted, Arrived, Event, Placement, Ticked
-from rollmux_env.cluster.plan import Move, Place, Plan, Wait
+from rollmux_env.cluster.events import Admitted, Arrived, Event, Parked, Placement, Ticked
+from rollmux_env.cluster.plan import Move, Park, Place, Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
+from rollmux_env.scheduler.order import FirstCome, QueueRules
 from runtime.journal.record import RunRecord
 from runtime.placement_spans import PlacementSpan
 
@@ -17,10 +18,10 @@ _MOST_TICKS = 2000  # ticks in a run
 
 
 class Relocation(NamedTuple):
-    """A move of a job.
+    """A move of a job, or a park and the next place.
 
     Attributes:
-        iterations: Number of iterations that the job has completed when it moves.
+        iterations: Number of iterations that the job has completed when it leaves its place.
         span: Placement span of the job in its new place.
     """
 
@@ -33,39 +34,43 @@ class RunPlacements(NamedTuple):
 
     Attributes:
         first: First span of each job.
-        moves: Moves of each job that moved, in order.
+        moves: Moves and parks of each job that moved or was parked, in order.
+        admitted: Jobs in the order in which they got places; one that was parked is there again.
     """
 
     first: dict[str, PlacementSpan]
     moves: dict[str, list[Relocation]]
+    admitted: list[str]
 
 
 def places_of(record: RunRecord, spans: Mapping[str, Sequence[PlacementSpan]]) -> RunPlacements:
-    """Return the placements and moves of a run.
+    """Return the placements, moves and parks of a run.
 
     Args:
         record: Record of the run.
         spans: Placement spans of each job, in order.
 
     Raises:
-        InputError: If a job was placed twice; one line.
+        InputError: If a job was placed twice without having been parked; one line.
     """
     admitted = [event.job_id for event in record.log if isinstance(event, Admitted)]
-    if twice := next((job_id for job_id in spans if admitted.count(job_id) > 1), None):
+    parked = [event.job_id for event in record.log if isinstance(event, Parked)]
+    if twice := next((job_id for job_id in spans if admitted.count(job_id) > 1 + parked.count(job_id)), None):
         raise InputError(f"compare: job {twice} was placed twice, after it had left its nodes and waited for others")
     moves: dict[str, list[Relocation]] = {}
     for job_id, own in spans.items():
         for span in own[1:]:
             if done := sum(one.end_s <= span.from_s for one in record.iterations_of(job_id)):
                 moves.setdefault(job_id, []).append(Relocation(done, span))
-    return RunPlacements({job_id: own[0] for job_id, own in spans.items()}, moves)
+    return RunPlacements({job_id: own[0] for job_id, own in spans.items()}, moves, admitted)
 
 
 class RecordedPlacements:
     """Policy that repeats the recorded placements.
 
     A job goes to the group whose members it had. If that group has ended earlier than in the run, the job begins a new group of the
-    same size. A job waits if too few nodes are free because jobs before it take longer than in the run.
+    same size. A job waits if too few nodes are free because jobs before it take longer than in the run. A parked job also waits
+    until all jobs that got their places before it in the run have them.
 
     Args:
         places: Placements and moves of the run.
@@ -80,6 +85,9 @@ class RecordedPlacements:
         self._moves: dict[str, Sequence[Relocation]] = dict(places.moves)
         self._groups: dict[int, int] = {}  # group's number in the replay, by its number in the run
         self._nodes: dict[tuple[int, int], int] = {}  # node's number in the replay, by its group and number in the run
+        self._to_admit = [*places.admitted]
+        if any(move.span.parked for moves in places.moves.values() for move in moves):
+            self.queue_rules = QueueRules(FirstCome(), "fcfs", backfill=True)  # jobs for which another one was parked come after it
         self._placed: tuple[str, PlacementSpan] | None = None  # last placement, whose numbers in the replay are not known yet
         shortest_s = min((iteration_s[job_id] for job_id in places.moves), default=None)
         self.wakes_every_s = None if shortest_s is None else max(shortest_s / _TICKS, span_s / _MOST_TICKS)
@@ -88,21 +96,32 @@ class RecordedPlacements:
         """Return the recorded placement of a job that arrives, or the next move that is due."""
         self._learn_numbers(state)
         if isinstance(event, Arrived):
-            job_id = event.job.id
-            span = self._first.get(job_id)
-            placement = None if span is None else self._placement(state, job_id, span)
-            if span is None or placement is None:
-                return (Wait(job_id),)
-            self._placed = (job_id, span)
-            return (Place(job_id, placement),)
+            return self._place(state, event.job.id)
         return self._move(state) if isinstance(event, Ticked) else ()
 
+    def _place(self, state: State, job_id: str) -> Plan:
+        """Return the recorded placement of a waiting job, its first one or the next one after a park."""
+        again = job_id in state.stays.parked
+        span = self._moves[job_id][0].span if again else self._first.get(job_id)
+        placement = None if span is None else self._placement(state, job_id, span)
+        if span is None or placement is None or (again and self._to_admit[0] != job_id):
+            return (Wait(job_id),)
+        if again:
+            self._moves[job_id] = self._moves[job_id][1:]
+        self._to_admit.remove(job_id)
+        self._placed = (job_id, span)
+        return (Place(job_id, placement),)
+
     def _move(self, state: State) -> Plan:
-        """Return one of the moves that are due; the others follow at the next ticks."""
+        """Return one of the moves and parks that are due; the others follow at the next ticks."""
         for job_id, moves in self._moves.items():
             if not moves or not state.is_running(job_id) or state.is_paused(job_id):
                 continue
             due, span = moves[0]
+            if span.parked:
+                if state.iterations_done(job_id) >= due - 1:  # it leaves at the end of the iteration that runs
+                    return (Park(job_id),)
+                continue
             placement = self._placement(state, job_id, span)
             if state.iterations_done(job_id) < due or placement is None:
                 continue

@@ -200,10 +200,10 @@ def predict_run(
             "sync_s": sync_s + other_s,
             "drift": (),
         }
-        jobs.append(job.model_copy(update=values | ({"slo": _ANY_SLO, "movable": True} if moves else {})))
+        jobs.append(job.model_copy(update=values | ({"slo": _ANY_SLO, "movable": True, "parkable": True} if moves else {})))
     cluster = record.started.cluster
     pools = {name: pool.model_copy(update={"node_memory_gb": None}) for name, pool in cluster.pools.items()}
-    limits = {"migration_s": 0.0, "max_group_size": max(len(jobs), cluster.max_group_size)}
+    limits = {"migration_s": 0.0, "resume_s": 0.0, "min_run_s": 0.0, "max_group_size": max(len(jobs), cluster.max_group_size)}
     cluster = cluster.with_pools(pools).model_copy(update=limits)
     return RunPrediction(Scenario(version=1, cluster=cluster, jobs=tuple(jobs)), _tails(record, prefix), fixed)
 

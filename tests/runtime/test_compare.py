@@ -109,6 +109,20 @@ def test_switches_and_waiting_are_told_apart() -> None:
     assert group["largest"] is None
 
 
+def test_a_job_is_parked_again_when_as_many_iterations_are_done() -> None:
+    long, short = {"id": "long", "slo": 3, "iterations": 60}, {"id": "short", "slo": 3, "iterations": 12, "arrival_s": 390}
+    scenario = scenario_of(long, short)
+    pools = {name: pool.model_copy(update={"max_nodes": 1}) for name, pool in scenario.cluster.pools.items()}
+    cluster = scenario.cluster.with_pools(pools).model_copy(update={"min_run_s": 60.0, "resume_s": 30.0, "max_group_size": 1})
+    record = recorded(scenario.model_copy(update={"cluster": cluster}), policy="solo,order=shortest,park=true")
+    assert [event.job_id for event in record.log if isinstance(event, Admitted)] == ["long", "short", "long"]
+    found = compare(record)
+    assert found["iterations_seen"] == {"long": 12, "short": 3}
+    for row in (*found["jobs"].values(), found["makespan"]):
+        assert row["error"] == pytest.approx(0, abs=0.03)  # the pause of 30 s is left out
+    assert all(job["predicted_s"]["other"] < 0.1 for group in found["groups"] for job in group["jobs"].values())
+
+
 class MovesOnce:
     """Every job alone, until one moves when it has done ten iterations: the second, to the first's nodes."""
 
