@@ -7,7 +7,8 @@ policy is told. Of the placements that are cheaper than the policy's own in ever
 chosen.
 
 The cost is that of `HOURS`, discounted with the same horizon. Where nodes are rented it is dollars less `_WORTH` times what the
-work done would have cost alone. Where every pool is limited it is the weighted number of jobs in the system.
+work done would have cost alone. Where every pool is limited it is the weighted number of jobs in the system, and at the end the
+hours alone that they have left.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ import numpy as np
 from policies.api import Arrived, Event, Job, Place, Plan, Policy, State, after, candidates
 from rollmux_env.cluster.apply import forecast
 from rollmux_env.cluster.demand import solo_usd_per_hour
+from rollmux_env.cluster.remaining import left_s
 from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import Ints
 from rollmux_env.scheduler.ahead import ahead
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.order import rows_of
 from rollmux_env.scheduler.preview import own_copy
 from rollmux_env.user_code import is_whole
 
@@ -101,7 +105,7 @@ class Search:
             now_s, rate = next_s, _rate(twin, is_fleet)
         else:
             cost += rate * _weight_h(now_s - state.now_s, until_s - state.now_s)
-        return cost
+        return cost + exp(-1) * _weighted_left_h(twin) if is_fleet else cost
 
 
 def _weight_h(from_s: float, to_s: float) -> float:
@@ -113,14 +117,24 @@ def _weight_h(from_s: float, to_s: float) -> float:
 def _rate(state: State, is_fleet: bool) -> float:
     """Return the cost of an hour in the present state."""
     if is_fleet:
-        rows = [state.row(job_id) for job_id in (*state.waiting, *state.stays.placed_at_s)]
-        return float(state.tables.weights[rows].sum())
+        return float(state.tables.weights[_present(state)].sum())
     jobs, groups, worth = state.view.jobs, state.view.groups, 0.0
     for job_id in state.stays.placed_at_s:
         row = state.row(job_id)
         alone_usd = solo_usd_per_hour(state.job(job_id), state.cluster)
         worth += alone_usd * float(jobs["solo_s"][row] / groups["period_s"][jobs["group"][row]])
     return state.usd_per_hour - _WORTH * worth
+
+
+def _present(state: State) -> Ints:
+    """Return the rows of the jobs in the system."""
+    return rows_of(state, [*state.waiting, *state.stays.placed_at_s])
+
+
+def _weighted_left_h(state: State) -> float:
+    """Return the weighted hours alone that the jobs in the system have left."""
+    rows = _present(state)
+    return float((state.tables.weights[rows] * left_s(state, rows)).sum()) / 3600
 
 
 def _future(state: State, number: int) -> list[Job]:

@@ -24,7 +24,7 @@ def test_searched_placements_are_legal_and_the_same_every_time() -> None:
 
 
 def test_a_fleet_is_served_by_the_rules_of_the_base_policy() -> None:
-    policy: Any = make_runnable(f"search:fleet,order=area,park=true,{OPTIONS}")
+    policy: Any = make_runnable(f"search:fleet,moves=false,order=area,park=true,{OPTIONS}")
     rules = rules_of(policy)
     assert rules is not None and (rules.name, rules.park) == ("area", True)
     assert policy.rearrange and policy.only_places and not hasattr(policy, "wakes_every_s")
