@@ -191,9 +191,6 @@ def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound]) ->
     order = np.argsort(end_s, kind="stable")
     end_s, counts = end_s[order], np.concatenate([part.counts[part.fleet.finished] for part in parts])[order]
     tokens, counted = np.concatenate([fleet.sampled() for fleet in fleets]), np.concatenate([part.counts for part in parts])
-    first = [round.responses * part.first for part in parts]
-    finished = [part.fleet.finished for part in parts]
-    prompts = np.concatenate([(rows + at) // round.responses for rows, at in zip(finished, first, strict=True)])
     completed_s = [part.fleet.end_s[part.counts].reshape(-1, round.needed).max(axis=1) for part in parts]
     return RolloutOutcome(
         seconds=seconds,
@@ -208,6 +205,11 @@ def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound]) ->
         busy_gpu_s=sum(dot(np.minimum(fleet.busy_s, fleet.now_s), fleet.gpus) for fleet in fleets),
         counts=counts,
         rewarded_s=float(rewarded_s(seconds, end_s, counts, setting.reward_s, setting.reward_nodes)),
-        prompts=np.array(round.prompts)[prompts[order]],
-        tokens=np.concatenate([fleet.sampled()[rows] for fleet, rows in zip(fleets, finished, strict=True)])[order],
+        prompts=np.array(round.prompts)[_finished_prompts(round, parts)[order]],
+        tokens=np.concatenate([fleet.sampled()[fleet.finished] for fleet in fleets])[order],
     )
+
+
+def _finished_prompts(round: Round, parts: Sequence[PlayedRound]) -> Ints:
+    """Return the number within the round of the prompt of each finished response, part by part."""
+    return np.concatenate([part.fleet.finished // round.responses + part.first for part in parts])
