@@ -24,6 +24,7 @@ from rollmux_env.scheduler.asking import shown_to
 from rollmux_env.user_code import apart, brief, guarded, is_users
 from rollmux_env.validation_errors import not_one_of
 
+_AHEAD_H = 0.25  # time for which held nodes count as usage already, with `Fair`
 OPTIONS = ("order", "backfill", "park", "half_life_h", "starve_h", "factor")
 
 
@@ -122,7 +123,11 @@ class Learned:
 
 
 class Fair:
-    """Order by the usage of the jobs' users over their weights: nodes charged over time, halved every half-life."""
+    """Order by the usage of the jobs' users over their weights: nodes charged over time, halved every half-life.
+
+    What a user's jobs hold counts for a quarter of an hour more. Without it, all nodes that are free at one instant would go to the
+    user who is behind, or to the first one while no user has any usage.
+    """
 
     unit, scale = "node-hours used", 1.0
 
@@ -131,8 +136,10 @@ class Fair:
         users = [state.job(job_id).user for job_id in job_ids]
         quotas = {user: state.cluster.quota_of(user) for user in {*users}}
         weights = {user: 1.0 if quota is None else quota.weight for user, quota in quotas.items()}
-        usage = {user: state.charges.usage_h(user, state.now_s) / weight for user, weight in weights.items()}
-        return [usage[user] for user in users]
+        charges, now_s = state.charges, state.now_s
+        usage_h = {user: charges.usage_h(user, now_s) + _AHEAD_H * charges.user_share(user).nodes for user in weights}
+        keys = {user: usage_h[user] / weight for user, weight in weights.items()}
+        return [keys[user] for user in users]
 
 
 ORDERS: dict[str, Callable[[], Order]] = {
