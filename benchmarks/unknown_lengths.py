@@ -13,11 +13,11 @@ import argparse
 from typing import Any
 
 from policies.registry import make_policy
-from rollmux_env.bench.fleets import with_fleet
 from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
+from rollmux_env.workloads.fleets import with_fleet
 
 BLIND = "gittins, no classes"
 ROWS = {"attained": "attained", BLIND: "gittins", "gittins": "gittins", "learned": "learned", "area, known": "area"}

@@ -53,7 +53,7 @@ def bench(
         settings: Options of the workload, such as `{"jobs": 50, "stays": "fixed"}`.
         fleet: Number of nodes of each pool in the scenario's order, such as `12+10`. `load=1.6` computes it from the stream: 1.6
             times as many nodes would be needed to run every job alone on arrival, on average
-            (`rollmux_env.bench.fleets.nodes_at_load`). None for the scenario's own `max_nodes`.
+            (`rollmux_env.workloads.fleets.nodes_at_load`). None for the scenario's own `max_nodes`.
         fidelity: `fluid` to simulate steady periods, `event` to simulate every phase. None means `event` if a dispatch policy, a
             rollout policy or failures are given, else `fluid`.
         dispatch: Name of the dispatch policy of an event replay, or None for `round-robin`.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from glob import glob, has_magic
 from pathlib import Path
 
-from rollmux_env.bench.fleets import with_fleet
 from rollmux_env.commands.workload import make_scenario
 from rollmux_env.errors import InputError
 from rollmux_env.files import example_names
@@ -15,6 +14,7 @@ from rollmux_env.scenario import Scenario, load_scenario
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe
 from rollmux_env.workloads import WORKLOADS
+from rollmux_env.workloads.fleets import with_fleet
 from rollmux_env.workloads.options import WorkloadOptions
 from rollmux_env.workloads.own import OwnWorkload, draw, is_own, name_of, options_of
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from rollmux_env.bench.fleets import with_fleet
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Actual
@@ -19,6 +18,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.timing.drift import FACTORS, drift
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.draws import with_durations, with_versions
+from rollmux_env.workloads.fleets import with_fleet
 from rollmux_env.workloads.options import WorkloadOptions
 
 QUICK_JOBS = 50  # number of jobs of a shorter stream

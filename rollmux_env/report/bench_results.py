@@ -19,7 +19,6 @@ from pydantic import Field, TypeAdapter
 
 from rollmux_env.bench.comparison import ComparisonRow, compare
 from rollmux_env.bench.differences import Difference, differences
-from rollmux_env.bench.fleets import fleet_words
 from rollmux_env.bench.harness import Result
 from rollmux_env.errors import InputError
 from rollmux_env.replay.completion import Shown
@@ -28,6 +27,7 @@ from rollmux_env.replay.metrics import Figures
 from rollmux_env.report.look import Look, drawn_as
 from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
+from rollmux_env.workloads.fleets import fleet_words
 
 SCHEMA: Literal[2] = 2
 """Version of the JSON format. Version 1 had different formats for one seed and for several."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
-from rollmux_env.bench.fleets import load_of
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
 from rollmux_env.report.bench_results import BenchResult, RunResult, SweepResult, Table
@@ -22,6 +21,7 @@ from rollmux_env.report.latex import to_latex
 from rollmux_env.report.results import rows_csv, to_json
 from rollmux_env.report.sweep_tables import sweep_tables
 from rollmux_env.validation_errors import not_one_of
+from rollmux_env.workloads.fleets import load_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

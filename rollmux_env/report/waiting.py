@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from rollmux_env.bench.comparison import ComparisonRow
-from rollmux_env.bench.fleets import SHORT, is_short
 from rollmux_env.bench.intervals import Mean, interval_note
 from rollmux_env.report.bench_results import BenchResult
+from rollmux_env.workloads.fleets import SHORT, is_short
 
 _COLUMNS: Mapping[str, Callable[[ComparisonRow], str]] = {
     "completion h": lambda row: "" if row.mean_completion_h is None else row.mean_completion_h.text(1),

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from policies.registry import make_policy, make_runnable, observed_state
-from rollmux_env.bench.fleets import with_fleet
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.outcome import outcome
 from rollmux_env.scheduler.order import rules_of
 from rollmux_env.workloads import WorkloadOptions, make_workload
+from rollmux_env.workloads.fleets import with_fleet
 
 SHORT = make_workload("production", WorkloadOptions(seed=2, jobs=12))
 OPTIONS = "rollouts=1,rows=2"

@@ -8,7 +8,6 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from rollmux_env.bench.fleets import with_fleet
 from rollmux_env.cluster.plan import Plan
 from rollmux_env.envs import checks
 from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
@@ -22,6 +21,7 @@ from rollmux_env.envs.queue.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.user_code import GENERATOR, guarded
 from rollmux_env.validation_errors import not_one_of
+from rollmux_env.workloads.fleets import with_fleet
 from rollmux_env.workloads.own import Source
 
 

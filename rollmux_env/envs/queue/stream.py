@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import inf, isfinite
 
-from rollmux_env.bench.fleets import alone_s
 from rollmux_env.cluster.events import Event
 from rollmux_env.cluster.plan import Plan
 from rollmux_env.cluster.state import State
@@ -15,6 +14,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.order import QueueRules
 from rollmux_env.scheduler.serving import QueueServer
+from rollmux_env.workloads.fleets import alone_s
 
 
 class _Asked:

@@ -12,7 +12,6 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from policies.registry import make_policy
-from rollmux_env.bench.fleets import with_fleet
 from rollmux_env.cluster.events import Arrived, Parked
 from rollmux_env.cluster.plan import Park, Place, Plan
 from rollmux_env.cluster.trial import without_job
@@ -25,6 +24,7 @@ from rollmux_env.replay.outcome import outcome
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.parking import parkable_for
 from rollmux_env.scheduler.ranking import Ranker
+from rollmux_env.workloads.fleets import with_fleet
 
 ID = "RollMux/Queue-v0"
 SHORT = Workload("production", jobs=30, slo=(1.5, 3.0), classes=3)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from policies.registry import make_policy
-from rollmux_env.bench.fleets import with_fleet
 from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.replay.bounds import Need, bound_completion_h
 from rollmux_env.replay.completion import Completion, JobCompletion, nearest_rank
@@ -16,6 +15,7 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.outcome import Outcome, outcome
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
+from rollmux_env.workloads.fleets import with_fleet
 
 
 def fleet(nodes: int, *jobs: dict[str, Any], group: int = 5, **more: Any) -> Scenario:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rollmux_env.bench.fleets import fleet_words, nodes_at_load, with_fleet
 from rollmux_env.errors import InputError
 from rollmux_env.files import find_file
 from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
 from rollmux_env.workloads import WorkloadOptions, make_workload
+from rollmux_env.workloads.fleets import fleet_words, nodes_at_load, with_fleet
 
 
 def stream(*jobs: dict[str, object]) -> Scenario:
