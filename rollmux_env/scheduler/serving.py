@@ -56,7 +56,7 @@ class QueueServer:
     def __init__(self, planner: Planner) -> None:
         self.decision_s: list[float] = []
         self.why: dict[str, str] | None = None
-        self.settle: Callable[[str], None] = lambda _: None
+        self.settle: Callable[[str], None] = _settle_nothing
         self._planner = planner
         self._rearranges = hasattr(planner.policy, "rearrange")
         self._head: str | None = None  # first job that waits for nodes, not for a quota
@@ -273,3 +273,7 @@ class QueueServer:
 def only_places(policy: Policy) -> bool:
     """Return whether a plan of a policy for a waiting job places this job alone, in a place that keeps every SLO."""
     return bool(getattr(policy, "only_places", False)) and policy.keeps_slo
+
+
+def _settle_nothing(job_id: str) -> None:
+    """Assign no nodes, where they have no names. A function of the module can be pickled."""

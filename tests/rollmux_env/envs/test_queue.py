@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_any_play_ends_and_keeps_every_slo() -> None:
             break
     assert ended > 1
     assert outcome(streams[0].run).metrics.slo_attainment == 1
-    twin = copy.deepcopy(vector)
+    twin = pickle.loads(pickle.dumps(copy.deepcopy(vector)))  # noqa: S301
     results = [one.step(np.array([106, 0])) for one in (vector, twin)]
     assert results[0][4]["invalid_action"][0] and results[0][1][0] <= -0.01
     assert all(np.array_equal(results[0][0][name], results[1][0][name]) for name in results[0][0])
