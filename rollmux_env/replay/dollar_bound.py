@@ -110,13 +110,13 @@ def _stay(job: Job, cluster: Cluster) -> Stay:
     shapes = shape_needs(job, cluster)
     rate, arrival_h = job.solo_s / min(shape.iteration_s for shape in shapes), job.arrival_s / 3600
     uses = tuple(tuple(seconds / job.solo_s for seconds in shape.node_s) for shape in shapes)
-    held = least_by_pool(shape.nodes for shape in shapes), least_by_pool(shape.memory_gb for shape in shapes)
+    amounts = least_by_pool(shape.nodes for shape in shapes), least_by_pool(shape.memory_gb for shape in shapes)
     if job.iterations is None:
         hours = (job.duration_s or 0.0) / 3600
-        return Stay(arrival_h, hours, hours, hours / job.slo * (1 - _ROUNDING), rate * hours, rate, uses, *held)
+        return Stay(arrival_h, hours, hours, hours / job.slo * (1 - _ROUNDING), rate * hours, rate, uses, *amounts)
     work_h = job.iterations * job.solo_s / 3600
     most_h = max(job.slo * (1 + _ROUNDING), 1 / rate) * work_h
-    return Stay(arrival_h, work_h / rate * (1 - _ROUNDING), most_h, work_h, work_h, rate, uses, *held)
+    return Stay(arrival_h, work_h / rate * (1 - _ROUNDING), most_h, work_h, work_h, rate, uses, *amounts)
 
 
 @lru_cache(maxsize=8)
