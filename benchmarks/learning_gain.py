@@ -171,7 +171,13 @@ def main() -> None:
     torch.set_num_threads(1)
     table = make_table("environment", "policy", "gain", "worst stream", left=2)
     for name in options.parts or PARTS:
-        known = measure(name, PARTS[name], options.decisions, options.trainings, options.streams)
+        file = RESULTS / f"{name}.json"
+        if options.trainings:
+            known = measure(name, PARTS[name], options.decisions, options.trainings, options.streams)
+        elif not file.exists():
+            continue
+        else:
+            known = read_json(file)
         table.add_section()
         for number, row in enumerate(rows(PARTS[name], known, options.streams)):
             table.add_row("" if number else PARTS[name].title, *row)
