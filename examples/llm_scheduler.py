@@ -32,7 +32,7 @@ class Decisions:
     """Streams of jobs, to be played decision by decision from the beginning."""
 
     def __init__(self) -> None:
-        self.env = PlacementVectorEnv(1, Toy(rounds=1), skip_forced=True, autoreset=False)
+        self.env = PlacementVectorEnv(1, Toy(rounds=1), skip_forced=True, autoreset_mode="Disabled")
         self.returned = 0.0
         self.over = False
 
