@@ -185,6 +185,7 @@ def test_what_others_have_written_moves_no_cursor_and_splits_no_table(capsys: py
     late = {**WAITS, "eta_s": 3.6e18}
     show(*status_tables({**REPORT, "jobs": [odd, late], "groups": groups, "usd_per_hour_solo": 1e15}))
     dry = {"fits": True, "strategy": "isolated", "group": 1, "delta_usd_per_hour": 1e15, "period_s": 1e15, "slowdown": {"a": 1e15}}
+    dry["done_eta_s"] = 3.6e18
     show(preview_table({"a": dry}, 0.0))
     out = capsys.readouterr().out
     assert "00000" not in out and "1e+15x" in out and "2e+15" in out and "in 1e+15 h" in out
