@@ -115,6 +115,7 @@ class Scene:
         self.over: set[str] = set()  # jobs whose owner has been told that they are
         self.service: Process | None = None
         self.starts = 0
+        self.hindered: set[Process] = set()  # services that could not begin, as the disk was full
         self.stops = False  # the service is to end for good
         self.wall_s = 1.7e9
         rules, nodes = LeaseRules(grace_s=schedule.grace_s), PAIRS[: 2 * schedule.pairs]
@@ -148,9 +149,13 @@ class Scene:
         process.dies_at = int(kills[0].at) if kills else 0
         if again:
             self.service = process
-            process.ends.append(lambda: world.outside.post(world.outside.draw.uniform(0.1, 3.0), self.start_service))
+            process.ends.append(lambda: world.outside.post(self._restart_s(process), self.start_service))
         world.note(f"{process.name} begins")
         world.in_process(process, world.call_soon, self._serve, process)
+
+    def _restart_s(self, process: Process) -> float:
+        """Time until the launcher starts the service again: longer where it could not begin, as systemd's RestartSec."""
+        return self.world.outside.draw.uniform(*((5.0, 15.0) if process in self.hindered else (0.1, 3.0)))
 
     def _serve(self, process: Process) -> None:
         task = asyncio.ensure_future(self._serving())
@@ -172,6 +177,7 @@ class Scene:
             self.counts["refused a second service"] += 1
         elif isinstance(error, InputError) and "is full" in str(error):
             self.counts["began on a full disk"] += 1
+            self.hindered.add(process)
         elif error is not None:
             self.problems.append(f"{process.name} has ended with {error!r}")
         process.kill()
