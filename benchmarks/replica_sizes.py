@@ -1,4 +1,4 @@
-"""What a change of the size of replicas during a rollout can gain over the best static size: with hindsight, and by policy.
+"""Gain of a change of the size of replicas during a rollout over the best static size: with hindsight, and by policy.
 
     python benchmarks/replica_sizes.py
 

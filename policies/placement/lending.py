@@ -1,4 +1,4 @@
-"""The options `lend=true` and `pipe=true` of placement policies: both phases of a job at once, in the bubbles of its own nodes."""
+"""The options `lend=true` and `pipe=true` of placement policies: both phases of a job at once, in its nodes' bubbles."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The placement environment in the form of OpenEnv, for trainers of language models.
 
 An observation is the text of a decision (`rollmux_env.envs.placement.wording`), an action the number of a choice, and a reward that
-of `RollMux/Placement-v0`. The SDK's own server gives each WebSocket session an environment of its own.
+of `RollMux/Placement-v0`. The SDK's own server makes one environment for each WebSocket session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Classes of jobs: how much a job's class says about the length of its stay.
 
 A class has a score, and so has each job: sqrt(explained) times the score of its class plus sqrt(1 - explained) times a standard
-normal draw of its own. The k-th shortest stay of the stream goes to the job with the k-th lowest score, so a stream with classes
+normal draw. The k-th shortest stay of the stream goes to the job with the k-th lowest score, so a stream with classes
 has the same stays as one without. As stays are lognormal, classes then explain about that share of the variance of their logarithm.
 
 Scores of classes lie on a circle: that of class k of K is sqrt(2) cos(2 pi (k + u) / K), with a draw u of the seed. From three

@@ -30,7 +30,7 @@ from runtime.own_folder import spare_folder
 
 
 def audit_parts(parts: Sequence[Sequence[Fact]]) -> Audit:
-    """Audit all parts of a journal, each by itself and how it begins.
+    """Audit all parts of a journal, each one alone and in how it begins.
 
     Args:
         parts: Facts of each part, oldest part first.

@@ -2,7 +2,7 @@
 
 The first part is `journal.sqlite`, the next ones are `journal-2.sqlite`, `journal-3.sqlite` and so on. No part is ever renamed: a
 reader that still has one open would let SQLite confuse it with its successor. The numbers of facts continue from part to part, and
-each part is the journal of a run by itself.
+each part is a complete journal of a run.
 """
 
 from __future__ import annotations

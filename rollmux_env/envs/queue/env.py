@@ -32,7 +32,7 @@ class QueueVectorEnv(BaseVectorEnv):
         num_envs: Number of parallel streams.
         generator: Source of the streams, as for `QueueEnv`.
         fleet: Nodes of each pool, as for `QueueEnv`.
-        known: What is known of the lengths of jobs, as for `QueueEnv`.
+        known: Track, as for `QueueEnv`.
         sigma: Error of the estimates, as for `QueueEnv`.
         park: Whether running jobs may be parked.
         reward: Reward function, as for `QueueEnv`.
@@ -156,7 +156,7 @@ class QueueEnv(BaseEnv):
 
     | Actions | Content |
     |---|---|
-    | 0 | serve no job now; time goes on to the next instant |
+    | 0 | serve no job now; the next instant follows |
     | the next, at most 8 times 12 | places of the first 8 waiting jobs, job by job, in Algorithm 1's order |
     | the last, at most 10 | parks: running jobs, in the order in which `park=true` of the queue's rules tries them |
 

@@ -1,4 +1,4 @@
-"""What is known of the lengths of jobs: the tracks of the queue environment."""
+"""Tracks of the queue environment: how much of the lengths of jobs an agent knows."""
 
 from __future__ import annotations
 
