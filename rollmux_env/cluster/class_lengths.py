@@ -32,7 +32,8 @@ class ClassLengths:
     Attributes:
         numbers: Number of each class by name.
         classes: Number of the class of each departed job, shape (n,).
-        rows: Row of each departed job in the job table, which are in order of arrival, shape (n,).
+        rows: Row of each departed job in the job table, which are in order of arrival, shape (n,); below 0 for jobs that the
+            table does not have.
         mean: Mean of the logarithms of lengths in hours.
         share: Share of the variance that classes have.
         half: Number of arrivals between two jobs of a class for which a length counts half.
@@ -52,13 +53,16 @@ class ClassLengths:
     @classmethod
     def learned(cls, state: State) -> ClassLengths | None:
         """Return the regression on the last departed jobs, or None while there are fewer than `ENOUGH`."""
-        lengths_h = {job_id: length_h for job_id, length_h in state.stays.lengths_h.items() if state.knows(job_id)}
+        lengths_h, of_classes = state.stays.lengths_h, state.stays.lengths_of_class_h
         if len(lengths_h) < ENOUGH:
             return None
-        names = [state.job(job_id).class_name for job_id in lengths_h]
+        name_of = {job_id: name for name, of_class in of_classes.items() for job_id in of_class}
+        names = [name_of[job_id] for job_id in lengths_h]
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         classes = np.array([numbers[name] for name in names])
-        rows = np.array([state.row(job_id) for job_id in lengths_h])
+        carried = [job_id for job_id in lengths_h if not state.knows(job_id)]  # of an earlier part of the journal
+        before = {job_id: number - len(carried) for number, job_id in enumerate(carried)}
+        rows = np.array([before[job_id] if job_id in before else state.row(job_id) for job_id in lengths_h])
         logs = np.log(np.maximum(np.fromiter(lengths_h.values(), float, len(names)), _LEAST_H))
         mean, n = float(logs.mean()), len(names)
         fits = []
