@@ -97,7 +97,7 @@ def test_the_memory_of_a_process_is_that_of_those_that_it_has_started_too() -> N
 def test_a_process_that_has_too_much_tells_it_and_ends_itself(monkeypatch: pytest.MonkeyPatch, limit_gb: float | None) -> None:
     sizes, told = iter([1.0, 1.5, 2.5]), []
 
-    def remote(method: str, *arguments: Any) -> Any:
+    def remote(ask: str, method: str, *arguments: Any) -> Any:
         told.append((method, *arguments))
         return limit_gb
 
@@ -105,7 +105,7 @@ def test_a_process_that_has_too_much_tells_it_and_ends_itself(monkeypatch: pytes
     monkeypatch.setattr(worker, "tree_gb", lambda pid: next(sizes))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     monkeypatch.setattr("os.kill", lambda pid, signal: told.append((pid,)))
-    worker.CoordinatorLink(SimpleNamespace(ask=SimpleNamespace(remote=remote)), "a", "")._watch_memory("its process", "rollout")
+    worker.CoordinatorLink(SimpleNamespace(call=SimpleNamespace(remote=remote)), "a", "")._watch_memory("its process", "rollout")
     pid = os.getpid()
     more = [("exceeded", "a", "its process", 2.5, 2.0), (pid,)]
     assert told == [("memory_limit", "a", "rollout"), *(more if limit_gb is not None else [])]
