@@ -263,7 +263,7 @@ class CarriedLength(NamedTuple):
     """Length of a job that had departed before a journal was rolled over.
 
     Attributes:
-        job_id: Id of the job.
+        job_id: Identifier in place of the job's, `#` and a number, which no later job can have.
         class_name: Class of the job.
         length_h: Work that it has done, in hours of T_solo.
     """

@@ -29,7 +29,7 @@ def replay(folder: FolderOrBundle) -> None:
     Example: `rollmux journal replay run`
     """
     with folder_of_bundle(folder) as own, explained(own):
-        every = [replay_journal(facts) for facts in read_parts(own)]
+        every = [replay_journal(facts) for facts in read_parts(own).values()]
     lines = [line for differences in every for line in differences.lines]
     for line in lines:
         typer.echo(line)

@@ -9,6 +9,7 @@ from rollmux_env.errors import Conflict, NotFound, Stopping
 from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.run_state import RunState
+from runtime.journal.write import Unwritable
 from runtime.machine import Node
 
 
@@ -36,7 +37,8 @@ class NodeChanges:
 
         Raises:
             NotFound: If there is no such node; one line.
-            Conflict: If it is drained already, or the journal cannot be written; one line.
+            Conflict: If it is drained already; one line.
+            Unwritable: If the journal cannot be written; one line.
             Stopping: If the run is about to end, after which its nodes belong to the next one; one line.
         """
         run = self._run
@@ -58,12 +60,14 @@ class NodeChanges:
 
         Raises:
             NotFound: If there is no such node; one line.
-            Conflict: If it is not drained, or the journal cannot be written; one line.
+            Conflict: If it is not drained; one line.
+            Unwritable: If the journal cannot be written; one line.
             Stopping: If the run is about to end; one line.
         """
         run = self._run
-        if run.stopping or name not in run.nodes.drained:
-            self._check(name)
+        self.check_writable()
+        if name not in run.nodes.drained:
+            self._check_known(name)
             raise Conflict(f"{name}: is not drained")
         run.log.say(f"{name}: is used again")
         run.inform_scheduler(facts.Undrained(frozenset({name})))
@@ -89,15 +93,24 @@ class NodeChanges:
 
     def check_drainable(self, name: str) -> None:
         """Check that a node can be drained. Raises as `drain` does."""
-        self._check(name)
+        self.check_writable()
+        self._check_known(name)
         if name in self._run.nodes.drained:
             raise Conflict(f"{name}: is drained already")
 
-    def _check(self, name: str) -> None:
+    def check_writable(self) -> None:
+        """Check that changes of nodes can be written down now.
+
+        Raises:
+            Unwritable: If the journal cannot be written; one line.
+            Stopping: If the run is about to end; one line.
+        """
         if self._run.stopping:
             raise Stopping("the service is stopping; ask the next one")
         if self._run.log.problem is not None:
-            raise Conflict(self._run.log.problem)
+            raise Unwritable(self._run.log.problem)
+
+    def _check_known(self, name: str) -> None:
         if all(node.name != name for node in self._run.capacity.nodes()):
             raise NotFound(f"{one_line(name, 80)}: this service has no such node")
 

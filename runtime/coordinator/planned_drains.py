@@ -68,6 +68,7 @@ class PlannedDrains:
         """Use a drained node again, or drop the plan to drain it. Raises as `NodeChanges.undrain` does."""
         if name not in self.plans:
             return self._changes.undrain(name)
+        self._changes.check_writable()
         self._drop(name)
         self._run.log.say(f"{name}: is not going to be drained")
         return {"node": name, "drained": False}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,34 +23,48 @@ from runtime.journal.facts import Fact, RunStarted, SharingBound
 from runtime.journal.kinds import kind_of
 from runtime.journal.log import log_problem
 from runtime.journal.parts import newest_part, part_paths, read_parts
-from runtime.journal.read import DamagedJournal, check_there, facts_of, opened, structure_problem
+from runtime.journal.read import DamagedJournal, check_there, facts_of, first_number, opened, structure_problem
 from runtime.journal.rollover import next_part
 from runtime.journal.write import LOCK
 from runtime.own_folder import spare_folder
 
 
-def audit_parts(parts: Sequence[Sequence[Fact]]) -> Audit:
+def audit_parts(parts: Mapping[int, Sequence[Fact]]) -> Audit:
     """Audit all parts of a journal, each one alone and in how it begins.
 
     Args:
-        parts: Facts of each part, oldest part first.
+        parts: Facts of each part by its number, oldest part first.
 
     Raises:
         InputError: A part has not the facts of a run.
     """
-    audits, jobs, problems = [audit(facts) for facts in parts], dict[str, JobOutcome](), list[str]()
-    for number, one in enumerate(audits, 1):
+    audits, jobs, problems = {number: audit(facts) for number, facts in parts.items()}, dict[str, JobOutcome](), list[str]()
+    for number, one in audits.items():
         jobs |= {f"{job_id} (part {number})" if job_id in jobs else job_id: outcome for job_id, outcome in one.jobs.items()}
         problems += [f"part {number}: {problem}" if len(parts) > 1 else problem for problem in one.problems]
-    for number, (before, after) in enumerate(pairwise(parts), 2):
-        expected = next_part(before)
-        if expected is None:
-            problems.append(f"A7: part {number} follows a part that was not rolled over, or in which a job was present")
-        elif expected != tuple(after[: len(expected)]):
-            problems.append(f"A7: part {number} does not begin with what the part before it leaves")
-    iterations, repeated = sum(one.iterations for one in audits), sum(one.repeated for one in audits)
-    restarts, relaunches = sum(one.restarts for one in audits), sum(one.relaunches for one in audits)
+    for (number, before), (next_number, after) in pairwise(parts.items()):
+        if problem := _beginning_problem(before, after, bool(audits[number].problems)):
+            problems.append(f"A7: part {next_number} {problem}")
+    iterations, repeated = sum(one.iterations for one in audits.values()), sum(one.repeated for one in audits.values())
+    restarts, relaunches = sum(one.restarts for one in audits.values()), sum(one.relaunches for one in audits.values())
     return Audit(jobs, iterations, repeated, restarts, relaunches, tuple(problems))
+
+
+def _beginning_problem(before: Sequence[Fact], after: Sequence[Fact], is_known: bool) -> str | None:
+    """Return why a part cannot follow the part before it, or None if it does.
+
+    Args:
+        before: Facts of the part before it.
+        after: Facts of the part.
+        is_known: Whether the audit of the part before it has found a problem, which explains that nothing can follow from it.
+    """
+    try:
+        expected = next_part(before)
+    except InputError as error:
+        return None if is_known else f"cannot be compared with the part before it: {error}"
+    if expected is None:
+        return "follows a part that was not rolled over, or in which a job was present"
+    return None if expected == tuple(after[: len(expected)]) else "does not begin with what the part before it leaves"
 
 
 @contextlib.contextmanager
@@ -78,10 +92,12 @@ class JournalCheck:
 
     Attributes:
         facts: All facts before the first damaged one.
+        last_number: Number of the last of them, or 0 if there is none.
         problem: The damage after them, or None if the journal is intact.
     """
 
     facts: tuple[Fact, ...]
+    last_number: int
     problem: str | None
 
     @property
@@ -91,7 +107,7 @@ class JournalCheck:
             return "none"
         fact = self.facts[-1]
         at_s = "" if isinstance(fact, SharingBound) else f" at {fact.at_s:.3f} s"
-        return f"{len(self.facts)}, {kind_of(fact)}{at_s}"
+        return f"{self.last_number}, {kind_of(fact)}{at_s}"
 
 
 def check_journal(folder: Path) -> JournalCheck:
@@ -100,18 +116,19 @@ def check_journal(folder: Path) -> JournalCheck:
     Raises:
         InputError: There is no journal, it is in use, or the file is no journal at all.
     """
-    facts: list[Fact] = []
+    facts, last_number = list[Fact](), 0
     paths = part_paths(folder) or [newest_part(folder)]
     for path in paths:
-        whole, problem = _check_part(path)
+        whole, first, problem = _check_part(path)
         facts += whole
+        last_number = first + len(whole) - 1 if whole else last_number
         if problem is not None:
-            return JournalCheck(tuple(facts), f"{path.name}: {problem}" if len(paths) > 1 else problem)
-    return JournalCheck(tuple(facts), None)
+            return JournalCheck(tuple(facts), last_number, f"{path.name}: {problem}" if len(paths) > 1 else problem)
+    return JournalCheck(tuple(facts), last_number, None)
 
 
-def _check_part(path: Path) -> tuple[Sequence[Fact], str | None]:
-    """Return the facts of a part before the first damaged one, and the damage or None."""
+def _check_part(path: Path) -> tuple[Sequence[Fact], int, str | None]:
+    """Return the facts of a part before the first damaged one, the number of its first fact, and the damage or None."""
     name = one_line(str(path), 4096)
     facts: list[Fact] = []
     with _copied(path) as copy:
@@ -123,10 +140,11 @@ def _check_part(path: Path) -> tuple[Sequence[Fact], str | None]:
                 problem = problem or structure_problem(database)
             except DamagedJournal as damage:
                 problem = f"fact {damage.number} {damage.problem}"
+            first = first_number(database) if facts else 1
     possible, why = _possible(facts)
     if why is not None:
-        problem = f"fact {possible + 1} ({kind_of(facts[possible])}) cannot have happened after those before it: {why}"
-    return facts[:possible], problem
+        problem = f"fact {first + possible} ({kind_of(facts[possible])}) cannot have happened after those before it: {why}"
+    return facts[:possible], first, problem
 
 
 def _possible(facts: Sequence[Fact]) -> tuple[int, str | None]:

@@ -27,10 +27,14 @@ def part_path(folder: Path, number: int) -> Path:
     return folder / (JOURNAL if number == 1 else f"journal-{number}.sqlite")
 
 
+def part_numbers(folder: Path) -> list[int]:
+    """Return the numbers of the parts in a folder, oldest first. Old parts may have been moved away."""
+    return sorted(number for path in folder.glob("journal*.sqlite") if (number := part_number(path.name)) is not None)
+
+
 def part_paths(folder: Path) -> list[Path]:
-    """Return the paths of the parts in a folder, oldest first. Old parts may have been moved away."""
-    numbers = sorted(number for path in folder.glob("journal*.sqlite") if (number := part_number(path.name)) is not None)
-    return [part_path(folder, number) for number in numbers]
+    """Return the paths of the parts in a folder, oldest first."""
+    return [part_path(folder, number) for number in part_numbers(folder)]
 
 
 def newest_part(folder: Path) -> Path:
@@ -38,13 +42,13 @@ def newest_part(folder: Path) -> Path:
     return next(reversed(part_paths(folder)), folder / JOURNAL)
 
 
-def read_parts(folder: Path) -> list[list[Fact]]:
-    """Read the facts of each part in a folder, oldest part first.
+def read_parts(folder: Path) -> dict[int, list[Fact]]:
+    """Read the facts of each part in a folder by its number, oldest part first.
 
     Raises:
         InputError: There is no journal, or a part is damaged.
     """
-    return [read_facts(path) for path in part_paths(folder) or [folder / JOURNAL]]
+    return {number: read_facts(part_path(folder, number)) for number in part_numbers(folder) or [1]}
 
 
 def entries_of_parts(folder: Path, number: int, most: int) -> list[tuple[int, str, str]]:

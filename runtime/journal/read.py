@@ -109,7 +109,7 @@ def read_facts(path: Path) -> list[Fact]:
         for fact in facts_of(database, name):
             facts.append(fact)  # noqa: PERF402 - the number of facts is needed if the next one is damaged
         if problem := structure_problem(database):
-            raise DamagedJournal(name, _first_number(database) + len(facts), f"and what follows may be damaged: {problem}")
+            raise DamagedJournal(name, first_number(database) + len(facts), f"and what follows may be damaged: {problem}")
     return facts
 
 
@@ -172,7 +172,7 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
         raise InputError(f"{name}: is no journal: {error}") from None
 
 
-def _first_number(database: sqlite3.Connection) -> int:
+def first_number(database: sqlite3.Connection) -> int:
     """Return the number of the first fact of an open part: 1, or for a later part the number of its start of a run."""
     row = database.execute("SELECT number, kind FROM facts ORDER BY number LIMIT 1").fetchone()
     return int(row[0]) if row is not None and row[1] == b"Started" else 1
@@ -190,7 +190,7 @@ def facts_of(database: sqlite3.Connection, name: str, begin: int | None = None) 
         DamagedJournal: The next fact is damaged or missing.
     """
     try:
-        number = _first_number(database) if begin is None else begin
+        number = first_number(database) if begin is None else begin
     except sqlite3.Error as error:
         raise DamagedJournal(name, 1, f"cannot be read: {error}") from None
     rows = _rows_after(database, number - 1)

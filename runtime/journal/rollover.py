@@ -104,12 +104,16 @@ def _carried(record: RunRecord, state: State, at_s: float) -> Carried:
 
 
 def _lengths(state: State) -> Iterator[CarriedLength]:
-    """Yield the lengths of departed jobs that the state keeps, in order of departure as far as it knows it."""
+    """Yield the lengths of departed jobs that the state keeps, in order of departure as far as it knows it.
+
+    They get ids that no job can have: a later job may have the name of one of these jobs, and its own length.
+    """
     stays = state.stays
     classes = stays.lengths_of_class_h.items()
     every = {job_id: (name, length_h) for name, lengths_h in classes for job_id, length_h in lengths_h.items()}
-    for job_id in (*(job_id for job_id in every if job_id not in stays.lengths_h), *stays.lengths_h):
-        yield CarriedLength(job_id, *every[job_id])
+    ordered = (*(job_id for job_id in every if job_id not in stays.lengths_h), *stays.lengths_h)
+    for number, job_id in enumerate(ordered, 1):
+        yield CarriedLength(f"#{number}", *every[job_id])
 
 
 def _suspects(record: RunRecord) -> set[tuple[str, str]]:

@@ -14,6 +14,7 @@ import sqlite3
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -299,18 +300,24 @@ def read_run(folder: Path) -> RunRecord:
     return record
 
 
-def read_earlier(folder: Path) -> list[RunRecord]:
+def read_earlier(folder: Path, from_s: float = -inf) -> list[RunRecord]:
     """Read the records before the last roll-over, oldest first.
+
+    Args:
+        folder: Folder of the journal.
+        from_s: Time of the run, in seconds. Parts that had ended by then may be left out.
 
     Raises:
         InputError: A part is damaged.
     """
-    records = []
-    for path in part_paths(folder)[:-1]:
+    records: list[RunRecord] = []
+    for path in reversed(part_paths(folder)[:-1]):
         facts = read_facts(path)
         with name_in_errors(path):
             records.append(record_of(facts))
-    return records
+        if records[-1].started.at_s <= from_s:
+            break
+    return records[::-1]
 
 
 def record_of(facts: Iterable[Fact]) -> RunRecord:

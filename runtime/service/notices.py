@@ -34,6 +34,8 @@ class Notices:
         self._webhook = webhook
         self._pending: list[dict[str, Any]] = []
         self._known: set[tuple[str, str]] = set()  # overdue jobs and users at their limit, of which a notice was written
+        if not run.handles:  # no job of this part of the journal was charged: notices were written before the roll-over
+            self._known |= {("quota_reached", user) for user in self._users_at_limit()}
 
     def follow(self, entry: object) -> None:
         """Take a fact that was written to the journal."""
@@ -53,7 +55,7 @@ class Notices:
 
     def look(self) -> None:
         """Write notices of phases that have become overdue, and of users who have used up their month."""
-        run, state = self._run, self._run.scheduler.state
+        run = self._run
         now: set[tuple[str, str]] = set()
         for handle in run.handles.values():
             if not handle.permits.holds:
@@ -63,12 +65,15 @@ class Notices:
                     now.add(("overdue", handle.id))
                     if ("overdue", handle.id) not in self._known:
                         self._write("overdue", handle.id, one.description)
-        for user in state.charges.users() if state.cluster.quotas else ():
-            if is_used_up(state, user):
-                now.add(("quota_reached", user))
-                if ("quota_reached", user) not in self._known:
-                    self._write("quota_reached", None, held_words(state, user), user)
+        for user in self._users_at_limit():
+            now.add(("quota_reached", user))
+            if ("quota_reached", user) not in self._known:
+                self._write("quota_reached", None, held_words(run.scheduler.state, user), user)
         self._known = now
+
+    def _users_at_limit(self) -> list[str]:
+        state = self._run.scheduler.state
+        return [user for user in state.charges.users() if is_used_up(state, user)] if state.cluster.quotas else []
 
     def _write(self, kind: str, job_id: str | None, text: str, user: str = "") -> None:
         handle = None if job_id is None else self._run.handles.get(job_id)

@@ -109,12 +109,16 @@ class RunService:
             await self._close()
 
     async def _roll_over(self) -> None:
-        """Let the run end for the next part of its journal, when this part is long and no job has been present for a while."""
+        """Let the run end for the next part of its journal, when this part is long and no job was present for a while.
+
+        Notices that are still to be delivered count as present, too: the next part does not know them.
+        """
         run, journal = self.run, self.run.log.journal
         quiet_s, known = 0.0, len(run.handles)
         while not run.stopping:
             await asyncio.sleep(_LOOKS_S)
-            quiet_s = quiet_s + _LOOKS_S if self.driver.is_quiet and known == len(run.handles) else 0.0
+            is_quiet = self.driver.is_quiet and self._webhook.is_idle
+            quiet_s = quiet_s + _LOOKS_S if is_quiet and known == len(run.handles) else 0.0
             known = len(run.handles)
             is_long = journal.last_number - journal.first_number >= MOST_FACTS
             if quiet_s >= QUIET_S and is_long and run.log.problem is None and not run.stopping:

@@ -104,6 +104,12 @@ class Webhook:
         self._queue: Queue[bytes | None] = Queue(_MOST)
         self._closing = Event()
         self._thread: Thread | None = None
+        self._taken = self._handled = 0  # notices; the first is changed by callers, the second by the thread
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every notice has been delivered or dropped."""
+        return self._taken == self._handled
 
     def put(self, notice: Mapping[str, Any]) -> None:
         """Deliver a notice soon. If too many wait already, it is dropped."""
@@ -116,6 +122,8 @@ class Webhook:
             self._queue.put_nowait(json.dumps(notice).encode())
         except Full:
             self._say(f"webhook: {_MOST} notices wait; one is dropped: {notice.get('text', '')}")
+        else:
+            self._taken += 1
 
     def close(self) -> None:
         """End after the delivery in progress. What waits is dropped."""
@@ -126,6 +134,7 @@ class Webhook:
     def _deliver_all(self) -> None:
         while (body := self._queue.get()) is not None and not self._closing.is_set():
             self._deliver(body)
+            self._handled += 1
 
     def _deliver(self, body: bytes) -> None:
         for delay_s in (*self._delays_s, None):

@@ -48,7 +48,7 @@ class Present(NamedTuple):
         stuck: Jobs whose departure is unknown.
         unprofiled: Jobs that the state does not know yet.
         state_under: Function that returns the state as it would be under a policy given by name.
-        earlier: Function that returns the jobs before the last roll-over of the journal.
+        earlier: Function that returns the jobs before the last roll-over of the journal, at least those that arrived after a time.
     """
 
     target: str
@@ -57,10 +57,10 @@ class Present(NamedTuple):
     seed: int
     state: State
     now_s: float
-    stuck: Collection[str] = ()
-    unprofiled: Collection[str] = ()
-    state_under: Callable[[str], State] | None = None
-    earlier: Callable[[], Sequence[Job]] = tuple
+    stuck: Collection[str]
+    unprofiled: Collection[str]
+    state_under: Callable[[str], State] | None
+    earlier: Callable[[float], Sequence[Job]]
 
 
 def answer(present: Present, change: Change, since_s: float | None = None, instants: int = INSTANTS) -> WhatIf:
@@ -137,9 +137,9 @@ def _under(present: Present, spec: str) -> tuple[Policy, State]:
 
 def _repeated(present: Present, since_s: float) -> list[Job]:
     """Return the jobs that arrived in the past, to arrive again after the same times."""
-    state = present.state
-    past = [*present.earlier(), *(state.job(job_id) for job_id in state.tables.job_rows)]
-    recent = sorted((job for job in past if job.arrival_s > present.now_s - since_s), key=lambda job: job.arrival_s)
+    state, from_s = present.state, present.now_s - since_s
+    past = [*present.earlier(from_s), *(state.job(job_id) for job_id in state.tables.job_rows)]
+    recent = sorted((job for job in past if job.arrival_s > from_s), key=lambda job: job.arrival_s)
     taken, again = {*state.tables.job_rows}, list[Job]()
     for job in recent:
         taken.add(job_id := _new_id(job.id, taken))
@@ -190,8 +190,8 @@ def of_journal(folder: Path, target: str) -> Present:
     return Present(target, start.policy, policy, start.seed, state, record.last_s, (), unknown, state_under, earlier)
 
 
-def _earlier_jobs(folder: Path) -> list[Job]:
-    return [job for record in read_earlier(folder) for job in record.jobs.values()]
+def _earlier_jobs(folder: Path, from_s: float) -> list[Job]:
+    return [job for record in read_earlier(folder, from_s) for job in record.jobs.values()]
 
 
 class LiveAnswers:

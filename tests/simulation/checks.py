@@ -182,7 +182,7 @@ def journal_problems(parts: list[list[Fact]], jobs: dict[str, int]) -> list[str]
         parts: Facts of each part of the journal.
         jobs: the iterations that each owner does.
     """
-    found, records = audit_parts(parts), [record_of(facts) for facts in parts]
+    found, records = audit_parts(dict(enumerate(parts, 1))), [record_of(facts) for facts in parts]
     problems = [*found.problems]
     problems += [line for facts in parts for line in replay_journal(facts).lines if not line.startswith("permits ")]
     for job, outcome in found.jobs.items():

@@ -17,7 +17,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.journal.audit import audit
 from runtime.journal.facts import Fact, IterationSlice
 from runtime.journal.replay import replay_journal
-from runtime.journal.write import JOURNAL, read_facts, record_of
+from runtime.journal.write import JOURNAL, Unwritable, read_facts, record_of
 from runtime.machines import forecast
 from runtime.owners.ray import calls
 from runtime.run.driver import RunDriver
@@ -154,6 +154,10 @@ def test_a_service_whose_journal_cannot_be_written_says_so_and_takes_nothing(tmp
             await service.submit([plan.specs[0].model_copy(update={"id": "late"})])
         with pytest.raises(InputError, match="database or disk is full"):
             await service.cancel("a")
+        drains = driver.lifecycle.planned_drains
+        for change in (drains.drain, drains.undrain):
+            with pytest.raises(Unwritable, match="database or disk is full"):
+                change("rollout-1")
         processes.limit(1 << 20)
         await come(driver, lambda: driver.run.log.problem is None)
         assert (await service.report())["paused"] is None

@@ -9,7 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from rollmux_env.cluster.events import Carried, QuotaSet
+from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.events import Arrived, Carried, Departed, QuotaSet
 from rollmux_env.keys.queue import Quota
 from rollmux_env.scheduler.facts import Drained
 from runtime.journal import rollover
@@ -17,7 +18,7 @@ from runtime.journal.check import audit_parts
 from runtime.journal.facts import DrainPlanned, RunEnded, RunRelaunched, RunStarted, SchedulerInformed
 from runtime.journal.parts import entries_of_parts, newest_part, part_paths, read_parts
 from runtime.journal.rollover import ROLLED_OVER, begin_next_part
-from runtime.journal.write import JOURNAL, Journal, read_record, record_of, state_of
+from runtime.journal.write import JOURNAL, Journal, read_earlier, read_record, record_of, state_of
 from runtime.report.usage import past_usage
 from tests.conftest import Command
 from tests.fixtures import FIXTURES
@@ -63,12 +64,16 @@ def test_the_next_part_begins_with_what_is_known(folder: Path) -> None:
     carried, now_s = state_of(after).charges, before.last_s + 3600.0
     assert carried.usage_h("", now_s) == pytest.approx(charges.usage_h("", now_s)) and carried.usage_h("", now_s) > 0
     assert carried.month_h("", now_s) == charges.month_h("", now_s)
-    assert state_of(after).stays.lengths_h == state_of(before).stays.lengths_h
+    lengths_h, job = state_of(before).stays.lengths_h, before.profiled[0].job
+    again = state_of(after)
+    apply(again, Arrived(after.last_s, job))  # another job of that name: the length before stays known
+    assert job.id in lengths_h and [*again.stays.lengths_h.values()] == [*lengths_h.values()]
+    assert len(again.stays.lengths_of_class_h[job.class_name]) == len(state_of(before).stays.lengths_of_class_h[job.class_name])
     assert begin(folder) == []  # once
 
 
 def test_every_command_reads_all_parts(folder: Path, command: Command) -> None:
-    usage, facts = past_usage(folder, ["user", "job"]), len(read_parts(folder)[0])
+    usage, facts = past_usage(folder, ["user", "job"]), len(read_parts(folder)[1])
     begin(folder)
     assert past_usage(folder, ["user", "job"]) == usage
     assert audit_parts(read_parts(folder)).problems == ()
@@ -80,6 +85,9 @@ def test_every_command_reads_all_parts(folder: Path, command: Command) -> None:
     assert (status, err) == (0, "") and out.startswith("2 jobs (2 done)")
     assert command("bundle", str(folder), "--out", str(folder / "all.zip"))[0] == 0
     assert command("journal", "audit", str(folder / "all.zip")) == (status, out, err)
+    shutil.copy(newest_part(folder), folder / "journal-3.sqlite")
+    first_s, second_s = (record.started.at_s for record in read_earlier(folder))
+    assert [len(read_earlier(folder, from_s)) for from_s in (first_s, second_s - 1.0, second_s)] == [2, 2, 1]
 
 
 @pytest.mark.parametrize("step", ["write_part", "sync", "os.replace", "sync after"])
@@ -116,7 +124,7 @@ def test_a_full_disk_leaves_the_part_as_it_is(folder: Path) -> None:
 
 
 def test_what_is_not_over_is_not_rolled_over(folder: Path) -> None:
-    *facts, mark = read_parts(folder)[0]
+    *facts, mark = read_parts(folder)[1]
     assert rollover.next_part(facts) is None  # it was not rolled over
     submitted = record_of(facts).submitted[0]
     waits = submitted.spec.model_copy(update={"id": "other"})
@@ -125,8 +133,25 @@ def test_what_is_not_over_is_not_rolled_over(folder: Path) -> None:
 
 def test_a_part_that_does_not_follow_is_found(folder: Path) -> None:
     begin(folder)
-    first, second = read_parts(folder)
+    first, second = read_parts(folder).values()
     others = [fact if not isinstance(fact, Carried) else Carried(fact.at_s, fact.month) for fact in second]
     assert isinstance(second[0], RunStarted)
-    assert audit_parts([first, others]).problems == ("A7: part 2 does not begin with what the part before it leaves",)
-    assert audit_parts([first[:-1], second]).problems[0].startswith("A7: part 2 follows a part that was not rolled over")
+    assert audit_parts({1: first, 2: others}).problems == ("A7: part 2 does not begin with what the part before it leaves",)
+    assert audit_parts({3: first[:-1], 4: second}).problems[0].startswith("A7: part 4 follows a part that was not rolled over")
+    impossible = [*first[:-1], Departed(first[-1].at_s, "nobody"), first[-1]]  # type: ignore[union-attr]
+    problems = audit_parts({1: impossible, 2: second}).problems
+    assert len(problems) == 1 and problems[0].startswith("part 1: A4: "), problems
+
+
+def test_facts_and_parts_keep_their_numbers_when_older_parts_are_moved_away(folder: Path, command: Command) -> None:
+    begin(folder)
+    last, journal = len(read_parts(folder).pop(1)) + 4, Journal(newest_part(folder), resume=True)
+    (folder / JOURNAL).unlink()
+    journal.write(Departed(read_record(folder).last_s, "nobody"))
+    journal.close()
+    status, out, _ = command("journal", "check", str(folder))
+    assert status == 1 and out.startswith(f"4 facts are whole; the last is {last}, DrainPlanned"), out
+    assert f"behind them: fact {last + 1} (Departed) cannot have happened" in out
+    shutil.copy(newest_part(folder), folder / "journal-3.sqlite")
+    assert [*read_parts(folder)] == [2, 3]
+    assert "A7: part 3 follows a part that was not" in command("journal", "audit", str(folder))[1]

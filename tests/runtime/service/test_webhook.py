@@ -8,17 +8,21 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from rollmux_env.cluster.events import OverBudget
+from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.events import Carried, CarriedUsage, OverBudget, QuotaSet
+from rollmux_env.cluster.state import State
+from rollmux_env.keys.queue import Quota
 from runtime.journal.facts import JobFailed, NodesSuspected
 from runtime.service.notices import Notices
 from runtime.service.webhook import WEBHOOK, Webhook, set_target, signature
 from tests.conftest import Command
-from tests.runtime.pretend import PATIENCE_S
+from tests.runtime.pretend import NODES, PATIENCE_S, cluster_with
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.http.test_jobs import ATTACHED
 
@@ -74,6 +78,8 @@ def test_a_notice_is_signed_and_repeated_until_it_is_taken(tmp_path: Path, recei
     assert {one[2] for one in came} == {body} and json.loads(body) == {"kind": "failed", "text": "é"} and path == "/hook?team=a"
     assert headers["X-RollMux-Signature"] == signature(secret, headers["X-RollMux-Timestamp"], body)
     assert signature(secret, "1", b"{}") != signature(secret, "2", b"{}")
+    while not webhook.is_idle:
+        sleep(0.01)
     webhook.close()
     assert lines.empty()
 
@@ -95,6 +101,35 @@ def test_a_notice_that_is_not_taken_is_dropped_and_said(tmp_path: Path, receiver
     webhook.put({"text": "damaged"})
     assert "cannot be read; `rollmux webhook set URL` writes it" in lines.get(timeout=PATIENCE_S)
     webhook.close()
+
+
+def test_a_notice_that_is_to_be_repeated_is_not_over(tmp_path: Path, receivers: list[Receiver]) -> None:
+    receiver = Receiver(503)
+    receivers.append(receiver)
+    set_target(tmp_path, receiver.url)
+    webhook = Webhook(tmp_path, lambda _: None, (PATIENCE_S,))
+    assert webhook.is_idle
+    webhook.put({"text": "later"})
+    receiver.next()
+    assert not webhook.is_idle
+    webhook.close()
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_a_quota_that_was_reached_before_a_roll_over_is_not_told_again(present: bool) -> None:
+    state = State(cluster_with(NODES))
+    apply(state, Carried(0.0, "2026-12", (CarriedUsage("ann", 3600.0, 3600.0),)))
+    apply(state, QuotaSet(0.0, "ann", Quota(node_hours=1)))
+    handles = {"a": SimpleNamespace(permits=SimpleNamespace(holds=False))} if present else {}
+    told = Queue[str]()
+    run = SimpleNamespace(
+        handles=handles,
+        plan=SimpleNamespace(folder=""),
+        scheduler=SimpleNamespace(state=state),
+        spawn=lambda work: told.put(work.close()),
+    )
+    Notices(run, SimpleNamespace()).look()  # type: ignore[arg-type]
+    assert told.qsize() == present
 
 
 def test_a_service_tells_what_happens_to_jobs_and_users(tmp_path: Path) -> None:
