@@ -16,7 +16,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from math import inf
-from time import monotonic
+from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
@@ -157,6 +157,22 @@ def result_of(call: Any, timeout_s: float = inf) -> Any:
         if monotonic() > until_s:
             raise ray.exceptions.GetTimeoutError(f"no answer after {timeout_s:g} s")
     return ray.get(call)
+
+
+def pause(seconds: float) -> None:
+    """Wait. The user may interrupt the wait.
+
+    Args:
+        seconds: Length of the wait.
+
+    Raises:
+        KeyboardInterrupt: If there were more interrupts than allowed.
+    """
+    until_s = monotonic() + seconds
+    check_signals()
+    while (left_s := until_s - monotonic()) > 0:
+        sleep(min(left_s, _LOOKS_S))
+        check_signals()
 
 
 @contextlib.contextmanager

@@ -7,10 +7,12 @@ the earlier part as the newest one, and the next start writes the next part agai
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from time import time
 from typing import Literal
 
 from rollmux_env.cluster.events import Carried, CarriedLength, CarriedUsage
@@ -28,6 +30,7 @@ from runtime.journal.write import name_in_errors, record_of, state_of, write_par
 ROLLED_OVER: Literal["rolled over"] = "rolled over"
 MOST_FACTS = 4000  # facts of a part, about 1 MB, from which a service that has no job begins the next one
 QUIET_S = 300.0  # time without a job before that, in which owners learn that their jobs are over
+_BEGINS_S = 30.0  # time in which a service answers again
 
 
 def next_part(facts: Sequence[Fact]) -> tuple[Fact, ...] | None:
@@ -62,7 +65,7 @@ def _is_mark(fact: Fact | None) -> bool:
 def begin_next_part(folder: Path, say: Callable[[str], None]) -> None:
     """Begin the next part of a journal if it was rolled over. No process writes the journal meanwhile.
 
-    If the part cannot be written, for example because the disk is full, the part before remains the newest one.
+    If the part cannot be written, for example because the disk is full, the journal continues in its newest part.
 
     Args:
         folder: Folder of the journal.
@@ -81,6 +84,7 @@ def begin_next_part(folder: Path, say: Callable[[str], None]) -> None:
     with name_in_errors(path):
         begins = next_part(facts)
     if begins is None:
+        say(f"{one_line(str(path), 4096)}: a job is present or a node may be in use after all; the journal continues in it")
         return
     after = part_path(folder, (part_number(path.name) or 1) + 1)
     unfinished = after.with_name(f"{after.name}.new")
@@ -91,9 +95,23 @@ def begin_next_part(folder: Path, say: Callable[[str], None]) -> None:
         os.replace(unfinished, after)
         sync(folder)
     except (OSError, sqlite3.Error) as error:
-        say(f"{one_line(str(after), 4096)}: cannot be written: {error}; the journal continues in {path.name}")
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        name, problem = one_line(str(after), 4096), "may not last" if after.exists() else "cannot be written"
+        say(f"{name}: {problem}: {error}; the journal continues in {newest_part(folder).name}")
         return
     say(f"no job was present: the journal continues in {after.name}")
+
+
+def is_beginning(folder: Path) -> bool:
+    """Return whether the journal in a folder was rolled over a moment ago, so that its service is about to answer again.
+
+    The file of a part is written when the part begins, and when it ends; facts in between go to the log beside it.
+    """
+    path = newest_part(folder)
+    if not is_begun(path) or time() - path.stat().st_mtime > _BEGINS_S:
+        return False
+    return (part_number(path.name) or 1) > 1 or _is_mark(last_fact(path)[1])
 
 
 def _carried(record: RunRecord, state: State, at_s: float) -> Carried:

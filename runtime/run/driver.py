@@ -73,6 +73,7 @@ class RunDriver:
         leases: Leases of attached jobs.
         commands: Processes of jobs with a command.
         record: Record of the run that continues, or None for a new one.
+        has_begun: Whether the run has begun, or continued: its first facts are in the journal.
         rolls_over: Whether the run ends for the next part of its journal.
 
     Raises:
@@ -87,7 +88,7 @@ class RunDriver:
         self.record: RunRecord | None = None
         self._recalled: RecalledLeases | None = None  # until the run continues
         self._keeps_running = keeps_running
-        self.rolls_over = False
+        self.has_begun = self.rolls_over = False
         log = self._log = RunLog(plan) if observer is None else RunLog(plan, observer.on_entries)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
@@ -155,18 +156,19 @@ class RunDriver:
         run, log = self.run, self._log
         try:
             self._begin()
+            self.has_begun = True
             outcome = await run.over
             if outcome == "stopped":
                 log.write(*run.scheduler.close(log.now()))
                 log.write(RunEnded(log.now(), ROLLED_OVER if self.rolls_over else "stopped"))
-                outcome = ROLLED_OVER if self.rolls_over else outcome
+                outcome = ROLLED_OVER if self.rolls_over else outcome  # also if that is not in the journal: the service goes on
             else:
                 log.write(RunEnded(log.now(), "done"))
             await run.written()
             await log.end()
             if log.problem is not None:
                 log.say("the run ends anyway: work that is not in the journal is repeated when the run continues")
-            return "stopped" if log.problem is not None else outcome
+            return "stopped" if log.problem is not None and not self.rolls_over else outcome
         finally:
             for task in run.tasks:
                 task.cancel()
@@ -204,8 +206,13 @@ class RunDriver:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no job is present, and no node or process of one may be in use."""
+        """Whether no job is present, no node or process of one may be in use, and the run could begin again with its nodes.
+
+        Without a node of each pool, as when an autoscaler has removed them, a start on Ray is refused.
+        """
         run, state = self.run, self.run.scheduler.state
+        if not all(map(run.nodes.count, state.cluster.sides)):
+            return False
         gone = not run.coming and not self.end.watched and all(handle.is_gone for handle in run.handles.values())
         return gone and not (state.waiting or state.tables.order.size or self.leases.ledger.suspect_nodes())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -17,14 +17,16 @@ from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
 from runtime.journal.parts import newest_part
+from runtime.journal.rollover import is_beginning
 from runtime.journal.write import is_begun
 from runtime.output import OutputPart
-from runtime.service.address import VARIABLE, continuing, find, folder_of
+from runtime.service.address import VARIABLE, ServiceAddress, continuing, find, folder_of
 
 _URL, _TOKEN = "ROLLMUX_URL", "ROLLMUX_TOKEN"
 _ANSWERS_S = 60.0
 _MOST_BYTES = 1_000_000  # size of the jobs in a request; below the service's limit of a body
 _LOOKS_S = 0.2
+_BEGINS_S = 20.0  # longest wait for a service that continues in the next part of its journal
 _CANCELS_S = 60.0  # an owner that was asked to stop has ended by then, or its lease is lost
 
 
@@ -216,14 +218,32 @@ def connected(at: Path | None) -> Iterator[ServiceClient]:
         client = ServiceClient(os.environ[_URL], os.environ[_TOKEN])
     else:
         folder = folder_of(at)
-        address = find(folder)
-        if address is None or not address.answers():
-            raise _nobody(folder)
+        address = _answering(folder)
         client = ServiceClient(address.url, address.token, folder)
     try:
         yield client
     finally:
         client.close()
+
+
+def _answering(folder: Path) -> ServiceAddress:
+    """Return the address of the service in a folder; one that continues in the next part of its journal is waited for.
+
+    Raises:
+        NoService: If no service answers; one line.
+    """
+    until_s = monotonic() + _BEGINS_S
+    while (address := find(folder)) is None or not address.answers():
+        if address is None or monotonic() > until_s or not _is_beginning(folder):
+            raise _nobody(folder)
+        sleep(_LOOKS_S)
+    return address
+
+
+def _is_beginning(folder: Path) -> bool:
+    with suppress(InputError, OSError):  # a damaged journal is no reason to wait
+        return is_beginning(folder)
+    return False
 
 
 def _nobody(folder: Path) -> NoService:

@@ -117,8 +117,9 @@ def _counts(jobs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def past_report(folder: Path) -> dict[str, Any]:
     """Return the report of a service that does not run: the keys of `Reports.all`, and `ended`, `ended_at` and `continue`.
 
-    `ended` is `stopped`, `done` (a run that was over) or `killed` (the journal does not say that it ended). `ended_at` is the time
-    of the end, or the last time in the journal, in ISO 8601 and local time. `continue` is the command that continues the service.
+    `ended` is `stopped`, `done` (a run that was over), `rolled over` (the journal's next part has not begun) or `killed` (the
+    journal does not say that it ended). `ended_at` is the time of the end, or the last time in the journal, in ISO 8601 and local
+    time. `continue` is the command that continues the service.
 
     Args:
         folder: Folder of the service.

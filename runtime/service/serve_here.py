@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +17,17 @@ from runtime.machine import Node, Pool
 from runtime.machines.hosts import HostsFile, load_hosts, more_nodes, nodes_here, nodes_of_hosts
 from runtime.service.address import SERVICE, let_in, listening_of, withdraw
 from runtime.service.http.listening import ListeningService
+from runtime.service.patience import Patience
 from runtime.service.plan import ServiceOptions, past, service_plan
 from runtime.service.quotas import cluster_differences
 from runtime.service.service import RunService
 from runtime.signals import allowing, check_signals, hangups
 
 _LOOKS_S = 0.1
+
+
+class _NotBegun(InputError):
+    """Error: a service cannot begin or continue."""
 
 
 def serve_here(folder: Path, wish: ServiceOptions, file: Path | None, say: Callable[[str], None]) -> None:
@@ -40,12 +46,28 @@ def serve_here(folder: Path, wish: ServiceOptions, file: Path | None, say: Calla
         KeyboardInterrupt: If the user asked twice to stop.
     """
     hosts = load_hosts(file) if file is not None else None
-    outcome: str = ROLLED_OVER
-    while outcome == ROLLED_OVER:
-        begin_next_part(folder, say)
-        plan = _plan(folder, wish, hosts, say)
-        outcome = asyncio.run(_serve(folder, wish, plan, file if hosts is not None else None, say))
-        wish = replace(wish, cluster=None)
+    outcome, patience = "", Patience(say)
+    with hangups() as take_hangups:
+        while outcome in ("", ROLLED_OVER):
+            try:
+                with _beginning():
+                    begin_next_part(folder, say)
+                    plan = _plan(folder, wish, hosts, say)
+                outcome = asyncio.run(_serve(folder, wish, plan, file if hosts is not None else None, take_hangups, say))
+                wish = replace(wish, cluster=None)
+            except _NotBegun as error:
+                if outcome != ROLLED_OVER:
+                    raise
+                patience.wait(error)
+
+
+@contextmanager
+def _beginning() -> Iterator[None]:
+    """Mark errors as those of a service that has not begun."""
+    try:
+        yield
+    except InputError as error:
+        raise _NotBegun(str(error)) from error
 
 
 def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None, say: Callable[[str], None]) -> RunPlan:
@@ -95,17 +117,26 @@ def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
         service.run.log.say(str(error))
 
 
-async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path | None, say: Callable[[str], None]) -> str:
+async def _serve(
+    folder: Path,
+    wish: ServiceOptions,
+    plan: RunPlan,
+    file: Path | None,
+    take_hangups: Callable[[], int],
+    say: Callable[[str], None],
+) -> str:
     """Serve until the service ends, and return its outcome; `stopped` if the user has asked for its end."""
     service = ListeningService(plan)
     lines_said = 0
     stopping = False
-    with allowing(1) as interrupts, hangups() as take_hangups:
+    outcome = ""
+    with allowing(1) as interrupts:
         try:
-            await service.serve(None)
-            listening = listening_of(folder, wish.listen, wish.beyond_loopback)
-            url, port = await service.listen(listening.where)
-            let_in(folder, listening, url, port, None)
+            with _beginning():
+                await service.serve(None)
+                listening = listening_of(folder, wish.listen, wish.beyond_loopback)
+                url, port = await service.listen(listening.where)
+                let_in(folder, listening, url, port, None)
             await service.give_access(listening.token)
             say(f"listening at {url}; the token is in {folder / SERVICE}")
             say(f"serving from {folder}, without Ray: rollmux submit FILE --at {folder}")
@@ -124,6 +155,9 @@ async def _serve(folder: Path, wish: ServiceOptions, plan: RunPlan, file: Path |
                     say("stopping; leases go on when the service does")
                     await service.stop()
             outcome = await ended
-            return "stopped" if stopping else outcome
+            if stopping:
+                outcome = "stopped"
+            return outcome
         finally:
-            withdraw(folder)
+            if outcome != ROLLED_OVER:  # else clients find the next part's service at this address
+                withdraw(folder)

@@ -21,8 +21,10 @@ from runtime.machines.nodes import find_nodes
 from runtime.machines.own_ray import ENVIRONMENT, check_address
 from runtime.machines.ray_health import RayDied, quieten_ray, shut_down
 from runtime.run.ray_session import coordinator_options, watch
-from runtime.service.address import SERVICE, Listen, RayAddress, let_in, listeners, listening_of
+from runtime.service.address import SERVICE, Listen, RayAddress, ServiceAddress, announce, let_in, listeners, listening_of
+from runtime.service.head import actor_name
 from runtime.service.http.listening import ListeningService
+from runtime.service.patience import Patience
 from runtime.service.plan import ServiceOptions, past, service_plan
 from runtime.signals import check_signals, masked, result_of, shielded
 
@@ -47,6 +49,7 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
         KeyboardInterrupt: If the user asked twice to stop, or asked before the service began.
     """
     service = None
+    has_rolled_over, patience = False, Patience(say)
     try:
         _join(address)
         check_signals()
@@ -59,16 +62,27 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
             try:
                 lines_said = result_of(service.call.remote("told")) if service is not None else 0
                 is_new = service is None
-                service = service or _start(folder, address, wish, say)
+                if service is None:
+                    address = replace(address, actor=actor_name())
+                    announce(folder, ServiceAddress("", "", address))  # after an abrupt end, the next command finds the actor
+                    service = _start(folder, address, wish, say)
                 url = _listen(service, folder, address, wish, say if is_new else None)
                 say(f"listening at {url}; the token is in {folder / SERVICE}")
                 say(f"serving from {folder}: rollmux submit FILE --at {folder}")
+                has_rolled_over = False
                 if watch(service, service.call.remote("ended"), say, lines_said) != ROLLED_OVER:
                     break
                 ray.kill(service)
-                service, address, wish = None, replace(address, actor=f"{address.actor}-again"), replace(wish, cluster=None)
+                service, wish, has_rolled_over = None, replace(wish, cluster=None), True
             except RayDied as error:
                 raise InputError(f"{error}; `rollmux serve {folder}` continues from the journal") from error
+            except InputError as error:
+                if not has_rolled_over:
+                    raise
+                if service is not None:
+                    ray.kill(service)
+                    service = None
+                patience.wait(getattr(error, "cause", error))
             except ray.exceptions.RayActorError:
                 if not address.answers():
                     raise InputError(f"Ray has ended; `rollmux serve {folder}` continues from the journal") from None
@@ -77,7 +91,7 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
                         "the coordinator has died, soon after its start; `rollmux serve` continues from the journal"
                     ) from None
                 say("the coordinator has died; another one continues from the journal")
-                service, address = None, replace(address, actor=f"{address.actor}-again")
+                service = None
     finally:
         with shielded():
             if service is not None and address.answers():
@@ -157,6 +171,9 @@ def _find(folder: Path, address: RayAddress) -> Any:
     try:
         service = ray.get_actor(address.actor, namespace=address.namespace)
         result_of(service.call.remote("told"), timeout_s=30)
+    except ray.exceptions.RayTaskError:  # it has not begun: the command that started it was killed
+        ray.kill(service)
+        return None
     except AttributeError:
         raise _older(folder) from None
     except (ValueError, ray.exceptions.RayError):

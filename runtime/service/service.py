@@ -19,7 +19,7 @@ from runtime.coordinator.run_plan import RunPlan
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import JobSubmitted
-from runtime.journal.rollover import MOST_FACTS, QUIET_S
+from runtime.journal.rollover import MOST_FACTS, QUIET_S, ROLLED_OVER
 from runtime.journal.write import Unwritable
 from runtime.machines.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
 from runtime.report.usage import Key, Row, earlier_rows, grouped
@@ -35,6 +35,7 @@ from runtime.service.webhook import Webhook
 from runtime.service.whatif import LiveAnswers
 
 _LOOKS_S = 60.0  # interval at which the service looks whether its journal can be rolled over
+_FAILED_S = 3600.0  # time without such looks after a roll-over whose next part could not begin
 
 
 class RunService:
@@ -95,8 +96,8 @@ class RunService:
         self._figures.begin(run, driver.record, (self.quotas.waits, notices))
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
         await asyncio.sleep(0)  # the task runs up to its first wait
-        if self._outcome.done():
-            await self._outcome
+        if not driver.has_begun:
+            await self._outcome  # it raises the reason
         self._figures.usage.observed_from_s = run.log.now()
         run.spawn(self.quotas.follow_calendar())
         run.spawn(notices.watch())
@@ -113,7 +114,9 @@ class RunService:
 
         Notices that are still to be delivered count as present, too: the next part does not know them.
         """
-        run, journal = self.run, self.run.log.journal
+        run, journal, record = self.run, self.run.log.journal, self.driver.record
+        if record is not None and record.ended is not None and record.ended.outcome == ROLLED_OVER:
+            await asyncio.sleep(_FAILED_S)
         quiet_s, known = 0.0, len(run.handles)
         while not run.stopping:
             await asyncio.sleep(_LOOKS_S)

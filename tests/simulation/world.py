@@ -167,7 +167,7 @@ class Scene:
             self.disk.begin_next_part()
         specs = [fact.spec for fact in self.disk.submitted()] if resumes else []
         plan: RunPlan = replace(self.plan, specs=tuple(specs), resume=resumes)
-        await serve_here._serve(Path(plan.folder), ServiceOptions(), plan, None, lambda line: None)
+        await serve_here._serve(Path(plan.folder), ServiceOptions(), plan, None, lambda: 0, lambda line: None)
 
     def _served(self, process: Process, task: asyncio.Task[None]) -> None:
         if process.dead:
@@ -491,11 +491,6 @@ def _allowing(interrupts: int) -> Iterator[Callable[[], int]]:
     yield lambda: process.signals
 
 
-@contextlib.contextmanager
-def _hangups() -> Iterator[Callable[[], int]]:
-    yield lambda: 0
-
-
 def _check_signals() -> None:
     if threads.present_process().signals > 1:
         raise KeyboardInterrupt
@@ -551,7 +546,6 @@ def simulated() -> Iterator[None]:
         serve_here: {
             "ListeningService": SimulatedService,
             "allowing": _allowing,
-            "hangups": _hangups,
             "check_signals": _check_signals,
             "listening_of": lambda *_: listening,
             "let_in": lambda *_: None,

@@ -54,6 +54,8 @@ class ListeningService(RunService):
             # With 1,000 jobs, a full collection takes a tenth of a second, in which permits wait: let it be rare, and exclude what
             # exists from the start, modules and compiled code. Nearly all objects of a request are freed without a collection.
             ask_for_short_slices()
+            gc.unfreeze()
+            gc.collect()  # the run before a roll-over, which would be excluded too
             gc.freeze()
             gc.set_threshold(*_COLLECTS)
         return self._http.url, self._http.port

@@ -115,12 +115,34 @@ def test_a_kill_at_any_step_loses_nothing(folder: Path, step: str) -> None:
 
 
 def test_a_full_disk_leaves_the_part_as_it_is(folder: Path) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    def full(path: Path) -> None:
+        if path.name in full_at:
+            raise OSError(28, "No space left on device")
 
+    full_at = {"journal-2.sqlite.new"}
     with patch.object(rollover, "sync", full):
-        assert begin(folder)[0].endswith("No space left on device; the journal continues in journal.sqlite")
-    assert newest_part(folder) == folder / JOURNAL and len(begin(folder)) == 1
+        line = begin(folder)[0]
+        assert line.endswith("cannot be written: [Errno 28] No space left on device; the journal continues in journal.sqlite")
+        assert newest_part(folder) == folder / JOURNAL and not (folder / "journal-2.sqlite.new").exists()
+        full_at = {folder.name}  # the new part is there, and a power failure may undo that
+        line = begin(folder)[0]
+        assert line.endswith("may not last: [Errno 28] No space left on device; the journal continues in journal-2.sqlite")
+    assert newest_part(folder).name == "journal-2.sqlite" and begin(folder) == []
+
+
+def test_a_service_is_about_to_answer_soon_after_the_mark(folder: Path) -> None:
+    assert not rollover.is_beginning(folder / "nothing") and rollover.is_beginning(folder)
+    os.utime(folder / JOURNAL, (0.0, 0.0))
+    assert not rollover.is_beginning(folder)
+    begin(folder)
+    assert rollover.is_beginning(folder)
+    os.utime(newest_part(folder), (0.0, 0.0))
+    assert not rollover.is_beginning(folder)
+
+
+def test_a_part_in_which_a_job_is_present_after_all_says_so(folder: Path) -> None:
+    with patch.object(rollover, "next_part", lambda facts: None):
+        assert begin(folder)[0].endswith("a job is present or a node may be in use after all; the journal continues in it")
 
 
 def test_what_is_not_over_is_not_rolled_over(folder: Path) -> None:

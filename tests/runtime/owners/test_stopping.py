@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,11 @@ import pytest
 
 from runtime.journal.check import audit_parts
 from runtime.journal.parts import read_parts
+from runtime.journal.rollover import begin_next_part
+from runtime.journal.write import Journal, Row, Unwritable
 from runtime.report.usage import past_usage
+from runtime.run.driver import RunDriver
+from runtime.service import patience
 from runtime.service import serve_here as served_here
 from runtime.service import service as run_service
 from runtime.service.address import ServiceAddress, find
@@ -41,7 +46,7 @@ class Clients:
         class Known(ListeningService):
             async def serve(self, processes: Any) -> None:
                 await super().serve(processes)
-                made.append(self)
+                made.append(weakref.proxy(self))  # an earlier one is not kept in memory
 
         monkeypatch.setattr(served_here, "ListeningService", Known)
 
@@ -132,9 +137,16 @@ def test_ctrl_c_answers_who_waits_and_leases_go_on_with_the_next_start(tmp_path:
 
 
 def test_a_service_without_jobs_continues_in_the_next_part_of_its_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"MOST_FACTS": 10, "QUIET_S": 0.1, "_LOOKS_S": 0.05}.items():
-        monkeypatch.setattr(run_service, name, value)
+    rolls_over_soon(monkeypatch)
     clients = Clients(tmp_path, monkeypatch)
+    handlers: list[Any] = []
+
+    def begin(folder: Path, say: Callable[[str], None]) -> None:
+        handlers.append(signal.getsignal(signal.SIGHUP))
+        assert not clients.services or find(folder) == clients.address  # clients find the next part's service there
+        begin_next_part(folder, say)
+
+    monkeypatch.setattr(served_here, "begin_next_part", begin)
 
     def work() -> None:
         for _ in range(2):  # before the journal is rolled over, and under the same name after it
@@ -146,8 +158,54 @@ def test_a_service_without_jobs_continues_in_the_next_part_of_its_journal(tmp_pa
             assert clients.hears(f"the journal continues in journal-{len(clients.services) + 1}.sqlite")
             clients.lines.clear()
             assert clients.hears("serving from ")
+        for earlier in clients.services[:-1]:
+            with pytest.raises(ReferenceError):
+                assert earlier.driver
         os.kill(os.getpid(), signal.SIGTERM)
 
     clients.serve(work)
     assert audit_parts(read_parts(tmp_path)).problems == ()
     assert [row["jobs"] for row in past_usage(tmp_path, ["job"])] == [2]
+    assert len(handlers) == 3 and signal.SIG_DFL not in handlers  # a hang-up between two parts ends nothing
+    assert find(tmp_path) is None
+
+
+def rolls_over_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MOST_FACTS": 10, "QUIET_S": 0.1, "_LOOKS_S": 0.05}.items():
+        monkeypatch.setattr(run_service, name, value)
+
+
+def test_a_roll_over_on_a_full_disk_goes_on_when_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rolls_over_soon(monkeypatch)
+    monkeypatch.setattr(patience, "_AGAIN_S", 0.01)
+    clients = Clients(tmp_path, monkeypatch)
+    store, roll_over = Journal.store, RunDriver.roll_over
+    fills, is_full = [True], threading.Event()
+
+    def store_on_full_disk(self: Journal, rows: list[Row]) -> None:
+        if rows and is_full.is_set():
+            raise Unwritable("the disk is full")
+        store(self, rows)
+
+    def fill_and_roll_over(self: RunDriver) -> None:
+        if fills and fills.pop():
+            is_full.set()
+        roll_over(self)
+
+    monkeypatch.setattr(Journal, "store", store_on_full_disk)
+    monkeypatch.setattr(RunDriver, "roll_over", fill_and_roll_over)
+
+    def work() -> None:
+        clients.ask("/v1/jobs", job("a"))
+        lease = clients.ask("/v1/jobs/a/attach", {})["lease"]
+        clients.ask(f"/v1/leases/{lease}/acquire", {"phase": "rollout", "iteration": 0})
+        clients.ask(f"/v1/leases/{lease}?done=true", None, "DELETE")
+        assert clients.hears("the disk is full; the start is repeated every 0.01 s")
+        is_full.clear()
+        assert clients.hears("the journal continues in journal-2.sqlite")
+        clients.lines.clear()
+        assert clients.hears("serving from ")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    clients.serve(work)
+    assert audit_parts(read_parts(tmp_path)).problems == ()
