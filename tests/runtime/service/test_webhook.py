@@ -41,9 +41,9 @@ class Receiver:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                owner.came.put((self.path, dict(self.headers), body))  # before who asks goes on
                 self.send_response(left.pop(0) if left else 204)
                 self.end_headers()
-                owner.came.put((self.path, dict(self.headers), body))
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/hook?team=a"
