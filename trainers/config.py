@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -163,13 +163,14 @@ ALGORITHMS: dict[str, type[AnyConfig]] = {"group-ppo": GroupPPOConfig, "maskable
 """Configuration of each learning algorithm, by the name under `algorithm`."""
 
 
-def read_config(name: str, changes: Sequence[str] = ()) -> AnyConfig:
+def read_config(name: str, changes: Sequence[str] = (), swept: Sequence[str] = ()) -> AnyConfig:
     """Read a preset or a file.
 
     Args:
         name: Name of a file of `trainers/presets` without its suffix, or the path of a YAML or JSON file.
         changes: Changes of the form `key=value`, with keys as in `ppo.n_steps`. A value is parsed as JSON if possible, else taken
             as text.
+        swept: Further changes, which come from `--sweep`.
 
     Raises:
         InputError: There is no such preset or file, or a value is not valid. The message names the file or option, and the field.
@@ -182,32 +183,36 @@ def read_config(name: str, changes: Sequence[str] = ()) -> AnyConfig:
         near = did_you_mean(name, presets)
         raise InputError(f"{name}: is neither a file nor a preset; presets are {', '.join(presets)}{near}")
     data = read_mapping(path)
-    keys = [_set(data, key, parse_value(text)) for key, text in parse_pairs("--set", changes)]
+    keys = {
+        _set(data, key, parse_value(text), option): option
+        for option, pairs in (("--set", changes), ("--sweep", swept))
+        for key, text in parse_pairs(option, pairs)
+    }
     return check_config(data, name, keys)
 
 
-def check_config(data: dict[str, Any], name: str, keys: Sequence[tuple[str, ...]] = ()) -> AnyConfig:
+def check_config(data: dict[str, Any], name: str, keys: Mapping[tuple[str, ...], str] | None = None) -> AnyConfig:
     """Validate a mapping.
 
     Args:
         data: The configuration as read from a file.
         name: Name of the file, for error messages.
-        keys: Fields that were set by options. Errors in them name the option instead of the file.
+        keys: Option that set each field, for those that options have set. Errors in them name the option instead of the file.
 
     Raises:
         InputError: A value is not valid. The message names the file or option, and the field.
     """
-    algorithm = data.get("algorithm", "group-ppo")
+    keys, algorithm = keys or {}, data.get("algorithm", "group-ppo")
     model = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
     if model is None:
-        where = "--set" if ("algorithm",) in keys else name
-        raise InputError(f"{where}: algorithm: {not_one_of(algorithm, ALGORITHMS)}")
+        raise InputError(f"{keys.get(('algorithm',), name)}: algorithm: {not_one_of(algorithm, ALGORITHMS)}")
     try:
         return model.model_validate_json(json.dumps(data))  # via JSON, where strict mode accepts a list as a tuple
     except ValidationError as error:
         first = problems(error)[0]
         at = field_of(first)
-        where = "--set" if any(at[: len(key)] == key or key[: len(at)] == at for key in keys) and at else name
+        options = (option for key, option in keys.items() if at and (at[: len(key)] == key or key[: len(at)] == at))
+        where = next(options, name)
         raise InputError(f"{where}: {format_error(first, model)}") from None
     except ValueError as error:  # a number that JSON cannot represent
         raise InputError(f"{name}: {error}") from None
@@ -220,13 +225,13 @@ def preset_names() -> list[str]:
     )
 
 
-def _set(data: dict[str, Any], name: str, value: Any) -> tuple[str, ...]:
+def _set(data: dict[str, Any], name: str, value: Any, option: str) -> tuple[str, ...]:
     """Set the value of a nested key such as `ppo.n_steps`, and return the parts of the key."""
     keys = tuple(name.split("."))
     at = data
     for key in keys[:-1]:
         at = at.setdefault(key, {})
         if not isinstance(at, dict):
-            raise InputError(f"--set {name}: {key} is not a mapping")
+            raise InputError(f"{option} {name}: {key} is not a mapping")
     at[keys[-1]] = value
     return keys

@@ -13,6 +13,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.command_options import parse_pairs
+from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.tables import heading, make_table
@@ -21,6 +23,7 @@ from trainers.loggers import MakeLogger
 from trainers.runs import REFERENCES, Curve, run_all
 
 BEST_CONFIG = "best.json"
+_LONGEST = 100  # characters of a combination in the name of its folder
 Curves = dict[int, Curve]
 
 
@@ -33,11 +36,16 @@ def combinations(name: str, changes: Sequence[str], keys: Mapping[str, Sequence[
         keys: Values of each key.
 
     Raises:
-        InputError: A configuration is not valid.
+        InputError: A configuration is not valid, a key has no value, or one twice, or it is changed for all combinations too.
     """
-    pairs = [[f"{key}={json.dumps(value)}" for value in values] for key, values in keys.items()]
-    read = partial(read_config, name)
-    return {",".join(combination).replace('"', ""): read([*changes, *combination]) for combination in product(*pairs)}
+    pairs = {key: [f"{key}={json.dumps(value)}" for value in values] for key, values in keys.items()}
+    for key, own in pairs.items():
+        if not own or len({*own}) < len(own):
+            raise InputError(f"--sweep {key}: give one value or more, each once")
+        if key in dict(parse_pairs("--set", changes)):
+            raise InputError(f"--sweep {key}: is changed by --set too; give it once")
+    read = partial(read_config, name, changes)
+    return {",".join(combination).replace('"', ""): read(combination) for combination in product(*pairs.values())}
 
 
 def sweep(
@@ -63,8 +71,8 @@ def sweep(
     known: Path | None = None
     make_folder(folder)
     for number, (text, config) in enumerate(configs.items()):
-        own = folder / f"{number:02d}-{text.replace('/', '_')}"
-        own.mkdir(exist_ok=True)
+        own = folder / f"{number:02d}-{text.replace('/', '_')[:_LONGEST]}"
+        make_folder(own)
         if known is not None and not (own / REFERENCES).exists():
             write_whole(own / REFERENCES, known.read_text())  # dollars are found by policy and stream, whatever else differs
         curves[text] = run_all(config, name, seeds, own, resume and (own / "config.json").exists(), logger=logger)

@@ -14,6 +14,7 @@ hours alone that they have left.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from math import exp
 from typing import Any
 
@@ -30,6 +31,7 @@ from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.order import rows_of
 from rollmux_env.scheduler.preview import own_copy
+from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.user_code import is_whole
 
 HOURS = 24.0  # simulated, and the horizon of the discount
@@ -82,14 +84,17 @@ class Search:
         return plans[int(np.where(cheaper, costs.mean(axis=1), np.inf).argmin())] if cheaper.any() else plan
 
     def _others(self, state: State, own: Place) -> Iterator[Plan]:
-        """Yield the cheapest feasible placements of a job in other groups, one a group."""
-        table = candidates(state, own.job_id)
+        """Yield the cheapest feasible placements of a job in other groups within its user's quota, one a group."""
+        table, quotas = candidates(state, own.job_id), Quotas(state)
         groups = {-1 if own.placement.group is None else own.placement.group}
         for row in np.lexsort((table.period_s, table.usd_per_hour)).tolist():
             group = int(table.group[row])
-            if table.feasible[row] and group not in groups and len(groups) < self._rows:
+            if not table.feasible[row] or group in groups or len(groups) == self._rows:
+                continue
+            plan = (Place(own.job_id, table.placement(row)),)
+            if not quotas.broken(plan, self._base):
                 groups.add(group)
-                yield (Place(own.job_id, table.placement(row)),)
+                yield plan
 
     def _cost(self, state: State, plan: Plan, coming: list[Job]) -> float:
         """Return the discounted cost of a plan in one future."""
@@ -144,12 +149,14 @@ def _future(state: State, number: int) -> list[Job]:
         return []
     rng = np.random.default_rng((state.arrived, state.departed, number))
     gaps_s = np.diff(np.sort([job.arrival_s for job in known]))
+    if not gaps_s.any():
+        return []  # one instant says nothing about later arrivals
     most = int(2 * 3600 * HOURS / max(1.0, gaps_s.mean())) + 1
     at_s = state.now_s + np.cumsum(rng.choice(gaps_s, most))
     drawn = rng.integers(len(known), size=most).tolist()
     coming = zip(at_s.tolist(), drawn, strict=True)
     return [
         known[k].model_copy(update={"id": f"~{number}-{i}", "arrival_s": s})
-        for i, (s, k) in enumerate(coming)
+        for i, (s, k) in enumerate(islice(coming, _INSTANTS))
         if s < state.now_s + 3600 * HOURS
     ]

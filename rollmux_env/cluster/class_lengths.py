@@ -32,8 +32,8 @@ class ClassLengths:
     Attributes:
         numbers: Number of each class by name.
         classes: Number of the class of each departed job, shape (n,).
-        rows: Row of each departed job in the job table, which are in order of arrival, shape (n,); below 0 for jobs that the
-            table does not have.
+        rows: Row of each departed job in the job table, shape (n,); below 0, in order of departure, for jobs that the table does
+            not have.
         mean: Mean of the logarithms of lengths in hours.
         share: Share of the variance that classes have.
         half: Number of arrivals between two jobs of a class for which a length counts half.
@@ -65,9 +65,9 @@ class ClassLengths:
         rows = np.array([before[job_id] if job_id in before else state.row(job_id) for job_id in lengths_h])
         logs = np.log(np.maximum(np.fromiter(lengths_h.values(), float, len(names)), _LEAST_H))
         mean, n = float(logs.mean()), len(names)
-        fits = []
+        fits, arrivals = [], _arrivals(state, rows)
         for half in _HALVES:
-            alike = _alike(classes, rows, classes, rows, half)
+            alike = _alike(classes, arrivals, classes, arrivals, half)
             values, vectors = np.linalg.eigh(alike)
             power = (vectors.T @ (logs - mean)) ** 2
             for share in _SHARES:
@@ -83,13 +83,23 @@ class ClassLengths:
         """Return the inverse of the Gittins index of each job in hours of T_solo, as `learned_h` does, shape (n,)."""
         names = (state.tables.models[row].class_name for row in rows.tolist())
         classes = np.array([self.numbers.get(name, _UNKNOWN) for name in names], dtype=np.int64)
-        logs = self.mean + _alike(classes, rows, self.classes, self.rows, self.half) @ self.weights
+        alike = _alike(classes, _arrivals(state, rows), self.classes, _arrivals(state, self.rows), self.half)
+        logs = self.mean + alike @ self.weights
         return _left_h(np.exp(logs[:, None] + self.residuals), done_s(state, rows) / 3600)
 
 
-def _alike(classes: Ints, rows: Ints, others: Ints, other_rows: Ints, half: float) -> Floats:
+def _arrivals(state: State, rows: Ints) -> Ints:
+    """Return the number of each job in order of arrival, from its row, shape (n,). Rows below 0 stay as they are."""
+    tables = state.tables
+    if len(tables.job_rows) == len(tables.models):
+        return rows  # no job has further rows, of its shapes or of an earlier arrival
+    known = np.sort(np.fromiter(tables.job_rows.values(), np.int64, len(tables.job_rows)))
+    return np.where(rows < 0, rows, np.searchsorted(known, rows))
+
+
+def _alike(classes: Ints, arrivals: Ints, others: Ints, other_arrivals: Ints, half: float) -> Floats:
     """Return the correlation of the classes' parts of n jobs with those of m others, shape (n, m)."""
-    apart = np.abs(rows[:, None] - other_rows)
+    apart = np.abs(arrivals[:, None] - other_arrivals)
     return np.where(classes[:, None] == others, np.exp2(-apart / half), 0.0)
 
 

@@ -10,7 +10,9 @@ from rollmux_env.errors import require
 
 
 def openenv(
-    workload: Annotated[str, typer.Argument(metavar="WORKLOAD", help="production, mixed, ..., or `module:name`.")] = "production",
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD", help="production, mixed, ..., a scenario file, or `module:name`.")
+    ] = "production",
     jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Number of jobs of a stream.", show_default=False)] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Let clients select streams that are held out.")] = False,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; there are no tokens.")] = "127.0.0.1",

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from rollmux_env.envs import checks
 from rollmux_env.envs.placement.env import PlacementVectorEnv
-from rollmux_env.envs.placement.generator import Workload
+from rollmux_env.envs.placement.generator import find_generator
 from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.envs.placement.wording import allowed_choices, decision_text
 from rollmux_env.errors import InputError
@@ -110,7 +110,7 @@ def make_app(workload: str = "production", jobs: int | None = None, held_out: bo
     """Return the SDK's server as an ASGI application.
 
     Args:
-        workload: Name of a workload, or `module:name` of a user's own.
+        workload: Name of a workload, path of a scenario file, or `module:name` of a user's own.
         jobs: Number of jobs of a stream, or None for the workload's own number.
         held_out: Whether held-out streams may be selected.
         sessions: Largest number of simultaneous sessions.
@@ -120,8 +120,8 @@ def make_app(workload: str = "production", jobs: int | None = None, held_out: bo
     """
     if jobs is not None and is_own(workload):
         raise InputError("--jobs: a workload of your own has its own number of jobs")
-    generator: Generator | str = workload if is_own(workload) else Workload(workload, jobs=jobs)
-    make = partial(OpenPlacement, generator, held_out)
+    options = {} if jobs is None else {"jobs": jobs}
+    make = partial(OpenPlacement, workload if is_own(workload) else find_generator(workload, options), held_out)
     first = make()  # a wrong workload ends the command, and no session waits for the compiler
     first.reset(seed=0)
     first.step(PlacementAction(choice=0))

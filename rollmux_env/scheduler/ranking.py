@@ -95,11 +95,6 @@ def ranked(state: State, rules: QueueRules | None) -> Ranking:
     return Ranking(_by_key(state, keys[: len(waiting)]), dict(zip(job_ids, keys, strict=True)))
 
 
-def sequence(state: State, rules: QueueRules | None) -> list[str]:
-    """Return the waiting jobs in the order in which they are served."""
-    return ranked(state, rules).queue
-
-
 def _by_key(state: State, keys: list[float]) -> list[str]:
     """Return the waiting jobs by falling priority, then by key; jobs of one key stay in the order of the queue."""
     waiting = state.waiting

@@ -58,6 +58,8 @@ def test_another_pace_changes_arrivals_only(name: str) -> None:
     [
         ({"workload": QUICKSTART, "options": {"jobs": 3}}, "a scenario file has no options, such as jobs"),
         ({"options": {"interarrival": 3}}, "production has no option 'interarrival'; did you mean interarrival_s?"),
+        ({"options": {"name": "x"}}, "production has no option 'name'"),
+        ({"workload": "philly", "options": {"self": "x"}}, "philly has no option 'self'"),
         ({"options": {"interarrival_s": 0}}, "interarrival_s: must be above 0"),
         ({"mixture": [{"work": 1}]}, "environment.mixture[0].work: is not a key"),
         ({"workload": "mixed", "mixture": [{"workload": "mixed"}]}, "mixture: is in place of workload"),

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rollmux_env.errors import InputError
 from tests.conftest import Command
 from trainers.config import read_config
+from trainers.sweeps import sweep
 
 LOGGERS = """
 class Lines:
@@ -73,6 +75,18 @@ def test_a_sweep_trains_every_combination_and_goes_on(command: Command) -> None:
     assert command(*words, "--resume")[0] == 0 and json.loads((Path("s") / folders[1] / "config.json").read_text())
 
 
+def test_a_folder_has_a_short_name_and_a_file_in_its_place_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainers.sweeps.run_all", lambda *_, **__: {0: [{"return": 1.0, "steps": 1.0}]})
+    configs = {f"start.file=runs/{'x' * 300}": read_config("toy")}
+    sweep(configs, "toy", 1, tmp_path / "s", False)
+    (folder,) = (path for path in (tmp_path / "s").iterdir() if path.is_dir())
+    assert folder.name.startswith("00-start.file=runs_xxx")
+    folder.rmdir()
+    folder.write_text("")
+    with pytest.raises(InputError, match=r"--out .*: File exists"):
+        sweep(configs, "toy", 1, tmp_path / "s", False)
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [
@@ -80,7 +94,11 @@ def test_a_sweep_trains_every_combination_and_goes_on(command: Command) -> None:
         (("--logger", "sent"), "--logger sent: must be module:name"),
         (("--logger", "sent:four"), "has no function or class 'four'"),
         (("--logger", "sent:Broken"), "--logger sent:Broken raised OSError: no network"),
-        (("--sweep", "ppo.copies=3"), "ppo.copies: must divide streams"),
+        (("--sweep", "ppo.copies=3"), "--sweep: ppo.copies: must divide streams"),
+        (("--sweep", "ppo.gamma="), "--sweep ppo.gamma: give one value or more, each once"),
+        (("--sweep", "ppo.gamma=0.9,0.9"), "--sweep ppo.gamma: give one value or more, each once"),
+        (("--sweep", "steps=64,128"), "--sweep steps: is changed by --set too; give it once"),
+        (("--sweep", "steps.few=1"), "--sweep steps.few: steps is not a mapping"),
         (("--sweep", "ppo.copies"), "'ppo.copies' is not of the form key=value,value,..."),
     ],
 )

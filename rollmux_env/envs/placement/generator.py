@@ -34,6 +34,7 @@ from rollmux_env.workloads.shapes import most_shapes
 
 _ASKED = ("rollout_s", "training_s", "rollout_gb", "training_gb", "rollout_nodes", "training_nodes")
 _SCENARIO_FILES = (".yaml", ".yml", ".json")
+_SEEDED = ("production", *NAMES)  # workloads without a trace
 
 
 def find_generator(named: Generator | Source | str, options: Mapping[str, Any] | None = None) -> Generator:
@@ -56,6 +57,8 @@ def find_generator(named: Generator | Source | str, options: Mapping[str, Any] |
         if options:
             raise InputError(f"generator: {named}: a scenario file has no options, such as {next(iter(options))}")
         return Fixed(load_scenario(named))
+    if named not in (known := (*_SEEDED, "philly")):
+        raise InputError(f"generator: {not_one_of(named, known)}")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     return Philly(**options) if named == "philly" else Workload(named, **options)
 
@@ -128,7 +131,7 @@ class Philly(PhillyTrace):
 
     steps = shapes = 0
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, /, **options: Any) -> None:
         super().__init__(_workload_options("philly", PHILLY_OPTIONS, options))
 
     def stream(self, seed: int) -> Records:
@@ -149,9 +152,9 @@ class Workload:
 
     steps = 0
 
-    def __init__(self, name: str = "production", **options: Any) -> None:
-        if name != "production" and name not in NAMES:
-            raise InputError(f"generator: {not_one_of(name, ('production', *NAMES, 'philly'))}")
+    def __init__(self, name: str = "production", /, **options: Any) -> None:
+        if name not in _SEEDED:
+            raise InputError(f"generator: {not_one_of(name, _SEEDED)}")
         self._options = _workload_options(name, PRODUCTION_OPTIONS if name == "production" else PROFILE_OPTIONS, options)
         self.name = name
         self.cluster = production_cluster(self._options) if name == "production" else paper_cluster(self._options.max_group_size)

@@ -56,6 +56,8 @@ class QueueVectorEnv(BaseVectorEnv):
             raise InputError(f"known: {not_one_of(str(known), get_args(Known))}")
         if isinstance(sigma, bool) or not isinstance(sigma, int | float) or not 0 <= sigma <= 10:
             raise InputError(f"sigma: must be a number from 0 to 10, not {sigma!r}")
+        if fleet is not None and not isinstance(fleet, str):
+            raise InputError(f"fleet: must be text, such as 12+10 or load=1.6, or None, not {fleet!r}")
         self.generator = Workload("production", jobs=100) if generator is None else find_generator(generator)
         self.fleet, self.known, self.sigma = fleet, known, float(sigma)
         self.rules, self.most = rules_for(known, checks.flag("park", park)), MostChoices()
@@ -121,7 +123,8 @@ class QueueVectorEnv(BaseVectorEnv):
         scenario = scenario if self.fleet is None else with_fleet(scenario, self.fleet)
         if any(pool.max_nodes is None for pool in scenario.cluster.pools.values()):
             raise InputError("fleet: must be given, as the pools of the generator's cluster have no max_nodes")
-        stream = QueueStream(as_known(scenario, self.known, self.sigma, seed), self.rules, self.most)
+        rules = rules_for(self.known, self.rules.park)  # an order keeps what it has learned from the departures of one stream
+        stream = QueueStream(as_known(scenario, self.known, self.sigma, seed), rules, self.most)
         self.streams[s:] = [stream, *self.streams[s + 1 :]]
         self._scale_h[s] = stream.scale_h
 

@@ -18,7 +18,7 @@ TRACKS: dict[Known, str] = {"lengths": "area", "estimates": "area", "classes": "
 
 
 def as_known(scenario: Scenario, known: Known, sigma: float, seed: int) -> Scenario:
-    """Return a scenario whose jobs say no more about their lengths than a track allows.
+    """Return a scenario whose jobs say as much about their lengths as a track allows. Estimates of the scenario are left out.
 
     Args:
         scenario: Scenario with the jobs.
@@ -26,13 +26,12 @@ def as_known(scenario: Scenario, known: Known, sigma: float, seed: int) -> Scena
         sigma: Standard deviation of the logarithm of that error.
         seed: Seed of the errors.
     """
+    jobs = tuple(job if job.estimate is None else job.model_copy(update={"estimate": None}) for job in scenario.jobs)
     if known == "nothing":
-        jobs = tuple(job.model_copy(update={"class_name": ""}) for job in scenario.jobs)
+        jobs = tuple(job.model_copy(update={"class_name": ""}) for job in jobs)
     elif known == "estimates":
         errors = exp(sigma * ndtri(uniform(seed, "estimates", len(scenario.jobs)).clip(1e-12))).tolist()
-        jobs = tuple(_stated(job, error) for job, error in zip(scenario.jobs, errors, strict=True))
-    else:
-        return scenario
+        jobs = tuple(_stated(job, error) for job, error in zip(jobs, errors, strict=True))
     return scenario.model_copy(update={"jobs": jobs})
 
 

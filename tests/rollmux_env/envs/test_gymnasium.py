@@ -14,7 +14,7 @@ from gymnasium.wrappers.vector import NormalizeReward, RecordEpisodeStatistics
 from numpy.typing import NDArray
 
 import rollmux_env  # noqa: F401 (registers)
-from rollmux_env.envs.placement.generator import Fixed, Workload
+from rollmux_env.envs.placement.generator import Fixed, Workload, find_generator
 from rollmux_env.envs.placement.stream import stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.portable import FIRST_DRAWN_SEED
@@ -158,6 +158,15 @@ def test_generators_say_what_they_cannot_do() -> None:
     for make in (lambda: Workload("mixed", semantics="paper"), lambda: Workload("mixed", colour=1), Fixed):
         with pytest.raises(InputError):
             make()
+
+
+def test_a_name_that_is_no_workload_is_answered_with_those_there_are() -> None:
+    with pytest.raises(InputError, match=r"must be one of production, .*, train-heavy, philly, not 'phily'; did you mean philly"):
+        find_generator("phily")
+    with pytest.raises(InputError, match=r"must be one of production, .*, train-heavy, not 'philly'"):
+        Workload("philly")
+    with pytest.raises(InputError, match="csv: the workload philly needs a trace file"):
+        find_generator("philly")
 
 
 @pytest.mark.parametrize("name", ["RollMux/Placement-v0", "RollMux/Dispatch-v0"])

@@ -103,3 +103,5 @@ def test_a_server_for_evaluation_has_them(evaluating: str) -> None:
 def test_a_workload_that_does_not_exist_ends_the_command() -> None:
     with pytest.raises(InputError, match="mixde"):
         make_app("mixde")
+    with pytest.raises(InputError, match="csv: the workload philly needs a trace file"):
+        make_app("philly")

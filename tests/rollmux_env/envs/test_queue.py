@@ -108,7 +108,15 @@ def test_tracks_hide_lengths() -> None:
     assert all(job.estimate and job.estimate.iterations == job.iterations for job in stated[0])
     logs = np.log([job.estimate.iterations / job.iterations for job in stated[1] if job.estimate and job.iterations])
     assert 0.6 < logs.std() < 1.4
+    told = SHORT.scenario(0).model_copy(update={"jobs": stated[1]})
+    assert as_known(told, "lengths", 1.0, 0).jobs == SHORT.scenario(0).jobs
     assert job.class_name and not as_known(SHORT.scenario(0), "nothing", 1.0, 0).jobs[0].class_name
+
+
+def test_streams_learn_lengths_each_from_its_own_departures() -> None:
+    envs: Any = gym.make_vec(ID, num_envs=2, vectorization_mode="vector_entry_point", generator=SHORT, known="classes")
+    envs.reset(seed=0)
+    assert len({id(vars(stream)["_rules"].order) for stream in envs.unwrapped.streams}) == 2
 
 
 @pytest.mark.parametrize(
@@ -117,6 +125,7 @@ def test_tracks_hide_lengths() -> None:
         ({"known": "all"}, "known: must be one of lengths, estimates, classes, nothing, not 'all'"),
         ({"sigma": -1}, "sigma: must be a number from 0 to 10, not -1"),
         ({"park": 1}, "park: must be true or false, not 1"),
+        ({"fleet": 22}, "fleet: must be text, such as 12+10 or load=1.6, or None, not 22"),
         ({"fleet": None}, "fleet: must be given, as the pools of the generator's cluster have no max_nodes"),
     ],
 )

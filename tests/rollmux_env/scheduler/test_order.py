@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from policies.registry import make_policy, make_runnable, observed_state
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.charges import Charges, Share
+from rollmux_env.cluster.class_lengths import _arrivals
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Parked, Resumed, isolated
 from rollmux_env.cluster.plan import Plan, Policy
 from rollmux_env.cluster.remaining import learned_h, left_s
@@ -26,7 +27,8 @@ from rollmux_env.replay.outcome import outcome
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.order import ORDERS, rules_of
-from rollmux_env.scheduler.ranking import sequence
+from rollmux_env.scheduler.ranking import ranked
+from rollmux_env.workloads import WorkloadOptions, make_workload
 from rollmux_env.workloads.text import to_yaml
 from tests.oracle.draw import examples
 from tests.oracle.queue_keys import queued
@@ -144,7 +146,7 @@ class _Following:
 
     def decide(self, state: State, event: Event) -> Plan:
         if isinstance(event, Arrived):
-            assert sequence(state, self.queue_rules)[0] == event.job.id, "I3"
+            assert ranked(state, self.queue_rules).queue[0] == event.job.id, "I3"
         return self._policy.decide(state, event)
 
 
@@ -350,6 +352,27 @@ def test_learned_lengths_draw_rare_classes_to_the_mean() -> None:
     assert short == pytest.approx(2.0, rel=0.1) and 2 * short < unknown < long
     assert long == pytest.approx(18.0, rel=0.1)
     assert rules.keys(empty, ["ns", "nl", "nx"]) == [0.0, 0.0, 0.0]  # `attained`, before enough jobs have departed
+
+
+def test_learned_lengths_are_also_those_of_jobs_that_the_state_does_not_know() -> None:
+    """The departures of an earlier part of a journal count as those of this one."""
+    scenario = parse_scenario(small(*({"id": f"n{name}", "iterations": 1, "class": name} for name in "sl")))
+    state, rules = State(scenario.cluster), rules_of(make("solo,order=learned"))
+    assert rules is not None
+    for k in range(20):
+        state.stays.add_length(f"j{k}", "s" if k % 2 else "l", 1.0 if k % 2 else 9.0)
+    for job in scenario.jobs:
+        apply(state, Arrived(0.0, job))
+    assert rules.keys(state, ["ns", "nl"]) == pytest.approx([2.0, 18.0], rel=0.1)
+
+
+def test_learned_lengths_count_arrivals_and_not_the_rows_of_shapes() -> None:
+    scenario = make_workload("production", WorkloadOptions(jobs=4, shapes=True))
+    state = State(scenario.cluster)
+    for job in scenario.jobs:
+        apply(state, Arrived(state.now_s, job))
+    rows = np.array([-2, -1, *(state.row(job.id) for job in scenario.jobs)])
+    assert rows[-1] > 3 and _arrivals(state, rows).tolist() == [-2, -1, 0, 1, 2, 3]
 
 
 def test_reasons_say_by_which_key_a_job_waits() -> None:
