@@ -49,11 +49,12 @@ def test_files_of_a_permit_over_http(served: Served) -> None:
 
 
 def test_files_of_a_run_to_its_first_permit(tmp_path: Path) -> None:
-    async def main() -> Profile:
+    async def main(folder: Path) -> Profile:
+        folder.mkdir()
         profile = Profile()
         sys.setprofile(profile)
         try:
-            driver = RunDriver(plan_of(tmp_path, [{"id": "a", "iterations": 2}], cached=False), Waiting(), keeps_running=True)
+            driver = RunDriver(plan_of(folder, [{"id": "a", "iterations": 2}], cached=False), Waiting(), keeps_running=True)
             task = asyncio.ensure_future(driver.carry_out())
             await asyncio.sleep(0)
             handle = driver.run.handles["a"]
@@ -66,4 +67,5 @@ def test_files_of_a_run_to_its_first_permit(tmp_path: Path) -> None:
         await asyncio.gather(task, return_exceptions=True)
         return profile
 
-    asyncio.run(main()).show("run", RUN)
+    asyncio.run(main(tmp_path / "first"))  # it loads what another test may have loaded before
+    asyncio.run(main(tmp_path / "second")).show("run", RUN)
