@@ -16,7 +16,7 @@ import numpy as np
 
 from rollmux_env.cluster.class_lengths import ClassLengths
 from rollmux_env.cluster.estimates import as_estimated
-from rollmux_env.cluster.remaining import done_s, learned_h, left_s, weights
+from rollmux_env.cluster.remaining import ENOUGH, done_s, learned_h, left_s, weights
 from rollmux_env.cluster.state import HALF_LIFE_H, State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.tables import Floats, Ints
@@ -93,10 +93,10 @@ class Gittins:
     Until enough jobs have departed it is `Attained`.
     """
 
-    unit, scale = "expected node-hours", 1.0
+    unit, learns = "expected node-hours", True
 
     def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
-        """Return node-hours, shape (n,)."""
+        """Return node-hours, or node-seconds done until enough jobs have departed, shape (n,)."""
         rows = rows_of(state, job_ids)
         if (left_h := learned_h(state, rows)) is None:
             return Attained().keys(state, job_ids)
@@ -106,13 +106,13 @@ class Gittins:
 class Learned:
     """Order as `Gittins`, with lengths that a regression on the classes predicts (`rollmux_env.cluster.class_lengths`)."""
 
-    unit, scale = "expected node-hours", 1.0
+    unit, learns = "expected node-hours", True
 
     def __init__(self) -> None:
         self._fitted: tuple[object, ClassLengths | None] = (None, None)
 
     def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
-        """Return node-hours, shape (n,)."""
+        """Return node-hours, or node-seconds done until enough jobs have departed, shape (n,)."""
         departed = state.stays.lengths_h  # replaced at a departure, never changed
         if self._fitted[0] is not departed:
             self._fitted = departed, ClassLengths.learned(state)
@@ -223,9 +223,14 @@ class QueueRules:
         """Unit in which keys are shown, empty for a user's order."""
         return "" if self._is_users else getattr(self.order, "unit", "")
 
-    def shown(self, key: float) -> float:
-        """Return a key in `unit`."""
-        return key if self._is_users else key / getattr(self.order, "scale", 1.0)
+    def shown(self, key: float, state: State) -> float:
+        """Return a key of a state in `unit`."""
+        if self._is_users:
+            return key
+        order: Any = self.order
+        if getattr(order, "learns", False) and len(state.stays.lengths_h) < ENOUGH:
+            order = Attained  # whose keys it has until then
+        return float(key / getattr(order, "scale", 1.0))
 
     def keys(self, state: State, job_ids: Sequence[str]) -> list[float]:
         """Return the key of each job. The order sees jobs with their estimates.

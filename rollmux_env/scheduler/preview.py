@@ -213,4 +213,4 @@ def _compared(state: State, rules: QueueRules, keys: Mapping[str, float], head: 
     if own == first or state.job(head).priority != state.job(job_id).priority:
         return ""
     unit = rules.unit and f" {rules.unit}"
-    return f" by {rules.name} ({rules.shown(own):.4g}{unit} against {rules.shown(first):.4g})"
+    return f" by {rules.name} ({rules.shown(own, state):.4g}{unit} against {rules.shown(first, state):.4g})"

@@ -266,8 +266,8 @@ class Reports:
 
     def _turns(self, ranking: Ranking) -> dict[str, tuple[int, float | None]]:
         """Return the position in the queue, from 1, and the key in the order's unit of each waiting job."""
-        rules = self._run.scheduler.planner.rules
-        keys = {} if rules is None else {job_id: rules.shown(key) for job_id, key in ranking.keys.items() if isfinite(key)}
+        rules, state = self._run.scheduler.planner.rules, self._run.scheduler.state
+        keys = {} if rules is None else {job_id: rules.shown(key, state) for job_id, key in ranking.keys.items() if isfinite(key)}
         return {job_id: (position, keys.get(job_id)) for position, job_id in enumerate(ranking.queue, 1)}
 
     def states(self) -> Counter[str]:

@@ -141,7 +141,7 @@ def _of_job(state: State, rules: QueueRules, ranking: Ranking, job_id: str, rank
     """Return the features of a waiting or running job. How much it has left is what its key in the queue says."""
     row, job, jobs = state.row(job_id), state.job(job_id), state.tables.job_records
     nodes = job.rollout.nodes + job.training.nodes
-    left_h = rules.shown(ranking.keys[job_id]) * job.weight / nodes
+    left_h = rules.shown(ranking.keys[job_id], state) * job.weight / nodes
     done_h = float(done_s(state, np.array([row]))[0]) / 3600
     waited_h = max(0.0, state.now_s - job.arrival_s) / 3600
     return (

@@ -375,6 +375,17 @@ def test_learned_lengths_count_arrivals_and_not_the_rows_of_shapes() -> None:
     assert rows[-1] > 3 and _arrivals(state, rows).tolist() == [-2, -1, 0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("order", ["gittins", "learned"])
+def test_keys_are_shown_in_node_hours_before_enough_jobs_have_departed_too(order: str) -> None:
+    scenario = parse_scenario(small({"id": "a", "iterations": 72}))
+    state, rules = State(scenario.cluster), rules_of(make(f"solo,order={order}"))
+    assert rules is not None
+    apply(state, Arrived(0.0, scenario.jobs[0]))
+    apply(state, Admitted(0.0, "a", isolated(scenario.jobs[0])))
+    state.now_s = 3600.0
+    assert [rules.shown(key, state) for key in rules.keys(state, ["a"])] == pytest.approx([2.0])
+
+
 def test_reasons_say_by_which_key_a_job_waits() -> None:
     later: list[dict[str, Any]] = [
         {"id": "long", "iterations": 72, "arrival_s": 1},
