@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rollmux_env.cluster.events import Begun, JobProgress, Reprofiled
+from rollmux_env.errors import InvariantError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.queue import Quota
 from rollmux_env.scheduler.commands import Command, Evict
@@ -55,7 +56,13 @@ class JobFacts:
     # Arrivals.
 
     def arrived(self, job: Job, again: bool = False, alive: frozenset[str] = frozenset()) -> None:
-        """Queue a job's arrival for the next decision."""
+        """Queue a job's arrival for the next decision.
+
+        Raises:
+            InvariantError: If the job of a run waits in the queue already.
+        """
+        if self._settling is not None and job.id in self._state.waiting:
+            raise InvariantError(f"job {job.id} arrives a second time")
         self.changes.arriving.append(Queued(job, again, alive))
 
     def confined(self, job_id: str, names: frozenset[str]) -> None:

@@ -237,6 +237,8 @@ class QueueServer:
         for other in parkable_for(state, planner.ranker, factor, job_id, planner.declined):
             if drained and state.group_of(other).id in drained:
                 continue
+            if planner.reserved is not None and not planner.reserved.avoids((other,), ()):
+                continue  # it has not begun
             if (plan := self._plan_without(other, one_pass, event)) is not None:
                 planner.carry_out((Park(other, job_id), *plan), position, one_pass.queue)
                 return True

@@ -261,7 +261,8 @@ class Profiling:
             run.inform_scheduler(facts.Unprofiled({handle.id: needs_of(self._run, handle)}, names=names))
         if handle.place.awaits_owner:
             handle.place.set_awaits_owner(False)
-            if handle.job is not None and not run.scheduler.state.is_running(handle.id):  # else it still has what it is to give up
+            state = run.scheduler.state  # a job that runs still has what it is to give up
+            if handle.job is not None and not state.is_running(handle.id) and handle.id not in state.waiting:
                 enlist(run, handle)
 
     def iterated(self, handle: JobHandle) -> bool:

@@ -127,7 +127,8 @@ class Owner:
             self.scene.problems.append(f"{self.process.name}: {error}")
         except Refused as error:
             self.scene.world.note(f"{self.process.name}: {error}")
-            self.status = 0 if "has ended" in str(error) else 1
+            forgotten = "has no such job" in str(error) and bool(self.scene.disk.begins[1:])  # it was over when a part ended
+            self.status = 0 if "has ended" in str(error) or forgotten else 1
         self.process.kill()
 
     def _work(self, job: Job) -> None:

@@ -217,6 +217,8 @@ def _with_parks(draw: Random, world: Schedule) -> Schedule:
     pairs = draw.choice([1, 1, world.pairs]) if not world.hosts else world.pairs
     faults = tuple(fault for fault in world.faults if fault.kind != "drain" or not fault.target.endswith("-1") or pairs == 2)
     policy, min_run_s, resume_s = draw.choice(_PARKING), draw.choice([0.0, 0.0, 3.0, 10.0]), draw.choice([0.0, 0.0, 5.0])
+    if "order=fair" in policy:  # users take turns every few seconds here: an owner that saves less often would never end
+        jobs = tuple(replace(job, saves_every=0) for job in jobs)
     return replace(world, jobs=jobs, pairs=pairs, faults=faults, policy=policy, min_run_s=min_run_s, resume_s=resume_s)
 
 

@@ -400,8 +400,8 @@ class Scene:
             )
             last_s = schedule.calm_s + SETTLES_S + planned_s + 60.0 * sum(fault.kind not in TIMED for fault in schedule.faults)
             over, found, count = self.over, self.problems, len(schedule.jobs)
-            if not world.run(lambda: len(over) == count or bool(found), last_s):
-                left = ", ".join(one.id for one in schedule.jobs if one.id not in self.over)
+            if not world.run(lambda: (len(over) == count and not self._left()) or bool(found), last_s):
+                left = ", ".join(self._left())
                 self.problems.append(f"{left} not over at {last_s:.0f} s; the last fault was before {schedule.calm_s:.0f} s")
             self._end()
         except Exception as error:  # a loop without an end, or a journal that cannot be read
@@ -414,6 +414,11 @@ class Scene:
         problems, log = tuple(self.problems), tuple(world.log or ())
         digest = "" if world.log is None else self._digest()
         return Outcome(schedule, problems, dict(sorted(counts.items())), digest, world.now_s, log)
+
+    def _left(self) -> list[str]:
+        """Jobs whose owners have not been told that they are over, or of which a second process lives."""
+        living = {owner.plan.id for owner in self.owners if not owner.process.dead}
+        return [one.id for one in self.schedule.jobs if one.id not in self.over or one.id in living]
 
     def _begin(self, outside: Process) -> None:
         outside.post(0.0, self.start_service)

@@ -16,6 +16,7 @@ from rollmux_env.cluster.demand import limits_of
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Reprofiled, Resized, Resumed, Withdrawn
 from rollmux_env.cluster.plan import Move, Place, Plan, Wait
 from rollmux_env.cluster.state import State
+from rollmux_env.errors import InvariantError
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import ANSWERS, Command
 from rollmux_env.scheduler.core import Scheduler
@@ -134,6 +135,14 @@ def test_a_moved_job_ends_its_iteration_then_goes_and_its_nodes_are_free_then() 
     assert driver.workers["b"].nodes == {"rollout": {"rollout-1"}, "training": {"training-1"}}
     driver.settle()
     assert sorted(driver.departed()) == ["a", "b", "c"]
+
+
+def test_a_job_that_waits_cannot_arrive_a_second_time() -> None:
+    driver = driven(Scripted(), pairs=1)
+    driver.submit(make_job("a"))
+    driver.submit(make_job("b"))
+    with pytest.raises(InvariantError, match="job b arrives a second time"):
+        driver.tell(facts.Queued(driver.workers["b"].job))
 
 
 def test_a_job_that_is_placed_and_moved_in_one_instant_begins_in_its_last_place() -> None:
