@@ -184,6 +184,21 @@ def test_a_job_whose_owner_comes_before_its_time_arrives_once() -> None:
     assert [carry_out(replace(plain(seed), jobs=jobs, pairs=2)).problems for seed in range(2)] == [()] * 2
 
 
+def test_a_measured_job_that_waits_arrives_once_when_its_owner_comes_again() -> None:
+    """Nobody has claimed the nodes on which it was measured: it asks for a place when its owner comes, but has asked already."""
+    faults = (
+        Fault("kill owner", 4.384, "one"),
+        Fault("pause owner", 21.801, "two", 31.0),
+        Fault("disk stays full", 8.349, seconds=300.0),
+        Fault("window", 10.577, "training-0", 70.0),
+    )
+    one, two = (replace(job, worst_s=1.0, ranks=True, keeps_gb=3.0) for job in plain(0).jobs)
+    one = replace(one, kind="asynchronous", here=True)
+    two = replace(two, kind="synced", here=False, overruns=1.5, user="bob", entry={"profile": {"iterations": 1}})
+    worlds = [replace(plain(seed, *faults), jobs=(one, two), policy="rollmux", grace_s=5.0, drifts=False) for seed in range(4)]
+    assert [carry_out(world).problems for world in worlds] == [()] * len(worlds)
+
+
 def parking(seed: int, *faults: Fault, **more: Any) -> Schedule:
     """Two jobs on a pair of nodes that only one of them may use at a time; the second one may take them from the first."""
     one, two = plain(seed).jobs
