@@ -3,7 +3,7 @@
 For a waiting job that the policy places, that placement and the cheapest others in other groups are compared. Each is carried out
 in a copy of the state, and the policy decides from there on. The futures are the same for every placement (common random numbers):
 jobs like those that have arrived come at gaps like those so far, both drawn with replacement. Jobs that run stay as long as the
-policy is told. Of the placements that are cheaper than the policy's own in every future, the one with the least mean cost is
+policy sees. Of the placements that are cheaper than the policy's own in every future, the one with the least mean cost is
 chosen.
 
 The cost is that of `HOURS`, discounted with the same horizon. Where nodes are rented it is dollars less `_WORTH` times what the

@@ -28,7 +28,6 @@ from rollmux_env.keys.unsupported import refuse_network
 from rollmux_env.replay.checks import check_state
 from rollmux_env.replay.run import Arrivals, Run, initial_state, placements, waits_for_ever
 from rollmux_env.scenario import Scenario
-from rollmux_env.scheduler.commands import Vacate
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.ticks import INSTANT_S
 
@@ -156,9 +155,8 @@ def replay_shortened(scenario: Scenario, policy: Policy, option: str, shorten: S
         for job_id in state.charges.spent(now_s + INSTANT_S):
             if running.pop(job_id, None) is not None:
                 scheduler.jobs.left(job_id, over_budget=True)
-        for command in placements(run, scheduler, now_s, arrivals):
-            if isinstance(command, Vacate):
-                scheduler.jobs.vacated(command.job_id, JobProgress(command.job_id, running[command.job_id].done, 0.0, 0.0))
+        for _ in placements(run, scheduler, now_s, arrivals):
+            pass  # without phases there are no commands to carry out
         _settle(state, running, shares, shorten)
         if check:
             check_state(state, arrivals.taken, policy.keeps_slo)

@@ -98,9 +98,7 @@ class Gittins:
     def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
         """Return node-hours, or node-seconds done until enough jobs have departed, shape (n,)."""
         rows = rows_of(state, job_ids)
-        if (left_h := learned_h(state, rows)) is None:
-            return Attained().keys(state, job_ids)
-        return np.asarray(_nodes(state, rows) / weights(state, rows) * left_h)
+        return _expected(state, job_ids, rows, learned_h(state, rows))
 
 
 class Learned:
@@ -117,9 +115,14 @@ class Learned:
         if self._fitted[0] is not departed:
             self._fitted = departed, ClassLengths.learned(state)
         lengths, rows = self._fitted[1], rows_of(state, job_ids)
-        if lengths is None:
-            return Attained().keys(state, job_ids)
-        return np.asarray(_nodes(state, rows) / weights(state, rows) * lengths.left_h(state, rows))
+        return _expected(state, job_ids, rows, None if lengths is None else lengths.left_h(state, rows))
+
+
+def _expected(state: State, job_ids: Sequence[str], rows: Ints, left_h: Floats | None) -> Iterable[float]:
+    """Return the keys of jobs with so many hours left, or those of `Attained` while departures have not taught them."""
+    if left_h is None:
+        return Attained().keys(state, job_ids)
+    return np.asarray(_nodes(state, rows) / weights(state, rows) * left_h)
 
 
 class Fair:

@@ -161,7 +161,7 @@ class RunDriver:
             if outcome == "stopped":
                 log.write(*run.scheduler.close(log.now()))
                 log.write(RunEnded(log.now(), ROLLED_OVER if self.rolls_over else "stopped"))
-                outcome = ROLLED_OVER if self.rolls_over else outcome  # also if that is not in the journal: the service goes on
+                outcome = ROLLED_OVER if self.rolls_over else outcome  # also if that is not in the journal: the service continues
             else:
                 log.write(RunEnded(log.now(), "done"))
             await run.written()
