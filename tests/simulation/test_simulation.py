@@ -199,6 +199,18 @@ def test_a_measured_job_that_waits_arrives_once_when_its_owner_comes_again() -> 
     assert [carry_out(world).problems for world in worlds] == [()] * len(worlds)
 
 
+def test_a_measured_job_without_a_place_waits_whichever_request_ends_its_measurement() -> None:
+    """Its owner is killed between a checkpoint and the sync: the request for its next rollout ends the measured iteration."""
+    one, two = plain(0).jobs
+    one = replace(one, iterations=9, worst_s=5.0, keeps_gb=3.0)
+    two = replace(two, kind="sync", saves_every=1, entry={"profile": {"iterations": 1}}, comes_s=5.0)
+    times_s = (14.0, 15.0, 16.0)
+    worlds = [
+        replace(plain(0, Fault("kill owner", at, "two")), jobs=(one, two), pairs=1, policy="solo", grace_s=5.0) for at in times_s
+    ]
+    assert [carry_out(world).problems for world in worlds] == [()] * len(worlds)
+
+
 def parking(seed: int, *faults: Fault, **more: Any) -> Schedule:
     """Two jobs on a pair of nodes that only one of them may use at a time; the second one may take them from the first."""
     one, two = plain(seed).jobs
