@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +30,19 @@ def write_cluster(file: Path, nodes: int, pools: dict[str, dict[str, Any]], **li
     file.write_text(json.dumps({"cluster": {**sized, **limits}, "hosts": hosts}))
 
 
-def start(folder: Path, cluster: Path, output: Path) -> subprocess.Popen[bytes]:
+def start(folder: Path, cluster: Path, output: Path, options: Sequence[str] = ("--dispatch", "fifo")) -> subprocess.Popen[bytes]:
     """Start a service, or let the previous one in the folder continue. It accepts connections when the function returns.
 
     Args:
         folder: Folder of the service.
         cluster: Cluster file.
         output: File to which the service's output is appended.
+        options: Further options of a new service.
     """
     place = folder / SERVICE
     place.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "rollmux", "serve", str(folder), "--no-ray", "--dispatch", "fifo"]
-    command += [] if is_begun(folder / JOURNAL) else ["--cluster", str(cluster)]
+    command = [sys.executable, "-m", "rollmux", "serve", str(folder), "--no-ray"]
+    command += [] if is_begun(folder / JOURNAL) else ["--cluster", str(cluster), *options]
     with open(output, "a") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file)
     until_s = time.monotonic() + _STARTS_S

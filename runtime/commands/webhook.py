@@ -1,4 +1,4 @@
-"""The command `rollmux webhook`, which says where a service posts its notices."""
+"""The command `rollmux webhook`, which says where a service sends its notices."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import typer
 
 from runtime.commands.options import At
 from runtime.commands.token import service_folder
+from runtime.service.mail import MAIL, set_address
 from runtime.service.operations_log import OperationsLog
 from runtime.service.webhook import WEBHOOK, set_target
 
@@ -16,29 +17,37 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def webhook() -> None:
-    """Let a service post a notice when a job failed, is over budget, lost or overdue, or a quota is used up."""
+    """Let a service send a notice when a job failed, is over budget, lost or overdue, or a quota is used up."""
 
 
 @app.command("set")
 def set_webhook(
-    url: Annotated[str, typer.Argument(metavar="URL", help="URL that takes a POST of JSON, http:// or https://.")], at: At = None
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="URL that takes a POST of JSON, http:// or https://, or mailto:ADDRESS.")
+    ],
+    at: At = None,
 ) -> None:
-    """Set the URL and print the secret of the signatures, once. A running service follows at once.
+    """Set the URL and print the secret of its signatures, once, or set the address of mails. A running service follows at once.
 
-    Example: `rollmux webhook set https://hooks.example.org/rollmux`
+    Examples: `rollmux webhook set https://hooks.example.org/rollmux`
+
+    `rollmux webhook set mailto:ops@example.org`
     """
     folder = service_folder(at)
-    secret = set_target(folder, url)
+    if url.startswith("mailto:"):
+        set_address(folder, url.removeprefix("mailto:"))
+    else:
+        typer.echo(set_target(folder, url))
     OperationsLog(folder).write("", "set webhook", url, "done")
-    typer.echo(secret)
 
 
 @app.command()
 def unset(at: At = None) -> None:
-    """Post no more notices.
+    """Send no more notices, neither to a URL nor as mail.
 
     Example: `rollmux webhook unset`
     """
     folder = service_folder(at)
-    (folder / WEBHOOK).unlink(missing_ok=True)
+    for file in (WEBHOOK, MAIL):
+        (folder / file).unlink(missing_ok=True)
     OperationsLog(folder).write("", "unset webhook", "", "done")

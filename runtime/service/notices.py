@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +15,7 @@ from runtime.coordinator.overdue import overdue_phases
 from runtime.coordinator.run_state import RunState
 from runtime.journal.facts import JobFailed, NodesSuspected
 from runtime.journal.write import Unwritable
-from runtime.service.webhook import Webhook
+from runtime.service.sender import Sender
 
 _LOOKS_S = 60.0  # interval at which phases and quotas are looked at
 _OVERDUE_S = 60.0  # seconds over the worst case from which a phase is worth a notice
@@ -26,12 +27,12 @@ class Notices:
 
     Args:
         run: State of the run.
-        webhook: Sender of notices.
+        senders: Sender to each kind of receiver.
     """
 
-    def __init__(self, run: RunState, webhook: Webhook) -> None:
+    def __init__(self, run: RunState, senders: Sequence[Sender]) -> None:
         self._run = run
-        self._webhook = webhook
+        self._senders = senders
         self._pending: list[dict[str, Any]] = []
         self._known: set[tuple[str, str]] = set()  # overdue jobs and users at their limit, of which a notice was written
         if not run.handles:  # no job of this part of the journal was charged: notices were written before the roll-over
@@ -89,4 +90,5 @@ class Notices:
             await self._run.durable()
         pending, self._pending = self._pending, []
         for notice in pending:
-            self._webhook.put(notice)
+            for sender in self._senders:
+                sender.put(notice)

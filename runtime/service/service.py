@@ -27,6 +27,7 @@ from runtime.run.driver import RunDriver
 from runtime.service.events import Events
 from runtime.service.figures import RunFigures
 from runtime.service.forecast import NOTHING_KNOWN, QueueForecast
+from runtime.service.mail import Mail
 from runtime.service.notices import Notices
 from runtime.service.plan import MOST_JOBS, check_limits
 from runtime.service.quotas import UserQuotas
@@ -91,8 +92,8 @@ class RunService:
         self.driver, self.run = driver, run
         self.quotas = UserQuotas(run, driver.record)
         loop = asyncio.get_running_loop()
-        self._webhook = Webhook(self.folder, lambda line: _say_soon(loop, run, line))
-        notices = Notices(run, self._webhook)
+        self._senders = [kind(self.folder, lambda line: _say_soon(loop, run, line)) for kind in (Webhook, Mail)]
+        notices = Notices(run, self._senders)
         self._figures.begin(run, driver.record, (self.quotas.waits, notices))
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
         await asyncio.sleep(0)  # the task runs up to its first wait
@@ -120,7 +121,7 @@ class RunService:
         quiet_s, known = 0.0, len(run.handles)
         while not run.stopping:
             await asyncio.sleep(_LOOKS_S)
-            is_quiet = self.driver.is_quiet and self._webhook.is_idle
+            is_quiet = self.driver.is_quiet and all(sender.is_idle for sender in self._senders)
             quiet_s = quiet_s + _LOOKS_S if is_quiet and known == len(run.handles) else 0.0
             known = len(run.handles)
             is_long = journal.last_number - journal.first_number >= MOST_FACTS
@@ -130,7 +131,8 @@ class RunService:
 
     async def _close(self) -> None:
         """Release what the service holds outside its run, at its end."""
-        self._webhook.close()
+        for sender in self._senders:
+            sender.close()
 
     async def ended(self) -> str:
         """Wait for the end of the service, and return the outcome as `RunDriver.carry_out` does."""

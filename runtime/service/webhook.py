@@ -1,21 +1,16 @@
-"""Delivery of notices to a URL: signed, in a separate thread, and repeated a bounded number of times."""
+"""Delivery of notices to a URL, with a signature."""
 
 from __future__ import annotations
 
 import contextlib
 import hmac
-import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from queue import Full, Queue
-from threading import Event, Thread
 from time import time
-from typing import Any
 from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
@@ -23,10 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_text, write_whole
 from rollmux_env.validation_errors import one_line
+from runtime.service.sender import Sender
 
 WEBHOOK = "webhook.json"
-DELAYS_S = (1.0, 5.0, 25.0, 125.0, 600.0)  # waits before a delivery is repeated
-_MOST = 1000  # notices that wait for their delivery
 _ANSWERS_S = 10.0
 _AGAIN = (408, 425, 429)  # refusals that may pass
 
@@ -63,7 +57,9 @@ def set_target(folder: Path, url: str) -> str:
     except ValueError:
         fits = False
     if not fits or not url.isprintable() or " " in url:
-        raise InputError(f"{one_line(url, 200)}: must be a URL that begins with http:// or https://, without a user")
+        raise InputError(
+            f"{one_line(url, 200)}: must be a URL that begins with http:// or https://, without a user, or mailto: and an address"
+        )
     target = Target(url, secrets.token_urlsafe(32))
     write_whole(folder / WEBHOOK, _FILE.dump_json(target, indent=1), private=True)
     (folder / WEBHOOK).chmod(0o600)
@@ -90,66 +86,15 @@ def signature(secret: str, timestamp: str, body: bytes) -> str:
     return f"sha256={hmac.new(secret.encode(), timestamp.encode() + b'.' + body, sha256).hexdigest()}"
 
 
-class Webhook:
-    """Sender of notices. None is delivered while the service has no receiver.
+class Webhook(Sender):
+    """Sender of signed notices to a URL. Arguments are those of `Sender`."""
 
-    Args:
-        folder: Folder of the service.
-        say: Callback, from another thread, for a line about a notice that could not be delivered.
-        delays_s: Waits before a delivery is repeated, in seconds. After the last one the notice is dropped.
-    """
+    name, file = "webhook", WEBHOOK
 
-    def __init__(self, folder: Path, say: Callable[[str], None], delays_s: tuple[float, ...] = DELAYS_S) -> None:
-        self._folder, self._say, self._delays_s = folder, say, delays_s
-        self._queue: Queue[bytes | None] = Queue(_MOST)
-        self._closing = Event()
-        self._thread: Thread | None = None
-        self._taken = self._handled = 0  # notices; the first is changed by callers, the second by the thread
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether every notice has been delivered or dropped."""
-        return self._taken == self._handled
-
-    def put(self, notice: Mapping[str, Any]) -> None:
-        """Deliver a notice soon. If too many wait already, it is dropped."""
-        if not os.path.lexists(self._folder / WEBHOOK):
-            return
-        if self._thread is None:
-            self._thread = Thread(target=self._deliver_all, name="rollmux-webhook", daemon=True)
-            self._thread.start()
-        try:
-            self._queue.put_nowait(json.dumps(notice).encode())
-        except Full:
-            self._say(f"webhook: {_MOST} notices wait; one is dropped: {notice.get('text', '')}")
-        else:
-            self._taken += 1
-
-    def close(self) -> None:
-        """End after the delivery in progress. What waits is dropped."""
-        self._closing.set()
-        with contextlib.suppress(Full):
-            self._queue.put_nowait(None)
-
-    def _deliver_all(self) -> None:
-        while (body := self._queue.get()) is not None and not self._closing.is_set():
-            self._deliver(body)
-            self._handled += 1
-
-    def _deliver(self, body: bytes) -> None:
-        for delay_s in (*self._delays_s, None):
-            try:
-                target = target_of(self._folder)
-                problem, again = ("", False) if target is None else _post(target, body)
-            except InputError as error:
-                problem, again = str(error), False
-            if not problem:
-                return
-            if not again or delay_s is None:
-                self._say(f"webhook: a notice is dropped: {problem}")
-                return
-            if self._closing.wait(delay_s):
-                return
+    def send(self, body: bytes) -> tuple[str, bool]:
+        """Post a notice; see `Sender.send`."""
+        target = target_of(self._folder)
+        return ("", False) if target is None else _post(target, body)
 
 
 def _post(target: Target, body: bytes) -> tuple[str, bool]:

@@ -278,7 +278,7 @@ def test_a_notice_before_the_disk_is_found() -> None:
     async def at_once(self: Notices) -> None:
         pending, self._pending = self._pending, []
         for notice in pending:
-            self._webhook.put(notice)
+            self._senders[0].put(notice)
 
     faults = Fault("kill owner", 6.0, "one"), Fault("disk stays full", 7.0, seconds=90.0)
     worlds = [plain(seed, *faults, hooked=True) for seed in (2, 3)]

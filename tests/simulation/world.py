@@ -28,7 +28,7 @@ from runtime.coordinator.run_plan import LeaseRules, RunPlan
 from runtime.journal import commits
 from runtime.owners.http import leases, ledger
 from runtime.run import driver
-from runtime.service import events, forecast, quotas, serve_here, webhook
+from runtime.service import events, forecast, quotas, sender, serve_here, webhook
 from runtime.service import service as run_service
 from runtime.service.http import app as http_app
 from runtime.service.http.listening import ListeningService
@@ -531,13 +531,17 @@ def simulated() -> Iterator[None]:
         forecast: {"monotonic": monotonic},
         planned_drains: {"time": lambda: _scene().wall_s + _scene().world.now_s},
         quotas: {"time": lambda: _scene().wall_s + _scene().world.now_s},
-        webhook: {
+        sender: {
             "Queue": threads.BoundedQueue,
             "Event": threads.Event,
             "Thread": threads.Thread,
+            "os": SimpleNamespace(
+                path=SimpleNamespace(lexists=lambda path: path.name == webhook.WEBHOOK and _scene().schedule.hooked)
+            ),
+        },
+        webhook: {
             "_post": lambda target, body: _scene().post(body),
             "target_of": lambda folder: webhook.Target("http://receiver", "secret"),
-            "os": SimpleNamespace(path=SimpleNamespace(lexists=lambda path: _scene().schedule.hooked)),
         },
         run_service: {"MOST_FACTS": 20},
         leases: {"secrets": threads.Chance},

@@ -306,17 +306,19 @@ def test_usage_is_divided_by_the_weight_of_its_user() -> None:
     assert all(abs(first.count(user) - count / 2) <= 1 for user, count in counts.items()), first
 
 
-def test_users_have_their_weights_of_the_first_hour() -> None:
-    """No user has any usage when the first nodes are given away, and a job is half of the hour long."""
+@pytest.mark.parametrize(("policy", "count", "most"), [("solo", 10, 1), ("rollmux", 16, 5)])
+def test_users_have_their_weights_of_the_first_hour(policy: str, count: int, most: int) -> None:
+    """No user has any usage when the first nodes are given away, and a job is half of the hour long, more in a group."""
     weights = {"ann": 2, "bob": 1, "cas": 1}
-    jobs = [{"id": f"{user}{k}", "user": user, "iterations": 15 + 3 * (k % 3)} for user in weights for k in range(10)]
-    scenario = parse_scenario(small(*jobs, nodes=8, quotas={"ann": {"weight": 2}}))
+    jobs = [{"id": f"{user}{k}", "user": user, "iterations": 15 + 3 * (k % 3)} for user in weights for k in range(count)]
+    scenario = parse_scenario(small(*jobs, nodes=8, quotas={"ann": {"weight": 2}}, max_group_size=most))
     state = observed_state("solo", scenario.cluster)
-    for event in replay(scenario, make("solo,order=fair"), check=True).log:
+    for event in replay(scenario, make(f"{policy},order=fair"), check=True).log:
         if event.at_s <= 3600.0:
             apply(state, event)
     used_h = {user: state.charges.month_h(user, 3600.0) for user in weights}
     assert used_h == pytest.approx({user: sum(used_h.values()) * weight / 4 for user, weight in weights.items()}, rel=0.1)
+    assert {state.job(job_id).user for job_id in state.waiting} >= {"bob", "cas"}
 
 
 def test_the_index_learns_from_departures() -> None:

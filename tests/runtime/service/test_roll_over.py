@@ -28,7 +28,7 @@ class Idle(RunService):
 
     def __init__(self, run: RunState, driver: RunDriver) -> None:
         self.run, self.driver = run, driver
-        self._webhook = cast("Any", SimpleNamespace(is_idle=True))
+        self._senders = cast("Any", [SimpleNamespace(is_idle=True)])
 
     async def roll_over(self) -> None:
         await self._roll_over()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,7 @@ from rollmux_env.cluster.events import Carried, CarriedUsage, OverBudget, QuotaS
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.queue import Quota
 from runtime.journal.facts import JobFailed, NodesSuspected
+from runtime.service.mail import MAIL, Mail
 from runtime.service.notices import Notices
 from runtime.service.webhook import WEBHOOK, Webhook, set_target, signature
 from tests.conftest import Command
@@ -128,7 +130,7 @@ def test_a_quota_that_was_reached_before_a_roll_over_is_not_told_again(present: 
         scheduler=SimpleNamespace(state=state),
         spawn=lambda work: told.put(work.close()),
     )
-    Notices(run, SimpleNamespace()).look()  # type: ignore[arg-type]
+    Notices(run, ()).look()  # type: ignore[arg-type]
     assert told.qsize() == present
 
 
@@ -136,7 +138,7 @@ def test_a_service_tells_what_happens_to_jobs_and_users(tmp_path: Path) -> None:
     served = Served(tmp_path / "service", with_classes=False)
     try:
         told = Queue[dict[str, Any]]()
-        notices = Notices(served.service.run, SimpleNamespace(put=told.put))  # type: ignore[arg-type]
+        notices = Notices(served.service.run, [SimpleNamespace(put=told.put)])  # type: ignore[list-item]
         served.ask("POST", "/v1/jobs", {"id": "a", "user": "ann", **ATTACHED})
         lease = served.ask("POST", "/v1/jobs/a/attach", {"wait_s": 30}).value["lease"]
         assert served.ask("POST", f"/v1/leases/{lease}/acquire", {"phase": "rollout", "iteration": 0}).value["granted"]
@@ -172,3 +174,47 @@ def test_the_commands_set_and_unset(command: Command, tmp_path: Path) -> None:
         status, out, err = command("webhook", "set", url, "--at", str(tmp_path))
         assert (status, out) == (2, "") and "must be a URL" in err
     assert command("webhook", "unset", "--at", str(tmp_path)) == (0, "", "") and not (tmp_path / WEBHOOK).exists()
+
+
+def sendmail(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program `sendmail` that ends with the statuses in a file, one after the other; the file that it writes."""
+    program, told = folder / "sendmail", folder / "told"
+    statuses = f"read -r status rest < {folder}/statuses; echo $rest > {folder}/statuses"
+    program.write_text(f"#!/bin/sh\n(echo $@; cat) >> {told}\n{statuses}\necho no mailbox >&2\nexit $status\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return told
+
+
+def test_a_notice_is_mailed_and_repeated_while_that_may_help(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, lines = sendmail(tmp_path, monkeypatch), Queue[str]()
+    (tmp_path / "statuses").write_text("75 0 67 75 75")
+    mail = Mail(tmp_path, lines.put, (0.0,))
+    notice = {"kind": "over_budget", "job": "math", "user": "ann", "text": "é"}
+    mail.put(notice)
+    assert command("webhook", "set", "mailto:ops@example.org", "--at", str(tmp_path)) == (0, "", "")
+    assert (tmp_path / MAIL).stat().st_mode & 0o777 == 0o600
+    for _ in range(3):
+        mail.put(notice)
+    dropped = [lines.get(timeout=PATIENCE_S) for _ in range(2)]
+    assert dropped == [f"mail: a notice is dropped: sendmail ends with status {status}: no mailbox" for status in (67, 75)]
+    words = told.read_text()
+    assert words.count("-i -- ops@example.org\n") == 5 and words.count("Subject: rollmux: over budget: math\n") == 5
+    assert words.count("user: ann\n") == 5 and lines.empty()
+    (tmp_path / MAIL).write_text("[]")
+    mail.put(notice)
+    assert "cannot be read; `rollmux webhook set mailto:ADDRESS` writes it" in lines.get(timeout=PATIENCE_S)
+    mail.close()
+    assert command("webhook", "unset", "--at", str(tmp_path)) == (0, "", "") and not (tmp_path / MAIL).exists()
+
+
+def test_a_mail_without_address_or_sendmail_is_refused(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sendmail(tmp_path, monkeypatch)
+    for address in ("ops", "-bs@example.org", "a@b, c@d", "a@b\nBcc: c@d", "<a@b>", ""):
+        status, out, err = command("webhook", "set", f"mailto:{address}", "--at", str(tmp_path))
+        assert (status, out) == (2, "") and "must be an address" in err
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    status, out, err = command("webhook", "set", "mailto:ops@example.org", "--at", str(tmp_path))
+    assert (status, out) == (2, "") and "this machine has no sendmail" in err and not (tmp_path / MAIL).exists()
