@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -54,6 +55,8 @@ class Lengths(FileModel):
     """Time that the environment takes between two turns, seconds."""
     reward_s: Unwritten[Positive | None] = None
     """Time of a response's reward on a reward node, seconds; goes with `reward_nodes`."""
+    reward_quantiles: Unwritten[Annotated[tuple[Quantile, ...], Field(strict=False)]] = ()
+    """Times of rewards that differ, in place of `reward_s`: rising pairs of a share of the rewards, up to 1, and seconds."""
     reward_nodes: Unwritten[Annotated[Count | None, Field(le=2**20)]] = None
     """Number of the job's own reward nodes, with one reward at a time each."""
     median: Positive | None = None
@@ -86,16 +89,34 @@ class Lengths(FileModel):
                 raise field_error(f"a response of {longest} tokens passes the cap of {self.cap}", "observed")
             if self.turns > 1:
                 raise field_error("must be 1: all turns of a trajectory are one response", "turns")
-        if (self.reward_s is None) != (self.reward_nodes is None):
-            raise field_error("reward_s and reward_nodes go together; one of them is given")
         if (self.median is None) != (self.sigma is None):
             raise field_error("median and sigma go together; one of them is given")
+        return self
+
+    @model_validator(mode="after")
+    def _rewards(self) -> Lengths:
+        if self.reward_s is not None and self.reward_quantiles:
+            raise field_error("takes reward_s or reward_quantiles, not both")
+        name = "reward_quantiles" if self.reward_quantiles else "reward_s"
+        if (getattr(self, name) in (None, ())) != (self.reward_nodes is None):
+            raise field_error(f"{name} and reward_nodes go together; one of them is given")
+        shares, seconds = [[pair[k] for pair in self.reward_quantiles] for k in (0, 1)]
+        if any(a >= b for a, b in pairwise([0.0, *shares])) or any(a > b for a, b in pairwise(seconds)):
+            raise field_error("must rise in share, from above 0, and in seconds", "reward_quantiles")
+        if shares and shares[-1] != 1:
+            raise field_error(f"must end with a share of 1, not {shares[-1]:g}", "reward_quantiles")
         return self
 
     @property
     def worst_rewards_s(self) -> float:
         """Seconds from the end of the last response to the last reward if all responses end together."""
-        return -(-self.batch // (self.reward_nodes or 1)) * (self.reward_s or 0.0)
+        longest_s = self.reward_quantiles[-1][1] if self.reward_quantiles else self.reward_s or 0.0
+        return self.reward_turns * longest_s
+
+    @property
+    def reward_turns(self) -> int:
+        """Number of rewards that a reward node computes, one after the other."""
+        return -(-self.batch // (self.reward_nodes or 1))
 
 
 class ReplicaSeconds(FileModel):

@@ -99,7 +99,7 @@ class Durations:
         trained_s = np.array([training.seconds(one.trained) for one in profiles]) / job.training.worst_case_s
         self.rollout += (rollout_s * _drift(job, "rollout", first)).tolist()
         self.training += (trained_s * _drift(job, "training", first)).tolist()
-        rewarded = job.lengths is not None and job.lengths.reward_s is not None
+        rewarded = job.lengths is not None and job.lengths.reward_nodes is not None
         names = () if self._migration is None else ("threshold", "stretch", "rate")
         for name in (*names, *(("rewards_s", "tail_rewards_s") if rewarded else ())):
             getattr(self, name).extend(getattr(one, name) for one in profiles)

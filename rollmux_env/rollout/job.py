@@ -17,6 +17,7 @@ from rollmux_env.rollout.checks import RUNAWAY, WHO, RoundChecks, begin_job, che
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.rollout.policy import Control, RolloutPolicy, Round, RoundSequence, StaticControl
 from rollmux_env.rollout.setting import Setting
+from rollmux_env.timing.rewards import reward_seconds, varied_reward_ends
 from rollmux_env.user_code import guarded
 
 _BLOCK = 1024  # number of prompts whose hardness is drawn at once
@@ -81,10 +82,13 @@ class JobRollouts:
         self.rounds: RoundSequence = own.rounds
         self.control: Control = own.control
         self._each_engine: bool = getattr(policy, "each_engine", False)
-        hardness, responses = np.random.SeedSequence(seed).spawn(2) if isinstance(seed, int) else seed.spawn(2)
+        own_seed = np.random.SeedSequence(seed) if isinstance(seed, int) else seed
+        hardness, responses = own_seed.spawn(2)
         self._hardness = np.random.Generator(np.random.Philox(hardness))
         self._responses = np.random.Generator(np.random.Philox(responses))
         self._hard = np.zeros(0)
+        if setting.reward_quantiles:
+            self._rewards = np.random.Generator(np.random.Philox(own_seed.spawn(1)[0]))
 
     def next(self) -> RolloutOutcome:
         """Run the next rollout."""
@@ -116,7 +120,8 @@ class JobRollouts:
         self._checks.done(complete)
         guarded(self.rounds.done, WHO)(complete)
         settings = (self.setting, *(setting for setting, _ in variants))
-        return [_rollout_of(setting, round, parts) for setting, parts in zip(settings, plays, strict=True)]
+        rewards_s = self._draw_rewards(round)
+        return [_rollout_of(setting, round, parts, rewards_s) for setting, parts in zip(settings, plays, strict=True)]
 
     def _draw(self, round: Round) -> Ints:
         """Draw the lengths of a round's responses, shape (prompts * responses, turns)."""
@@ -127,6 +132,12 @@ class JobRollouts:
             self._hard = np.concatenate([self._hard, self._hardness.standard_normal(_BLOCK)])
         own = self._responses.standard_normal((len(round.prompts), round.responses, self.setting.turns))
         return self.setting.lengths_of(self._hard[list(round.prompts), None, None], own).reshape(-1, self.setting.turns)
+
+    def _draw_rewards(self, round: Round) -> Floats | None:
+        """Draw the seconds of a round's rewards, shape (prompts * responses,), or None if all take equally long."""
+        if not (quantiles := self.setting.reward_quantiles):
+            return None
+        return reward_seconds(quantiles, self._rewards.random(len(round.prompts) * round.responses))
 
 
 class PlayedRound(NamedTuple):
@@ -183,14 +194,22 @@ def play_shares(setting: Setting, round: Round, lengths: Ints) -> list[PlayedRou
     return parts
 
 
-def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound]) -> RolloutOutcome:
-    """Return the outcome of a round from its parts."""
+def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound], rewards_s: Floats | None) -> RolloutOutcome:
+    """Return the outcome of a round.
+
+    Args:
+        setting: Setting of the rollout.
+        round: The round.
+        parts: Its parts.
+        rewards_s: Seconds of each response's reward, shape (prompts * responses,), or None if all take equally long.
+    """
     fleets = [part.fleet for part in parts]
     seconds = max(fleet.now_s for fleet in fleets)
     end_s = np.concatenate([fleet.end_s[fleet.finished] for fleet in fleets])
     order = np.argsort(end_s, kind="stable")
     end_s, counts = end_s[order], np.concatenate([part.counts[part.fleet.finished] for part in parts])[order]
     tokens, counted = np.concatenate([fleet.sampled() for fleet in fleets]), np.concatenate([part.counts for part in parts])
+    rows = np.concatenate([part.fleet.finished + part.first * round.responses for part in parts])[order]
     completed_s = [part.fleet.end_s[part.counts].reshape(-1, round.needed).max(axis=1) for part in parts]
     return RolloutOutcome(
         seconds=seconds,
@@ -204,12 +223,13 @@ def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound]) ->
         moved_s=min(fleet.moved_s for fleet in fleets),
         busy_gpu_s=sum(dot(np.minimum(fleet.busy_s, fleet.now_s), fleet.gpus) for fleet in fleets),
         counts=counts,
-        rewarded_s=float(rewarded_s(seconds, end_s, counts, setting.reward_s, setting.reward_nodes)),
-        prompts=np.array(round.prompts)[_finished_prompts(round, parts)[order]],
+        rewarded_s=_rewarded_s(setting, seconds, end_s, counts, None if rewards_s is None else rewards_s[rows]),
+        prompts=np.array(round.prompts)[rows // round.responses],
         tokens=np.concatenate([fleet.sampled()[fleet.finished] for fleet in fleets])[order],
     )
 
 
-def _finished_prompts(round: Round, parts: Sequence[PlayedRound]) -> Ints:
-    """Return the number within the round of the prompt of each finished response, part by part."""
-    return np.concatenate([part.fleet.finished // round.responses + part.first for part in parts])
+def _rewarded_s(setting: Setting, seconds: float, end_s: Floats, counts: NDArray[np.bool_], rewards_s: Floats | None) -> float:
+    if rewards_s is None:
+        return float(rewarded_s(seconds, end_s, counts, setting.reward_s, setting.reward_nodes))
+    return max(seconds, float(varied_reward_ends(end_s, rewards_s, setting.reward_nodes)[counts].max()))

@@ -11,6 +11,7 @@ from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.keys.job import Job
 from rollmux_env.timing.lengths import LengthDistribution, whole
 from rollmux_env.timing.replica import ReplicaTiming
+from rollmux_env.timing.rewards import RewardQuantiles
 
 RESPONSES_EACH = 8  # responses per prompt in RollPacker's jobs, since scenario files give only the size of the batch
 
@@ -34,8 +35,9 @@ class Setting:
         most: Largest number of sequences in a replica's batch.
         observed: Lengths of the responses to each prompt of a trace, in tokens. Prompts and responses beyond their number start
             again at the first. If empty, lengths are drawn from `lengths`.
-        reward_s: Seconds of the reward of one response.
+        reward_s: Seconds of the reward of one response, the mean if rewards differ.
         reward_nodes: Number of rewards that are computed at once, on separate nodes.
+        reward_quantiles: Distribution of the seconds of rewards that differ; empty if all take `reward_s`.
 
     Raises:
         InputError: If `parallel` has no timing, a replica size does not divide `gpus`, or a count or share is out of range.
@@ -55,6 +57,7 @@ class Setting:
     observed: tuple[tuple[int, ...], ...] = ()
     reward_s: float = 0.0
     reward_nodes: int = 1
+    reward_quantiles: RewardQuantiles = ()
 
     def __post_init__(self) -> None:
         counts = self.gpus, self.parallel, self.prompts, self.responses, self.turns, self.most, self.reward_nodes
@@ -96,7 +99,7 @@ def setting_of(job: Job) -> Setting | None:
     """
     if job.timing is None or job.lengths is None:
         return None
-    from rollmux_env.timing.jobs import lengths_of, replica_of
+    from rollmux_env.timing.jobs import lengths_of, mean_reward_s_of, replica_of
 
     described = job.lengths
     observed = described.observed or ()
@@ -114,6 +117,7 @@ def setting_of(job: Job) -> Setting | None:
         turns=described.turns,
         environment_s=described.environment_s,
         observed=observed,
-        reward_s=described.reward_s or 0.0,
+        reward_s=mean_reward_s_of(described),
         reward_nodes=described.reward_nodes or 1,
+        reward_quantiles=described.reward_quantiles,
     )

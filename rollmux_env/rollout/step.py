@@ -22,6 +22,7 @@ from pydantic import Field
 from rollmux_env.errors import InputError
 from rollmux_env.fields import Checked
 from rollmux_env.kernel.tables import Floats, Ints
+from rollmux_env.timing.rewards import reward_seconds
 
 
 class RewardLimit(Protocol):
@@ -69,9 +70,8 @@ class RewardLaw(Checked):
         Returns:
             Seconds of each test, infinite if it never ends, and whether its response is correct, each of shape (count,).
         """
-        shares, seconds = zip(*self.points, strict=True)
         scores = generator.random(count)
-        runs_s = np.where(scores <= shares[-1], np.interp(scores, shares, seconds), np.inf)
+        runs_s = np.where(scores <= self.points[-1][0], reward_seconds(self.points, scores), np.inf)
         return runs_s, (generator.random(count) < self.correct) & np.isfinite(runs_s)
 
 

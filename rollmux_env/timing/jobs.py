@@ -16,6 +16,7 @@ from rollmux_env.kernel.tables import Floats
 from rollmux_env.keys.model import Lengths, ReplicaSeconds, Timing
 from rollmux_env.timing.lengths import PUBLISHED, LengthDistribution, Lognormal, Piecewise, quantiles_of, sample
 from rollmux_env.timing.replica import MixtureTiming, ReplicaTiming
+from rollmux_env.timing.rewards import mean_reward_s
 from rollmux_env.timing.rollouts import Responses, rollout_s, worst_rollout_s
 from rollmux_env.timing.training import MiniBatch, TrainingTiming
 from rollmux_env.validation_errors import not_one_of
@@ -58,6 +59,11 @@ def replica_of(timing: ReplicaSeconds) -> ReplicaTiming:
     return kind(**{field.name: getattr(timing, field.name) for field in fields(kind)})
 
 
+def mean_reward_s_of(lengths: Lengths) -> float:
+    """Return the mean seconds of a response's reward, 0 if rewards take no time."""
+    return mean_reward_s(lengths.reward_quantiles) if lengths.reward_quantiles else lengths.reward_s or 0.0
+
+
 def training_of(timing: Timing) -> TrainingTiming:
     """Return the cost of a training on the job's own nodes."""
     parts = timing.update_s, timing.training_s_per_token, timing.training_s_per_token2
@@ -87,11 +93,11 @@ def actual_of(
     batch, distribution = min(lengths.batch, _MOST), lengths_of(lengths)
     responses = replace(responses_of(lengths), batch=batch)
     draws = np.random.Generator(np.random.Philox(_SEED))
-    rollouts_s, trainings_s = [], []
+    rollouts_s, trainings_s, reward_s = [], [], mean_reward_s_of(lengths)
     for _ in range(max(2, min(16, _RESPONSES // batch))):
         tokens = sample(distribution, draws, batch * lengths.turns).reshape(-1, lengths.turns).sum(axis=1)
         decoded_s = rollout_s(replica, replicas, responses, tokens)
-        rollouts_s.append(max(decoded_s + (lengths.reward_s or 0.0), responses.rewards_s))
+        rollouts_s.append(max(decoded_s + reward_s, lengths.reward_turns * reward_s))
         trainings_s.append(training.seconds(MiniBatch.of(responses.prompts + tokens)))
     longest = MiniBatch.even(batch, responses.tokens(lengths.cap))
     worst_s = worst_rollout_s(replica, replicas, responses, lengths.cap), training.seconds(longest)

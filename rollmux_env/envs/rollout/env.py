@@ -85,6 +85,8 @@ class RolloutVectorEnv(BaseVectorEnv):
             raise InputError(f"generator: case({seed}) must be a RolloutJob, not {describe(case)}")
         if case.setting.reward_s and not self.generator.rewards:
             raise InputError("rollout environment: a job's rewards take time, and its generator says that none do")
+        if case.setting.reward_quantiles:
+            raise InputError("rollout environment: all rewards of a job take equally long; give it reward_s, not reward_quantiles")
         load_case(self._jobs, s, case)
 
     def _ask(self, which: NDArray[np.int64]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,9 @@ def test_the_observation_says_which_rewards_wait() -> None:
 def test_a_generator_says_whether_rewards_take_time() -> None:
     case = RandomJobs(iterations=1, rewards=True).case(3)
     assert Fixed(case).rewards and not RandomJobs().rewards and RandomJobs(iterations=1).case(3).setting.reward_s == 0
+    varied = replace(case, setting=replace(case.setting, reward_quantiles=((1.0, case.setting.reward_s),)))
+    with pytest.raises(InputError, match="all rewards of a job take equally long; give it reward_s, not reward_quantiles"):
+        RolloutVectorEnv(1, Fixed(varied)).reset(seed=0)
 
     class Wrong(RandomJobs):
         def case(self, seed: int) -> RolloutJob:
