@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import rollmux_client
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Scene
 
 _WAITS_S = 10.0
+_ANSWERS = 8  # between two looks at the rest, which would be most of the work of a world
 _LOOKS: tuple[tuple[Any, ...], ...] = (("GET", "/v1/status"), ("POST", "/v1/jobs?dry_run=true", job("tried")))
 
 
@@ -40,10 +42,10 @@ class Watcher:
         def ask() -> dict[str, Any]:
             return service.ask("GET", f"/v1/events?after={self.seen}&wait_s={_WAITS_S:g}")
 
-        while True:
+        for answers in count():
             for event in rollmux_client._until_answered(ask)["events"]:
                 self._see(event["number"], event["kind"], event["body"])
-            for look in _LOOKS:
+            for look in _LOOKS if answers % _ANSWERS == 0 else ():
                 with contextlib.suppress(Refused):  # a service that stops tries no job
                     rollmux_client._until_answered(partial(service.ask, *look))
 
