@@ -75,8 +75,8 @@ def test_the_same_in_a_real_environment(extras: str, service: Path, tmp_path: Pa
 
 @pytest.mark.long
 def test_openenv_in_an_environment_of_its_own(tmp_path: Path) -> None:
-    """Its `fastmcp` takes no `mcp` of version 2, which the other tests have."""
-    python = installed(tmp_path / "env", "openenv", but=("mcp", "mcp-types")).parent / "python"
+    """Its `fastmcp` takes no `mcp` of version 2, which the other tests have, and its `gradio` no `pillow` of version 13."""
+    python = installed(tmp_path / "env", "openenv", but=("mcp", "mcp-types", "pillow")).parent / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "pytest"], check=True)
     tests = ROOT / "tests" / "rollmux_env" / "envs" / "test_openenv.py"
     done = subprocess.run([python, "-m", "pytest", "--noconftest", "-rs", tests], cwd=ROOT, capture_output=True, text=True)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from rollmux_env.kernel.candidates import enumerate_candidates
+from rollmux_env.envs.dispatch.dynamics import step_all as dispatch_step
+from rollmux_env.envs.placement.step import step_all as placement_step
+from rollmux_env.envs.rollout.dynamics import step_all as rollout_step
 from rollmux_env.kernel.compiled import compiling_notice
 
 PATIENCE = 5
 """Number of evaluations without a higher return after which the line says so."""
 
+_STEPS: dict[str, Callable[..., object]] = {"placement": placement_step, "dispatch": dispatch_step, "rollout": rollout_step}
 
-def training_bar() -> Progress:
-    """Create a progress bar on standard error. Outside a terminal, only its console prints, without wrapping lines."""
+
+def training_bar(problem: str) -> Progress:
+    """Create a progress bar on standard error. Outside a terminal, only its console prints, without wrapping lines.
+
+    Args:
+        problem: Name of the learning problem, whose environment may have to be compiled.
+    """
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    if notice := compiling_notice(enumerate_candidates, "about a minute"):
+    if notice := compiling_notice(_STEPS[problem], "about a minute"):
         console.print(notice, style="dim", soft_wrap=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -60,7 +60,7 @@ def run_all(
         raise InputError(f"--seeds {seeds}: from {config.seed} on goes beyond the last seed, {LAST_SEED}")
     _check_folder(folder, resume)
     curves: dict[int, Curve] = {}
-    with only_writer(folder), training_bar() as progress:
+    with only_writer(folder), training_bar(config.environment["name"]) as progress:
         _claim(folder, config, resume)
         bar = progress.add_task("", total=None)
         references = find_references(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import highspy
 import numpy as np
 
+from policies.solver import make_solver
 from rollmux_env import portable
 from rollmux_env.allocation.allocation import Counts, GpuBudget
 from rollmux_env.kernel.tables import Floats, Ints
@@ -182,10 +183,8 @@ def _most(value: Floats, use: Floats, limits: Floats) -> Ints:
         limits: Available amount of each resource, shape (m,).
     """
     columns, rows = len(use), len(limits)
-    highspy.Highs.resetGlobalScheduler(True)
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    for name, option in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", GAP)):
-        highs.setOptionValue(name, option)
+    highs = make_solver()
+    highs.setOptionValue("mip_rel_gap", GAP)
     highs.changeObjectiveSense(highspy.ObjSense.kMaximize)
     nothing = np.zeros(0, np.int32)
     highs.addRows(rows, np.zeros(rows), limits, 0, nothing, nothing, np.zeros(0))

@@ -24,7 +24,7 @@ def tracked(run: Callable[[Report], Iterable[tuple[int, Result]]], names: Sequen
     """
     by_index: dict[int, Result] = {}
     console = Console(stderr=True)
-    if notice := compiling_notice(enumerate_candidates, "about 10 s"):
+    if notice := compiling_notice(enumerate_candidates, "about half a minute"):
         console.print(notice, style="dim", soft_wrap=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     lines = ProgressLines("replaying")

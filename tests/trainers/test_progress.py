@@ -6,11 +6,12 @@ import io
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from rich.console import Console
 from rich.progress import Progress
 
 from trainers.problem import best_rule
-from trainers.progress import PATIENCE, ProgressPrinter, duration, evaluation_line
+from trainers.progress import PATIENCE, ProgressPrinter, duration, evaluation_line, training_bar
 
 Curve = list[dict[str, float]]
 
@@ -74,3 +75,13 @@ def test_durations_are_read_at_a_glance() -> None:
     assert [duration(seconds) for seconds in (3, 89, 90, 3599, 3600, 7500)] == [
         "3 s", "89 s", "2 min", "1 h 00 min", "1 h 00 min", "2 h 05 min",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("problem", ["placement", "dispatch", "rollout"])
+def test_compiling_the_step_of_the_environment_is_announced(
+    problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes minutes on a busy machine, also where `bench` has compiled its own functions."""
+    monkeypatch.setattr("trainers.progress.compiling_notice", lambda function, takes: f"{function.__module__} {takes}")
+    training_bar(problem)
+    assert capsys.readouterr().err.startswith(f"rollmux_env.envs.{problem}.")

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from policies.solver import make_solver
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
 
@@ -85,13 +86,10 @@ def _optimum(problem: ProgramInput, cost: Floats, whole: bool = False, sets: Int
     column_low = np.concatenate([np.zeros(n), np.zeros(types) if sets is None else sets])
     column_high = np.concatenate([(problem.speed.ravel() > 0).astype(float), np.full(types, jobs) if sets is None else sets])
 
-    highspy.Highs.resetGlobalScheduler(True)
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    options = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_rel_gap": 0.0}
+    highs = make_solver()
+    highs.setOptionValue("mip_rel_gap", 0.0)
     for name in ("primal_feasibility_tolerance", "mip_feasibility_tolerance"):
-        options[name] = FEASIBILITY
-    for name, value in options.items():
-        highs.setOptionValue(name, value)
+        highs.setOptionValue(name, FEASIBILITY)
     nothing = np.zeros(0, np.int32)
     highs.addRows(low.size, low, high, 0, nothing, nothing, np.zeros(0))
     first = np.concatenate([3 * np.arange(n), 3 * n + (1 + pools) * np.arange(types)])  # three entries a fraction, 1 + pools a type

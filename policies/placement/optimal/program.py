@@ -8,6 +8,7 @@ from functools import cached_property
 import highspy
 import numpy as np
 
+from policies.solver import make_solver
 from rollmux_env.kernel.tables import Floats, Ints
 from rollmux_env.portable import dot
 
@@ -192,12 +193,8 @@ def whole_solution(
 
 
 def _model(program: Program, cost: Floats, columns: Ints) -> highspy.Highs:
-    """Create a solver with a row for each job, a row for each resource, and these columns. It uses one thread and is silent."""
-    highspy.Highs.resetGlobalScheduler(True)  # other code may have started the scheduler with more threads
-    highs = highspy.Highs()  # type: ignore[no-untyped-call]
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("threads", 1)
-    highs.setOptionValue("random_seed", 0)
+    """Create a solver with a row for each job, a row for each resource, and these columns."""
+    highs = make_solver()
     empty = np.zeros(0, np.int32)
     counted = program.counts_max.size
     least = np.concatenate([np.ones(program.jobs), np.zeros(counted)])
