@@ -96,7 +96,7 @@ def serve(
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder, private=True)
     folder = folder.resolve()
-    if is_begun(newest_part(folder)):
+    if is_begun(newest_part(folder)) and not (no_ray and has_service(folder)):  # a long journal takes long to be read
         record = read_run(folder)  # an unreadable journal is reported before Ray is started
         if not has_service(folder) and any(not fact.spec.is_attached for fact in record.submitted):
             raise InputError(f"{folder}: holds a run, and no service; `{continuing(folder)}` continues it")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # `--help` does without pydantic
     from rollmux_env.keys.cluster import Cluster
     from runtime.jobs.spec import JobSpec
+    from runtime.journal.facts import Fact
     from runtime.machine import Node
 
 POLICY, DISPATCH = "rollmux", "round-robin"  # defaults
@@ -89,6 +91,7 @@ class RunPlan:
         leave: Whether every job leaves its devices after each phase, even if there is room to stay.
         timeouts: Limits for jobs that hang.
         leases: Rules for attached jobs.
+        facts: Facts of the newest part of the journal that continues, oldest first, or None if they have not been read yet.
     """
 
     specs: tuple[JobSpec, ...]
@@ -106,3 +109,4 @@ class RunPlan:
     leave: bool = False
     timeouts: Timeouts = Timeouts()
     leases: LeaseRules = LeaseRules()
+    facts: Sequence[Fact] | None = field(default=None, repr=False)

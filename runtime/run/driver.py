@@ -94,7 +94,7 @@ class RunDriver:
         try:
             if plan.resume:
                 path = newest_part(Path(plan.folder))
-                facts = read_facts(path)
+                facts = read_facts(path) if plan.facts is None else plan.facts
                 with name_in_errors(path):
                     self.record, self._recalled = record_of(facts), RecalledLeases(facts)
                     state, nodes = state_of(self.record), assigned_nodes(self.record, plan.nodes)

@@ -10,9 +10,10 @@ from rollmux_env.errors import InputError, TooMany, Unprocessable
 from rollmux_env.keys.cluster import Cluster
 from runtime.coordinator.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches
 from runtime.jobs.spec import JobSpec
+from runtime.journal.facts import Fact
 from runtime.journal.parts import newest_part
 from runtime.journal.record import RunRecord
-from runtime.journal.write import is_begun, read_record
+from runtime.journal.write import is_begun, read_facts, read_record
 from runtime.machine import Node, Pool
 from runtime.machines.nodes import keep_names
 from runtime.machines.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
@@ -45,6 +46,16 @@ class ServiceOptions:
     beyond_loopback: bool = False
     grace_s: float | None = None
     max_hold_worst_cases: float | None = None
+
+
+def past_facts(folder: Path) -> list[Fact] | None:
+    """Return the facts of the service that was in a folder before, since the last roll-over, or None if there was none.
+
+    Raises:
+        InputError: If its journal is damaged; one line.
+    """
+    path = newest_part(folder)
+    return read_facts(path) if is_begun(path) else None
 
 
 def past(folder: Path) -> RunRecord | None:

@@ -12,13 +12,15 @@ from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.file import load_cluster
+from runtime.journal.parts import newest_part
 from runtime.journal.rollover import ROLLED_OVER, begin_next_part
+from runtime.journal.write import name_in_errors, record_of
 from runtime.machine import Node, Pool
 from runtime.machines.hosts import HostsFile, load_hosts, more_nodes, nodes_here, nodes_of_hosts
 from runtime.service.address import SERVICE, let_in, listening_of, withdraw
 from runtime.service.http.listening import ListeningService
 from runtime.service.patience import Patience
-from runtime.service.plan import ServiceOptions, past, service_plan
+from runtime.service.plan import ServiceOptions, past_facts, service_plan
 from runtime.service.quotas import cluster_differences
 from runtime.service.service import RunService
 from runtime.signals import allowing, check_signals, hangups
@@ -71,8 +73,10 @@ def _beginning() -> Iterator[None]:
 
 
 def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None, say: Callable[[str], None]) -> RunPlan:
-    record, before = past(folder), tuple[Node, ...]()
-    if record is not None:
+    facts, record, before = past_facts(folder), None, tuple[Node, ...]()
+    if facts is not None:
+        with name_in_errors(newest_part(folder)):
+            record = record_of(facts)
         before = tuple(record.nodes.values())
         own = next((fact.spec.id for fact in record.submitted if not fact.spec.is_attached), None)
         if own is not None:
@@ -88,7 +92,7 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None, say: Call
             return before
         return nodes_of_hosts(hosts, wish.cluster) if hosts is not None and wish.cluster is not None else nodes_here(counts)
 
-    return service_plan(folder, wish, record, find)
+    return replace(service_plan(folder, wish, record, find), facts=facts)
 
 
 def _differences(file: Cluster, known: Cluster) -> Iterator[str]:
