@@ -291,6 +291,8 @@ class RolloutProblem(Problem):
     """Number of rollouts of an episode."""
     rewards: bool = False
     """Whether rewards take time on separate nodes, and the responses that wait for theirs are observed."""
+    limited: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the jobs that move no tails, as in event replays; half of them launch no spare ones either, as in real runs."""
     held_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Weight of held GPU-seconds relative to the job's seconds."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
@@ -299,7 +301,7 @@ class RolloutProblem(Problem):
     @cached_property
     def generator(self) -> RandomJobs:
         """Generator of jobs."""
-        return RandomJobs(self.sigma, self.rollouts, self.rewards)
+        return RandomJobs(self.sigma, self.rollouts, self.rewards, self.limited)
 
     def environment(self, streams: int, autoreset: bool = True) -> RolloutVectorEnv:
         """Create an environment with random jobs."""

@@ -17,10 +17,10 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, read_json, write_whole
 from rollmux_env.locks import only_writer
 from rollmux_env.report.folder import make_folder
+from rollmux_env.report.loggers import MakeLogger
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.validation_errors import describe
 from trainers.config import LAST_SEED, AnyConfig, Evaluation
-from trainers.loggers import MakeLogger
 from trainers.problem import Figures, Problem, best_rule, make_problem
 from trainers.progress import ProgressPrinter, training_bar
 from trainers.references import reference_usd

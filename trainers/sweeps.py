@@ -17,9 +17,9 @@ from rollmux_env.command_options import parse_pairs
 from rollmux_env.errors import InputError
 from rollmux_env.files import write_whole
 from rollmux_env.report.folder import make_folder
+from rollmux_env.report.loggers import MakeLogger
 from rollmux_env.report.tables import heading, make_table
 from trainers.config import AnyConfig, read_config
-from trainers.loggers import MakeLogger
 from trainers.runs import REFERENCES, Curve, run_all
 
 BEST_CONFIG = "best.json"

@@ -15,15 +15,15 @@ import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
+from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
 from policies.placement.policy_file import Provenance, write_policy
 from rollmux_env.files import write_whole
+from rollmux_env.report.loggers import MakeLogger
 from trainers.checkpoint import load_checkpoint, save_checkpoint
 from trainers.config import AnyConfig
 from trainers.group_ppo import group_ppo
-from trainers.loggers import MakeLogger
 from trainers.maskable_ppo import begin_with, maskable_ppo
 from trainers.network import Scorer
 from trainers.problem import Figures, Problem
@@ -92,7 +92,7 @@ def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
         callback.load(load_checkpoint(file, model))
     elif run.config.start:
         begin_with(model.policy.scorer, run.config.start, run.problem.policy_config(run.config.widths, {}))
-    writers: list[KVWriter] = [TensorBoard(run.folder, model.num_timesteps), *([run.logger(run.folder)] if run.logger else [])]
+    writers: list[Any] = [TensorBoard(run.folder, model.num_timesteps), *([run.logger(run.folder)] if run.logger else [])]
     logger = Logger(None, writers)
     model.set_logger(logger)
     left = run.config.steps - model.num_timesteps

@@ -53,7 +53,8 @@ class PolicyAgent:
             player = self._players[e]
             if player is None or job["decisions"] == 0:
                 player = self._players[e] = _Player(self._policy, self._env.setting(e))
-            actions[e] = player.row(jobs, e, mask)
+            row = player.row(jobs, e, mask)
+            actions[e] = row if mask[row] else KEEP  # a job may be forbidden to move its tail
         return actions
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from policies.commands.options import TableOrJson
+from rollmux_env.report.loggers import MakeLogger
 
 PolicyName = Annotated[
     str | None,
@@ -61,6 +62,7 @@ class RunOptions(NamedTuple):
         address: Address of a Ray cluster, or None to start Ray on this machine.
         accepts_changes: Whether a resumed run continues although files that it depends on have changed.
         leave: Whether every job leaves its devices after each phase.
+        make_logger: Function that makes the logger of a job from a folder, or None.
     """
 
     policy: str
@@ -73,3 +75,4 @@ class RunOptions(NamedTuple):
     address: str | None
     accepts_changes: bool = False
     leave: bool = False
+    make_logger: MakeLogger | None = None

@@ -14,6 +14,7 @@ from policies.placement.baselines import ColocatedJobs
 from policies.registry import make_runnable
 from rollmux_env.errors import InputError, require
 from rollmux_env.report.folder import make_folder
+from rollmux_env.report.loggers import find_logger
 from runtime.commands.options import Address, DispatchName, PolicyName, RunOptions, Seed
 from runtime.coordinator.run_plan import DISPATCH, planning_switches
 from runtime.jobs.file import load_jobs
@@ -63,6 +64,15 @@ def run(
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Profile all jobs again, even those whose profiles are in the cache.")
     ] = False,
+    logger: Annotated[
+        str | None,
+        typer.Option(
+            "--logger",
+            metavar="MODULE:NAME",
+            help="Function of a folder that returns a job's logger, as in `rollmux train`.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run real RL post-training jobs, co-executed on a rollout pool and a training pool.
 
@@ -81,8 +91,11 @@ def run(
         raise InputError("FILE: is missing; a job file to run, or --resume DIR")
     elif accept_changes:
         raise InputError("--accept-changes: goes with --resume; a new run has nothing that could have changed")
+    if logger is not None and dry_run:
+        raise InputError("--logger: does not go with --dry-run, which runs nothing")
     names = planning_switches(policy), dispatch or DISPATCH
-    options = RunOptions(*names, seed, not no_cache, dry_run, compare is not None, out, address, accept_changes, leave)
+    make_logger = find_logger(logger) if logger is not None else None
+    options = RunOptions(*names, seed, not no_cache, dry_run, compare is not None, out, address, accept_changes, leave, make_logger)
     if address is None:
         stay_on_loopback()
     try:

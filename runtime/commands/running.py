@@ -80,7 +80,7 @@ def _begin(jobs: JobFile, options: RunOptions, folder: Path, **more: Any) -> tup
         if (needed := forecast_memory(jobs.jobs, nodes, here, typer.echo)) and options.dry_run:
             show(needed)
         plan = RunPlan(jobs.jobs, cluster, nodes, options.policy, options.dispatch, options.seed, str(folder), **more)
-        return execute(plan, typer.echo), cluster
+        return execute(plan, typer.echo, options.make_logger), cluster
 
 
 def resume_all(folder: Path, options: RunOptions) -> str:
@@ -119,7 +119,7 @@ def resume_all(folder: Path, options: RunOptions) -> str:
                 specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), not compare, compare,
                 resume=True, models=True, leave=options.leave,
             )  # fmt: skip
-            outcome = execute(plan, typer.echo)
+            outcome = execute(plan, typer.echo, options.make_logger)
     return _report(folder, outcome)
 
 

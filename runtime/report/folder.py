@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from rollmux_env.report.results import to_json
 from runtime.journal.facts import LEASE, Assigned
 from runtime.journal.record import RunRecord
 from runtime.report.figures import figures
+from runtime.report.scalars import scalars
 from runtime.report.shared_time import shared_times
 
 RESULTS, TRACE, GANTT, TENSORBOARD = "results.json", "trace.json", "gantt.png", "tensorboard"
@@ -103,17 +103,3 @@ def write_events(folder: Path, record: RunRecord) -> None:
         finally:
             writer.close()
     make_private(folder)
-
-
-def scalars(record: RunRecord, job_id: str) -> Sequence[tuple[str, float, int, float]]:
-    """Return a job's TensorBoard points as (tag, value, iteration, seconds since the run began)."""
-    points = []
-    for iteration in record.iterations:
-        if iteration.job_id == job_id:
-            values = {f"job/{name}": value for name, value in iteration.metrics.items()}
-            values["seconds/iteration"] = iteration.end_s - iteration.start_s
-            points += [(tag, value, iteration.number, iteration.end_s) for tag, value in values.items()]
-    for part in record.phases:
-        if part.job_id == job_id and not part.profile and part.ok and part.phase != "init":
-            points.append((f"seconds/{part.phase}", part.end_s - part.start_s, part.iteration, part.end_s))
-    return points

@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
+from rollmux_env.report.loggers import MakeLogger
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.actor import Coordinator, named
 from runtime.coordinator.ray_processes import RayProcesses
@@ -28,6 +29,7 @@ from runtime.machines.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_toke
 from runtime.machines.ray_health import RayDied, RayHealth, quieten_ray, shut_down, started_in_vain, wait_for_ends
 from runtime.own_folder import OwnFolder, left_folders, make_own_folder
 from runtime.run.driver import RunDriver
+from runtime.run.loggers import IterationPoint, IterationPoints, JobLoggers
 from runtime.signals import allowing, check_signals, masked, result_of, shielded
 
 RAY = "ray"  # file in a run's folder that names the run's own Ray on this machine
@@ -124,12 +126,13 @@ def end_all_left(folder: Path, say: Callable[[str], None]) -> None:
         left.remove()
 
 
-def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
+def execute(plan: RunPlan, say: Callable[[str], None], make_logger: MakeLogger | None = None) -> str:
     """Carry out a run. The first Ctrl-C stops it at the next phase boundary, the second at once.
 
     Args:
         plan: Plan of the run.
         say: Callback for a line about an event.
+        make_logger: Function that makes the logger of a job from a folder, or None.
 
     Returns:
         Outcome: `done` or `stopped`.
@@ -140,12 +143,15 @@ def execute(plan: RunPlan, say: Callable[[str], None]) -> str:
         InvariantError: If the scheduler broke an invariant.
         KeyboardInterrupt: If the user asked twice to stop.
     """
+    loggers = JobLoggers(make_logger, Path(plan.folder), [spec.id for spec in plan.specs], say) if make_logger else None
     try:
         coordinator: Any = ray.remote(Coordinator).options(**coordinator_options()).remote(named(RunCoordinator), plan)
         try:
-            return watch(coordinator, coordinator.call.remote("run"), say)
+            return watch(coordinator, coordinator.call.remote("run"), say, loggers=loggers)
         finally:
             ray.kill(coordinator)
+            if loggers is not None:
+                loggers.close()
     except RayDied as error:
         raise InputError(f"{error}; with --out DIR, `rollmux run --resume DIR` continues it") from error
     except ray.exceptions.RayTaskError:
@@ -160,7 +166,9 @@ def coordinator_options() -> dict[str, Any]:
     return {**on_machine(ray.get_runtime_context().get_node_id()), "max_concurrency": 1000}
 
 
-def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said: int = 0) -> str:
+def watch(
+    coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said: int = 0, loggers: JobLoggers | None = None
+) -> str:
     """Wait for the end of a coordinator's call, and stop the coordinator when the user asks by Ctrl-C or SIGTERM.
 
     Args:
@@ -168,13 +176,14 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said
         outcome: Reference of the call that ends with the run.
         say: Callback for a line about an event.
         lines_said: Number of lines that were printed before.
+        loggers: Loggers of the jobs, or None.
 
     Raises:
         InputError: As in `execute`, likewise PlanError, InvariantError and KeyboardInterrupt.
         RayDied: If a process of Ray has died.
         RayActorError: If the coordinator has died.
     """
-    stopping = False
+    stopping, logged = False, 0
     health = RayHealth()
     try:
         with allowing(1) as interrupts:
@@ -183,11 +192,13 @@ def watch(coordinator: Any, outcome: Any, say: Callable[[str], None], lines_said
                 health.check()
                 with contextlib.suppress(ray.exceptions.GetTimeoutError):
                     lines_said = _print_new_lines(coordinator, lines_said, say)
+                    logged = _write_new_points(coordinator, logged, loggers)
                 if interrupts() and not stopping:
                     stopping = True
                     say("stopping at the next phase boundary; Ctrl-C again stops at once")
                     coordinator.call.remote("stop")
             _print_new_lines(coordinator, lines_said, say)
+            _write_new_points(coordinator, logged, loggers)
             return str(result_of(outcome))
     except ray.exceptions.RayTaskError as error:
         raise (error.cause or error) from error
@@ -204,6 +215,14 @@ def _print_new_lines(coordinator: Any, lines_said: int, say: Callable[[str], Non
     return lines_said + len(lines)
 
 
+def _write_new_points(coordinator: Any, logged: int, loggers: JobLoggers | None) -> int:
+    if loggers is None:
+        return logged
+    count, points = result_of(coordinator.call.remote("points", logged), _ANSWERS_S)
+    loggers.write(points)
+    return int(count)
+
+
 class RunCoordinator:
     """A run in the process of its actor.
 
@@ -214,11 +233,12 @@ class RunCoordinator:
     def __init__(self, plan: RunPlan) -> None:
         self._plan = plan
         self._driver: RunDriver | None = None
+        self._points = IterationPoints()
 
     async def run(self) -> str:
         """Run all jobs to their end; see `RunDriver.carry_out`."""
         processes = RayProcesses(self._plan.folder, ray.get_runtime_context().current_actor, self._plan.models)
-        self._driver = RunDriver(self._plan, processes)
+        self._driver = RunDriver(self._plan, processes, observer=self._points)
         return await self._driver.carry_out()
 
     async def ask(self, method: str, *arguments: Any) -> Any:
@@ -239,3 +259,7 @@ class RunCoordinator:
     async def news(self, behind: int) -> list[str]:
         """Return the lines about events after the first `behind` ones."""
         return self._driver.run.log.lines(behind) if self._driver is not None else []
+
+    async def points(self, behind: int) -> tuple[int, list[IterationPoint]]:
+        """Return the number of iterations so far, and the figures of those after the first `behind` ones."""
+        return self._points.after(behind)

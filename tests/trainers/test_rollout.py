@@ -61,7 +61,7 @@ def test_what_a_network_learns_of_rewards_it_reads_in_the_bench_too(tmp_path: Pa
 
 
 def test_what_does_not_fit_is_said_in_a_line(tmp_path: Path) -> None:
-    for wrong in ({"rollouts": 0}, {"colour": 1}, {"sigma": 9.0}, {"held_weight": 2.0}):
+    for wrong in ({"rollouts": 0}, {"colour": 1}, {"sigma": 9.0}, {"held_weight": 2.0}, {"limited": 2.0}):
         with pytest.raises(InputError, match=r"^small: environment") as error:
             make_problem({"name": "rollout", **wrong}, "small")
         assert "\n" not in str(error.value)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rollmux_env.errors import require
+from rollmux_env.report.loggers import find_logger
 from rollmux_env.report.tables import show
 from trainers.config import read_config
 
@@ -62,7 +63,6 @@ def train(
     from policies.sweeps import parse_sweep
 
     config, keys = read_config(name, changes or []), parse_sweep(swept or [])
-    from trainers.loggers import find_logger
     from trainers.runs import best_table, run_all
     from trainers.sweeps import combinations, sweep, sweep_table
 

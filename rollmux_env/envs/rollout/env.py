@@ -11,7 +11,7 @@ from rollmux_env.envs.rollout.dynamics import ask, begin, keep_on, step_all
 from rollmux_env.envs.rollout.generator import Generator, RandomJobs, checked
 from rollmux_env.envs.rollout.observation import feature_names
 from rollmux_env.envs.rollout.reward import Cost, Interval, Reward
-from rollmux_env.envs.rollout.types import ROWS, RolloutJob, RolloutTables, job_table, write_setting
+from rollmux_env.envs.rollout.types import ROWS, SPARE, TAIL, RolloutJob, RolloutTables, job_table, write_setting
 from rollmux_env.envs.rollout.viewer import picture, text
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.setting import Setting
@@ -42,6 +42,7 @@ class RolloutVectorEnv(BaseVectorEnv):
         names = feature_names(self.generator.rewards)
         super().__init__(num_envs, ROWS, names, Cost() if reward is None else reward, render_mode, autoreset_mode)
         self._jobs = job_table(num_envs, *self.generator.launched, self.generator.gpus, self.generator.prompts)
+        self._forbidden = np.zeros((num_envs, ROWS), np.bool_)  # actions that each job may never choose
 
     @property
     def jobs(self) -> RolloutTables:
@@ -61,6 +62,7 @@ class RolloutVectorEnv(BaseVectorEnv):
 
     def _advance(self, actions: NDArray[np.int64]) -> None:
         step_all(self._jobs, actions, self._observations)
+        self._forbid()
 
     def _views(self) -> Interval:
         return Interval(*(read_only(self._jobs.jobs[name]) for name in Interval._fields))
@@ -88,11 +90,17 @@ class RolloutVectorEnv(BaseVectorEnv):
         if case.setting.reward_quantiles:
             raise InputError("rollout environment: all rewards of a job take equally long; give it reward_s, not reward_quantiles")
         load_case(self._jobs, s, case)
+        self._forbidden[s, [TAIL, SPARE]] = not case.tails, not case.spare
 
     def _ask(self, which: NDArray[np.int64]) -> None:
         for e in which:
             begin(self._jobs, e)
             ask(self._jobs, e, self._observations)
+        self._forbid()
+
+    def _forbid(self) -> None:
+        self._observations.mask[self._forbidden] = 0
+        self._observations.candidates[self._forbidden] = 0
 
     def _figures(self) -> Info:
         jobs = self._jobs.jobs

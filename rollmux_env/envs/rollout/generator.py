@@ -94,6 +94,8 @@ class RandomJobs:
         iterations: Number of rollouts of an episode.
         rewards: Whether each response has a reward that takes 0.5 to 20 s (log-uniform) on one of 8, 32 or 128 nodes. Everything
             else is drawn as without rewards.
+        limited: Share of the jobs whose tails may not move. Half of these may not launch spare prompts and responses either.
+            Everything else is drawn as with 0.
 
     Raises:
         InputError: A number is out of range.
@@ -101,12 +103,14 @@ class RandomJobs:
 
     launched, gpus = (40, 10), 16
 
-    def __init__(self, sigma: float | None = None, iterations: int = 5, rewards: bool = False) -> None:
+    def __init__(self, sigma: float | None = None, iterations: int = 5, rewards: bool = False, limited: float = 0.0) -> None:
         if sigma is not None and not 0 <= sigma <= 3:
             raise InputError(f"generator.sigma: must be between 0 and 3, not {describe(sigma)}")
         if not 1 <= iterations <= 50:
             raise InputError(f"generator.iterations: must be between 1 and 50, not {describe(iterations)}")
-        self._sigma, self._iterations, self.rewards = sigma, iterations, rewards
+        if not 0 <= limited <= 1:
+            raise InputError(f"generator.limited: must be between 0 and 1, not {describe(limited)}")
+        self._sigma, self._iterations, self.rewards, self._limited = sigma, iterations, rewards, limited
         self.prompts = 32 * iterations
 
     def case(self, seed: int) -> RolloutJob:
@@ -130,7 +134,9 @@ class RandomJobs:
         if self.rewards:
             reward_s, nodes = math.exp(rng.uniform(math.log(0.5), math.log(20))), (8, 32, 128)[rng.integers(3)]
             setting = replace(setting, reward_s=reward_s, reward_nodes=nodes)
-        return RolloutJob(setting, self._iterations, seed=seed)
+        limit = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(12,))).random()
+        tails, spare = limit >= self._limited, limit >= self._limited / 2
+        return RolloutJob(setting, self._iterations, seed=seed, tails=tails, spare=spare)
 
 
 class Toy:

@@ -34,6 +34,8 @@ class RolloutJob:
         seed: Seed of the drawn lengths.
         lengths: Tokens of the responses to each of N prompts at their first attempt, the second, and so on, shape (N, ATTEMPTS, K),
             where K is the number of responses in a round with spare responses. Empty to draw them from the setting's distribution.
+        tails: Whether tails may move. False is an event replay, where the dispatch policy moves them.
+        spare: Whether rounds may launch more than they need. False is a real run.
     """
 
     setting: Setting
@@ -41,6 +43,8 @@ class RolloutJob:
     switch_s: float = 3.5
     seed: int = 0
     lengths: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    tails: bool = True
+    spare: bool = True
 
     def __post_init__(self) -> None:
         where = self.setting

@@ -15,6 +15,17 @@ from runtime.journal.write import JOURNAL, Journal, read_facts, read_run
 from tests.conftest import Command
 from tests.runtime.modes import others_may_read
 
+LOGGER = """
+import json
+
+class Lines:
+    def __init__(self, folder):
+        self.file = open(folder / "lines", "w")
+    def write(self, key_values, key_excluded, step):
+        self.file.write(json.dumps({"step": step, **key_values}) + "\\n")
+    def close(self):
+        self.file.close()
+"""
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_job.yaml"
 
 
@@ -44,6 +55,8 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
         ([EXAMPLE, "--dispatch", "first"], "must be one of round-robin, fifo"),
         ([EXAMPLE, "--dispatch", "round-robin,migrate=8"], "between 0 and 1"),
         ([EXAMPLE, "--dry-run", "--compare", "solo"], "--compare"),
+        ([EXAMPLE, "--dry-run", "--logger", "a:B"], "--logger: does not go with --dry-run"),
+        ([EXAMPLE, "--logger", "no_such:B"], "--logger no_such:B: there is no module 'no_such'"),
         ([EXAMPLE, "--out", tmp_path], "holds a run already"),
         ([many], " GB free; checkpoints need 19325952.0 GB: those that"),
         ([large], "1000 nodes are asked of a machine with"),
@@ -74,9 +87,11 @@ def test_a_dry_run_profiles_and_runs_nothing(command: Command, tmp_path: Path) -
     assert "iteration 1" not in out
 
 
-def test_a_run_reports_and_is_compared(command: Command, tmp_path: Path) -> None:
+def test_a_run_reports_and_is_compared(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "out"
-    status, out, err = command("run", str(EXAMPLE), "--compare", "solo", "--out", str(folder))
+    (tmp_path / "sent_by_run.py").write_text(LOGGER)
+    monkeypatch.syspath_prepend(tmp_path)
+    status, out, err = command("run", str(EXAMPLE), "--compare", "solo", "--out", str(folder), "--logger", "sent_by_run:Lines")
     assert (status, err) == (0, "")
     for text in ("large: iteration 15 of 15", "small: 5 iterations alone", "against solo", "times as fast as one after the other"):
         assert text in out
@@ -89,5 +104,9 @@ def test_a_run_reports_and_is_compared(command: Command, tmp_path: Path) -> None
     results = json.loads((folder / "results.json").read_text())
     assert results["jobs"]["small"]["reward_last"] > results["jobs"]["small"]["reward_first"]
     assert {path.name for path in folder.iterdir()} >= {JOURNAL, "results.json", "trace.json", "gantt.png", "tensorboard"}
+    lines = [json.loads(line) for line in (folder / "loggers" / "small" / "lines").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [*range(15)]
+    assert lines[-1]["job/reward"] == results["jobs"]["small"]["reward_last"]
+    assert lines[0].keys() >= {"seconds/iteration", "seconds/rollout", "seconds/training"}
     status, out, _ = command("compare", str(folder), "--format", "json")
     assert status == 0 and set(json.loads(out)["jobs"]) == {"small", "large"}

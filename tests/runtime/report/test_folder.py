@@ -11,7 +11,8 @@ import pytest
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.report.tables import show
 from runtime.journal.facts import LEASE, Assigned, JobFailed, PhaseSlice, Returned
-from runtime.report.folder import gantt_of, scalars, trace_of, write_report
+from runtime.report.folder import gantt_of, trace_of, write_report
+from runtime.report.scalars import scalars
 from runtime.report.summary import summary
 from tests.runtime.report.replayed import recorded, scenario_of
 

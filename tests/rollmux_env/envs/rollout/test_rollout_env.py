@@ -145,6 +145,23 @@ def test_a_masked_action_keeps_on_and_costs() -> None:
         env.reset(seed=0)
 
 
+def test_a_limited_job_never_moves_its_tail_and_some_launch_no_spare() -> None:
+    env = RolloutVectorEnv(6, RandomJobs(iterations=2, limited=1.0), autoreset_mode="Disabled")
+    offered, choose = np.zeros((6, 10), bool), at_random_of(2)
+
+    def watched(observation: Any) -> Any:
+        np.logical_or(offered, observation["mask"] > 0, out=offered)
+        assert not observation["candidates"][observation["mask"] == 0].any()
+        return choose(observation["mask"])
+
+    episode(env, watched, [*range(6)])
+    spare = [env.generator.case(seed).spare for seed in range(6)]
+    assert not offered[:, TAIL].any() and offered[:, REBALANCE].all() and offered[:, SPARE].tolist() == spare and 0 < sum(spare) < 6
+    assert [env.generator.case(seed).setting for seed in range(6)] == [RandomJobs().case(seed).setting for seed in range(6)]
+    returns, info = episode(env, PolicyAgent("tail-batching+tail-migration", env).actions, [*range(6)])
+    assert returns == pytest.approx(-info["seconds_over_plain"])  # nothing is freed, and no masked action is paid for
+
+
 def test_nothing_is_observed_of_tokens_that_have_not_been_sampled() -> None:
     case = RandomJobs(iterations=1).case(3)
     envs = [RolloutVectorEnv(1, Fixed(case), autoreset_mode="Disabled") for _ in range(2)]
@@ -197,6 +214,7 @@ def test_pictures() -> None:
         lambda: RolloutVectorEnv(1).render(),
         lambda: RandomJobs(sigma=-1),
         lambda: RandomJobs(iterations=0),
+        lambda: RandomJobs(limited=2),
         lambda: Cost(held_weight=2),
         lambda: RolloutJob(Toy().case(0).setting, 0),
         lambda: PolicyAgent("tail-batching,eta=1.5", RolloutVectorEnv(1)),

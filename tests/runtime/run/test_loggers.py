@@ -1,0 +1,57 @@
+"""Figures of iterations reach the loggers of a user, and a logger that fails costs no job anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmux_env.errors import InputError
+from rollmux_env.report.loggers import find_logger
+from runtime.journal.facts import IterationSlice
+from runtime.run.loggers import IterationPoints, JobLoggers
+
+
+class Kept:
+    """A logger that keeps what it is given, until its third step."""
+
+    steps: list[tuple[str, int, dict[str, Any]]] = []  # noqa: RUF012
+
+    def __init__(self, folder: Path) -> None:
+        self.name = folder.name
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int) -> None:
+        if step == 2:
+            raise OSError("no network")
+        assert key_values.keys() == key_excluded.keys()
+        self.steps.append((self.name, step, key_values))
+
+    def close(self) -> None:
+        raise OSError("gone")
+
+
+def number(folder: Path) -> int:
+    return 3
+
+
+def test_each_iteration_is_written_once_and_a_failed_logger_gets_no_more(tmp_path: Path) -> None:
+    points, said = IterationPoints(), list[str]()
+    loggers = JobLoggers(find_logger(f"{__name__}:Kept"), tmp_path, ["a", "b"], said.append)
+    seen = 0
+    for k in range(4):
+        points.on_entries((IterationSlice("a", k, 2.0 * k, 2.0 * k + 1, {"reward": 0.5}),))
+        if k != 1:
+            seen, new = points.after(seen)
+            loggers.write(new)
+    assert points.after(seen) == (4, [])
+    assert Kept.steps == [("a", k, {"job/reward": 0.5, "seconds/iteration": 1.0}) for k in (0, 1)]
+    loggers.close()
+    prefix = f"--logger {__name__}:Kept raised OSError: "
+    assert [line.partition(" in ")[0] for line in said] == [f"a: {prefix}no network", f"b: {prefix}gone"]
+    assert said[0].endswith("; it gets no more figures")
+
+
+def test_what_is_no_logger_is_refused_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="returned 3, which has no `write` and `close`"):
+        JobLoggers(find_logger(f"{__name__}:number"), tmp_path, ["a"], print)
