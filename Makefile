@@ -88,7 +88,7 @@ format: $(READY)
 	@$(BIN)/ruff format .
 
 benchmarks: $(READY)
-	@for name in startup decision fluid_replay event_replay rollout_simulator optimum environment consolidate; do \
+	@for name in startup decision fluid_replay queue_orders event_replay rollout_simulator optimum environment consolidate; do \
 		echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py || exit 1; \
 	done
 

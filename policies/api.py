@@ -64,8 +64,9 @@ class ArrivalPolicy(ABC):
 
     Attributes:
         keeps_slo: Whether plans keep every SLO, which is then checked. True unless a subclass sets it.
-        only_places: Whether a plan for a waiting job places this job alone. The policy is then not asked about a job that fits
-            nowhere. True, but False for a subclass with its own `decide`, which sets it to True if it holds.
+        only_places: Whether a plan for a waiting job places this job alone, as one of its `candidates`, so not co-located. The
+            policy is then not asked about a job that fits nowhere. True, but False for a subclass with its own `decide`, which
+            sets it to True if it holds.
         timeless: Whether a plan for a waiting job depends on no time and on no progress, only on the jobs and where they run. In
             replays the policy is then not asked again about a job without a place until something has changed. False, unless the
             class itself sets it to True: a subclass does not inherit it.

@@ -190,12 +190,12 @@ def _parked(state: State, event: Parked) -> None:
 
 def _turn(state: State, row: int) -> int:
     """Return the position in the queue of a job by its priority and its first arrival."""
-    models, rows, arrival_s = state.tables.models, state.tables.job_rows, state.tables.job_records["arrival_s"]
-    own, priority = (arrival_s[row], row), models[row].priority
+    models, rows = state.tables.models, state.tables.job_rows
+    own, priority = (models[row].arrival_s, row), models[row].priority
     for position, job_id in enumerate(state.waiting):
         other = rows[job_id]
-        before = models[other].priority - priority
-        if before < 0 or (before == 0 and (arrival_s[other], other) > own):
+        job = models[other]
+        if job.priority < priority or (job.priority == priority and (job.arrival_s, other) > own):
             return position
     return len(state.waiting)
 

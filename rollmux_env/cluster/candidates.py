@@ -16,7 +16,7 @@ from rollmux_env.cluster.events import Placement
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.candidates import ANY_NODES, FEASIBLE, SLO, candidate_type, enumerate_candidates
 from rollmux_env.kernel.lns import choose_part
-from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Records
+from rollmux_env.kernel.tables import NOWHERE, TOLERANCE, Floats, Ints, Records, View
 
 REASONS = (
     "feasible",
@@ -117,14 +117,13 @@ class _Buffer(local):
 _buffer = _Buffer()
 
 
-def _fill(state: State, job_id: str, only_improving: bool, prune: bool, order: Ints | None = None) -> Records:
-    """Return the rows of a job's candidates. They are valid until the next call."""
-    view, rows = state.view if order is None else state.view._replace(order=order), _buffer.rows
-    nodes = view.jobs["pins"].shape[1]
+def _fill(view: View, row: int, only_improving: bool, prune: bool) -> Records:
+    """Return the candidates of the job in a row. They are valid until the next call."""
+    rows, nodes = _buffer.rows, view.jobs["pins"].shape[1]
     if rows is None or rows.dtype["nodes"].shape[0] != nodes:
         rows = _buffer.rows = np.zeros(256 if rows is None else len(rows), dtype=candidate_type(nodes))
     while True:
-        count: int = enumerate_candidates(view, state.row(job_id), only_improving, prune, rows)
+        count: int = enumerate_candidates(view, row, only_improving, prune, rows)
         if count <= len(rows):
             return rows[:count]
         rows = _buffer.rows = np.zeros(2 * count, dtype=rows.dtype)
@@ -138,8 +137,8 @@ def candidates(state: State, job_id: str, order: Ints | None = None) -> Candidat
         job_id: Id of the job.
         order: Rows of the groups to examine, in order of creation, or None for all groups.
     """
-    rows = _fill(state, job_id, only_improving=False, prune=False, order=order)
-    view = state.view
+    view = state.view if order is None else state.view._replace(order=order)
+    rows = _fill(view, state.row(job_id), only_improving=False, prune=False)
     jobs, groups = view.jobs, view.groups
     shape = rows["of_shape"].copy()
     shape_row = int(jobs["first_shape"][state.row(job_id)]) + shape
@@ -181,7 +180,7 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
         job_id: Id of the job.
         prune: Whether to skip saturated groups, as in the paper.
     """
-    rows = _fill(state, job_id, only_improving=True, prune=prune)
+    rows = _fill(state.view, state.row(job_id), only_improving=True, prune=prune)
     if not len(rows):
         return None
     best = rows[-1]
@@ -191,6 +190,16 @@ def cheapest(state: State, job_id: str, prune: bool) -> Placement | None:
         return Placement(None, (), new_nodes, int(state.view.jobs["training_nodes"][row]), shape=shape)
     nodes = tuple(node for node in best["nodes"].tolist() if node >= 0)
     return Placement(int(state.view.groups["id"][group]), nodes, new_nodes, shape=shape)
+
+
+def fits(view: View, row: int) -> bool:
+    """Return whether a job without a place has a feasible candidate.
+
+    Args:
+        view: Tables of the cluster.
+        row: Row of the job.
+    """
+    return len(_fill(view, row, only_improving=True, prune=False)) > 0
 
 
 class ConsideredGroups(NamedTuple):

@@ -36,6 +36,11 @@ class Pauses:
         twin._by_job = self._by_job.copy()
         return twin
 
+    def holds_nodes(self, job_id: str) -> bool:
+        """Return whether nodes become unused when the pause of a job ends."""
+        nodes = self._by_job[job_id].nodes
+        return nodes.rollout_nodes > 0 or nodes.training_nodes > 0
+
     def begin(self, job_id: str, until_s: float, nodes: NodeCounts) -> None:
         """Record that a job has left nodes in a move."""
         self._by_job[job_id] = _Pause(until_s, nodes)

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.candidates import fits
 from rollmux_env.cluster.events import Parked
 from rollmux_env.cluster.state import State
+from rollmux_env.kernel.membership import remove_member
+from rollmux_env.kernel.tables import ROLLOUT
 
 
 @contextmanager
@@ -24,7 +27,7 @@ def without_job(state: State, job_id: str) -> Iterator[State]:
     Yields:
         The state with the job parked, valid in the block only.
     """
-    if state.switches or state.cluster.network is not None:  # a park changes the records of jobs in other groups
+    if _reaches_other_groups(state):
         twin = state.copy()
         apply(twin, Parked(state.now_s, job_id))
         yield twin
@@ -37,3 +40,33 @@ def without_job(state: State, job_id: str) -> Iterator[State]:
         yield twin
     finally:
         restore()
+
+
+def may_fit_without(state: State, job_id: str, other: str) -> bool:
+    """Return whether a waiting job may have a place that keeps every rule if a running job is parked. False is certain.
+
+    It takes a third of the time of a trial, because it changes nothing but the record of a group.
+
+    Args:
+        state: State of the cluster, in which the waiting job has no place.
+        job_id: Identifier of the waiting job.
+        other: Identifier of the running job.
+    """
+    tables, view, row = state.tables, state.view, state.row(other)
+    group = int(tables.job_records["group"][row])
+    if _reaches_other_groups(state) or tables.group_records["n_members"][group] == 1:  # the latter closes its group
+        return True
+    restore = tables.save([], group)
+    try:
+        if dropped := remove_member(view.jobs, view.groups, group, row, 0):
+            nodes = state.nodes.copy()
+            nodes[view.groups["rollout_pool"][group], ROLLOUT] -= dropped
+            view = view._replace(clock=view.clock._replace(nodes=nodes))
+        return fits(view, state.row(job_id))
+    finally:
+        restore()
+
+
+def _reaches_other_groups(state: State) -> bool:
+    """Return whether a park changes the records of jobs in other groups."""
+    return state.switches or state.cluster.network is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from math import inf
 
@@ -26,22 +26,47 @@ def parkable_for(state: State, ranker: Ranker, factor: float, job_id: str, decli
         job_id: Identifier of the waiting job.
         declined: Pairs of a waiting job and a running one that have been tried, as in `Planner`.
     """
-    own_priority, most = state.job(job_id).priority, factor * ranker.key(job_id)
     rows, models, arrival_s = state.tables.job_rows, state.tables.models, state.tables.job_records["arrival_s"]
-    priorities = {other: models[rows[other]].priority for other in state.stays.placed_at_s if has_run_enough(state, other)}
-    lower = [other for other, priority in priorities.items() if priority < own_priority]
-    same = [other for other, priority in priorities.items() if priority == own_priority and ranker.may_exceed(other, most)]
-    if len(lower) + len(same) <= _MOST_TRIED:  # all are tried, so those left out make no room for others
-        lower, same = ([other for other in some if (job_id, other) not in declined] for some in (lower, same))
-    if not (lower or same):
+    own_priority, most = state.job(job_id).priority, factor * ranker.key(job_id)
+
+    def may_be_behind(other: str) -> bool:
+        priority = models[rows[other]].priority
+        return priority < own_priority or (priority == own_priority and ranker.may_exceed(other, most))
+
+    others = [other for other in state.stays.placed_at_s if may_be_behind(other) and has_run_enough(state, other)]
+    if len(others) <= _MOST_TRIED:  # all are tried, so those left out make no room for others
+        others = [other for other in others if (job_id, other) not in declined]
+    if not others:
         return
-    keys = ranker.keys_of_running(state, lower + same)
+    keys = ranker.keys_of_running(state, others)
     choices = [
-        (priorities[other], -keys[other], -float(arrival_s[rows[other]]), -rows[other], other)
-        for other in (*lower, *(other for other in same if keys[other] > most))
+        (models[rows[other]].priority, -keys[other], -float(arrival_s[rows[other]]), -rows[other], other)
+        for other in others
+        if models[rows[other]].priority < own_priority or keys[other] > most
     ]
     legal = (other for *_, other in sorted(choices) if may_park(state, other))
     yield from (other for other in islice(legal, _MOST_TRIED) if (job_id, other) not in declined)
+
+
+def may_gain(state: State, ranker: Ranker, factor: float, job_ids: Sequence[str]) -> list[bool]:
+    """Return whether `parkable_for` may find a running job for each of some waiting ones. False is certain.
+
+    Args:
+        state: State of the cluster.
+        ranker: Ranker that has ranked the queue in this state.
+        factor: As in `QueueRules`.
+        job_ids: Identifiers of the waiting jobs.
+    """
+    others = [other for other in state.stays.placed_at_s if has_run_enough(state, other)]
+    keys, highest = ranker.keys_of_running(state, others), dict[int, float]()
+    for other in others:
+        priority = state.job(other).priority
+        highest[priority] = max(keys[other], highest.get(priority, -inf))
+    lowest, priorities = min(highest, default=inf), [state.job(job_id).priority for job_id in job_ids]
+    return [
+        lowest < priority or highest.get(priority, -inf) > factor * ranker.key(job_id)
+        for job_id, priority in zip(job_ids, priorities, strict=True)
+    ]
 
 
 def next_park_s(state: State, after_s: float) -> float:

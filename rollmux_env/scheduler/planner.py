@@ -168,13 +168,15 @@ class Planner:
 
     def note(self, event: Event) -> None:
         """Apply an event and record it."""
+        frees_nothing = isinstance(event, Resumed) and not self.state.pauses.holds_nodes(event.job_id)  # the job had been parked
         apply(self.state, event)
-        self._follow(event)
+        self._follow(event, changes_places=not frees_nothing)
         self.events.append(event)
 
-    def _follow(self, event: Event) -> None:
+    def _follow(self, event: Event, changes_places: bool = True) -> None:
+        """Forget what an event has changed: keys of jobs, and if it changes who is where, the answers about waiting jobs."""
         self.ranker.follow(event)
-        if not isinstance(event, Arrived | Progressed | Ticked):
+        if changes_places and not isinstance(event, Arrived | Progressed | Ticked):
             self.declined.clear()
 
     def take_events(self) -> list[Event]:

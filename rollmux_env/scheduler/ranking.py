@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from math import inf
 from typing import NamedTuple
 
-import numpy as np
-
 from rollmux_env.cluster.events import Arrived, Departed, Event, Parked, Progressed, Reprofiled
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.order import QueueRules
@@ -48,7 +46,7 @@ class Ranker:
             return queue
         if self._last is None or self._last[0] != waiting:
             self._compute(state, rules, [job_id for job_id in waiting if job_id not in keys])
-            self._last = [*waiting], _by_key(state, [keys[job_id] for job_id in waiting])
+            self._last = [*waiting], _by_key(state, keys)
         return self._last[1]
 
     def key(self, job_id: str) -> float:
@@ -91,15 +89,13 @@ def ranked(state: State, rules: QueueRules | None) -> Ranking:
     if rules is None or not waiting:
         return Ranking([*waiting], {})
     job_ids = [*waiting, *state.stays.placed_at_s] if rules.park else waiting
-    keys = rules.keys(state, job_ids)
-    return Ranking(_by_key(state, keys[: len(waiting)]), dict(zip(job_ids, keys, strict=True)))
+    keys = dict(zip(job_ids, rules.keys(state, job_ids), strict=True))
+    return Ranking(_by_key(state, keys), keys)
 
 
-def _by_key(state: State, keys: list[float]) -> list[str]:
+def _by_key(state: State, keys: Mapping[str, float]) -> list[str]:
     """Return the waiting jobs by falling priority, then by key; jobs of one key stay in the order of the queue."""
     waiting = state.waiting
     if state.job(waiting[0]).priority == state.job(waiting[-1]).priority:  # the queue is by priority
-        order = np.array(keys).argsort(kind="stable")
-    else:
-        order = np.lexsort((keys, [-state.job(job_id).priority for job_id in waiting]))
-    return [waiting[k] for k in order.tolist()]
+        return sorted(waiting, key=keys.__getitem__)
+    return sorted(waiting, key=lambda job_id: (-state.job(job_id).priority, keys[job_id]))

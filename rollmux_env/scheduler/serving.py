@@ -11,13 +11,13 @@ from rollmux_env.cluster.events import Arrived, Requeued, Warm
 from rollmux_env.cluster.link import waits_for_link
 from rollmux_env.cluster.plan import Park, Place, Plan, Policy, Wait
 from rollmux_env.cluster.state import State
-from rollmux_env.cluster.trial import without_job
+from rollmux_env.cluster.trial import may_fit_without, without_job
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask, ask_for_moves
 from rollmux_env.scheduler.confined import confined_plan, freed_nodes
 from rollmux_env.scheduler.nodes import POOLS
 from rollmux_env.scheduler.order import may_be_passed, rows_of
-from rollmux_env.scheduler.parking import parkable_for
+from rollmux_env.scheduler.parking import may_gain, parkable_for
 from rollmux_env.scheduler.planner import Planner
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.scheduler.reasons import alone_because
@@ -31,12 +31,14 @@ class _Pass(NamedTuple):
     Attributes:
         state: State with the decisions so far.
         queue: Waiting jobs in order.
-        fits: Flags of the waiting jobs, in the same order: whether one may fit at all.
+        positions: Positions in the queue of the jobs that may get a placement or end the pass, ascending.
+        fits: Flags of all waiting jobs, in the order of the queue: whether one may fit at all.
         quotas: Quotas in the state.
     """
 
     state: State
     queue: list[str]
+    positions: Sequence[int]
     fits: Sequence[bool]
     quotas: Quotas
 
@@ -127,35 +129,43 @@ class QueueServer:
             now_s: Time of the instant, in seconds.
             position: Position to begin at: earlier jobs have been passed over, and nothing has changed since.
         """
+        self._planner.queue_may_advance, self._head_is_known, self._head = False, True, None
+        while self._pass_over(now_s, position):
+            position = 0
+
+    def _pass_over(self, now_s: float, position: int) -> bool:
+        """Go through the queue until a job gets a placement, and return whether to begin again; arguments as in `_serve`."""
         planner, rules = self._planner, self._planner.rules
-        planner.queue_may_advance, self._head_is_known, self._head = False, True, None
-        one_pass = self._begin_pass()
-        while position < len(one_pass.queue):
-            event = Arrived(now_s, one_pass.state.job(one_pass.queue[position]))
-            placed = self._try_to_place(one_pass, position, event)
-            if placed is False and rules is not None and rules.park:
-                placed = self._park_for(one_pass, position, event, rules.factor)
-                if placed and event.job.id in planner.restrictions.confined:
-                    return  # jobs behind it might get its nodes
-            if placed:
-                one_pass, position = self._begin_pass(), 0
+        one_pass = self._begin_pass(position)
+        for at in one_pass.positions:
+            event = Arrived(now_s, one_pass.state.job(one_pass.queue[at]))
+            if placed := self._try_to_place(one_pass, at, event):
+                return True
+            if placed is None:
                 continue
-            if placed is False and not (rules is not None and may_be_passed(one_pass.state, rules, event.job.id)):
+            if rules is not None and rules.park and self._park_for(one_pass, at, event, rules.factor):
+                return event.job.id not in planner.restrictions.confined  # else jobs behind it might get its nodes
+            if rules is None or not may_be_passed(one_pass.state, rules, event.job.id):
                 self._head = event.job.id
-                return
-            position += 1
+                return False
+        return False
 
-    def _begin_pass(self) -> _Pass:
-        """Return the waiting jobs in order, and whether to ask about each.
+    def _begin_pass(self, position: int) -> _Pass:
+        """Return the waiting jobs in order, and those to ask about from a position on.
 
-        With backfill and a policy that moves no other jobs, the policy is asked only about a job that may fit.
+        With backfill and a policy that moves no other jobs, these are the jobs that may fit, that a running job may be parked for,
+        or that have waited too long to be passed over.
         """
-        planner, state = self._planner, self._planner.planned
+        planner, rules, state = self._planner, self._planner.rules, self._planner.planned
         queue = planner.ranker.queue(state)
+        positions: Sequence[int] = range(position, len(queue))
         fits: Sequence[bool] = [True] * len(queue)
-        if planner.rules is not None and planner.rules.backfill and only_places(planner.policy):
+        if rules is not None and rules.backfill and only_places(planner.policy):
             fits = may_fit(planner.visible(state), rows_of(state, queue)).tolist()
-        return _Pass(state, queue, fits, Quotas(state))
+            gains = may_gain(state, planner.ranker, rules.factor, queue) if rules.park else [False] * len(queue)
+            asks = [fit and (job_id, "") not in planner.declined for job_id, fit in zip(queue, fits, strict=True)]
+            positions = [at for at in positions if asks[at] or gains[at] or not may_be_passed(state, rules, queue[at])]
+        return _Pass(state, queue, positions, fits, Quotas(state))
 
     def _try_to_place(self, one_pass: _Pass, position: int, event: Arrived) -> bool | None:
         """Return whether a waiting job has a placement now, or None if it is passed over because of its user's quota."""
@@ -248,6 +258,9 @@ class QueueServer:
         """Return the plan that places a waiting job if another one is parked, or None if there is none."""
         planner, job_id = self._planner, event.job.id
         group = one_pass.state.group_of(other).id if job_id in planner.restrictions.confined else None
+        if only_places(planner.policy) and not may_fit_without(one_pass.state, job_id, other):
+            planner.decline(job_id, other)
+            return None
         with without_job(one_pass.state, other) as twin:
             if self._waits_for_link(twin, job_id):
                 return None

@@ -11,9 +11,10 @@ import pytest
 from policies.registry import make_runnable
 from rollmux_env.bench.streams import owned
 from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.candidates import fits
 from rollmux_env.cluster.events import Parked
 from rollmux_env.cluster.state import State
-from rollmux_env.cluster.trial import without_job
+from rollmux_env.cluster.trial import may_fit_without, without_job
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scheduler import serving
 
@@ -38,7 +39,15 @@ def contents(state: State) -> list[Any]:
 
 @pytest.mark.parametrize("options", ["", ",switches=true"])
 def test_a_trial_is_the_park_and_leaves_no_trace(options: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = 0
+    trials, fit = 0, list[bool]()
+
+    def is_right(state: State, job_id: str, other: str) -> bool:
+        before, twin, may_fit = contents(state), state.copy(), may_fit_without(state, job_id, other)
+        apply(twin, Parked(state.now_s, other))
+        assert may_fit or not fits(twin.view, twin.row(job_id))
+        assert contents(state) == before
+        fit.append(may_fit)
+        return may_fit
 
     @contextmanager
     def checked(state: State, job_id: str) -> Iterator[State]:
@@ -52,5 +61,7 @@ def test_a_trial_is_the_park_and_leaves_no_trace(options: str, monkeypatch: pyte
         trials += 1
 
     monkeypatch.setattr(serving, "without_job", checked)
+    monkeypatch.setattr(serving, "may_fit_without", is_right)
     replay(owned("mixed", 2.2, 1, jobs=20), make_runnable(f"rollmux,prune=false,order=area,park=true{options}"))
     assert trials > 5
+    assert options or 5 < sum(fit) == trials < len(fit)
