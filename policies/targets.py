@@ -21,6 +21,9 @@ from rollmux_env.workloads.own import OwnWorkload, draw, is_own, name_of, option
 Target = str | Path | Sequence[str | Path] | Scenario | Callable[[int], Scenario] | OwnWorkload
 """What to replay: a scenario file or a workload by name, several files, a scenario, or a workload of a user as an object."""
 
+_SHORT = {"toy": "rollmux_env.envs.placement.generator:Toy"}
+"""Names of workloads that are made for environments."""
+
 _OPTIONS = tuple(option.name for option in fields(WorkloadOptions) if option.name != "seed")
 
 
@@ -109,7 +112,7 @@ def find_streams(target: Target) -> ResolvedTarget:
     if isinstance(target, str | Path):
         name = str(target)
         if not has_magic(name) or Path(name).exists():
-            return ResolvedTarget(name, name)
+            return ResolvedTarget(name, _SHORT.get(name, name))
         if not (files := sorted(glob(name))):
             raise InputError(f"{name}: no file matches")
         return ResolvedTarget(name, None, tuple(files))
@@ -135,14 +138,15 @@ def find_scenario(target: str, seed: int, settings: Sequence[str]) -> Scenario:
         InputError: There is no such file, example or workload, or settings are given with a file.
         PlanError: A workload of a user raised an exception.
     """
-    if is_workload(target):
+    if is_workload(target := _SHORT.get(target, target)):
         return make_scenario(target, seed, settings)
     if Path(target).suffix == ".csv":
         raise InputError(f"{target}: a CSV file is a trace: `rollmux bench philly --set csv={target}` has its jobs")
     if not Path(target).suffix and not Path(target).exists() and target not in (names := example_names()):
-        near = did_you_mean(target, [*WORKLOADS, *names])
+        known = [*WORKLOADS, *_SHORT]
+        near = did_you_mean(target, [*known, *names])
         raise InputError(
-            f"{target}: is no file, example or workload; workloads are {', '.join(WORKLOADS)}, or module:name of your own{near}"
+            f"{target}: is no file, example or workload; workloads are {', '.join(known)}, or module:name of your own{near}"
         )
     if settings:
         raise InputError(f"{target}: a scenario file takes no options of a workload (--set {settings[0]})")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rollmux
-from policies.targets import find_streams
+from policies.targets import find_scenario, find_streams
 from rollmux_env.envs.placement.generator import find_generator
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.workloads import WorkloadOptions, make_workload
@@ -154,3 +154,12 @@ def test_what_a_workload_raises_in_python_is_a_plan_error() -> None:
         rollmux.bench("others:broken")
     with pytest.raises(InputError, match="target: must be a file, a workload or a scenario, not 3"):
         rollmux.bench(3)  # type: ignore[arg-type]
+
+
+def test_the_toy_of_the_environments_is_a_target_too() -> None:
+    """`rollmux train toy` leaves an agent that `rollmux bench toy` compares."""
+    toy = find_streams("toy")
+    assert (toy.name, toy.options, len(toy.scenario(0, {"rounds": "1"}).jobs)) == ("toy", ("rounds",), 4)
+    assert find_scenario("toy", 0, ()) == toy.scenario(0, {})
+    with pytest.raises(InputError, match="authors, toy, or module:name of your own; did you mean toy"):
+        find_scenario("toyy", 0, ())
