@@ -54,7 +54,7 @@ class WorkerHandle(Protocol):
         """Begin a call of a method of the worker's object. The result is passed to `runtime_hook.wait`, or to another call.
 
         Args:
-            method: Name of the method.
+            method: Name of the method, such as `sample`, or `weights.load` for one of an object that the worker's object holds.
             *arguments: Arguments of the method.
         """
         ...

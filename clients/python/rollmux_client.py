@@ -730,8 +730,7 @@ class Job(_Lease):
                     return self._begin(answer, handed_over=False)
                 since_s = heard_s = _now()
                 pause_s, wait_s = 0.0, _LOOK_S
-                place, when = answer.get("position"), expected.describe(answer)
-                why = str(answer.get("reason") or "no nodes yet") + (f" (place {place} in the queue)" if place else "")
+                why, when = _reason_in(answer), expected.describe(answer)
             words = re.sub(r"[0-9.]+ s\b", "", why)  # which run on while it waits
             if words != reason or when:
                 self._say(f"job {self.name} waits: {why}{when or expected.said}")
@@ -1165,6 +1164,12 @@ def _until_answered(once: Callable[[], _T], patience_s: float = math.inf) -> _T:
 def _after(error: Exception) -> float:
     """Return the pause that a refusal asks for, plus up to half of it at random so that clients do not return all at once."""
     return error.retry_after_s * random.uniform(1.0, 1.5) if isinstance(error, Refused) else 0.0
+
+
+def _reason_in(answer: dict[str, Any]) -> str:
+    """Return the reason for waiting in an answer, with the job's place in the queue."""
+    place = answer.get("position")
+    return str(answer.get("reason") or "no nodes yet") + (f" (place {place} in the queue)" if place else "")
 
 
 def _longer(pause_s: float) -> float:

@@ -42,10 +42,7 @@ def train(args: Any) -> None:
     Raises:
         ValueError: The arguments ask for something that is not possible in turns.
     """
-    if args.use_critic or args.release_train:
-        raise ValueError("rollmux_slime: a critic and --release-train are not supported")
-    if args.colocate and not (args.offload_rollout and args.offload_train):
-        raise ValueError("rollmux_slime: --colocate needs both sides offloaded: leave out --no-offload-train, --no-offload-rollout")
+    _check(args)
     with rollmux_client.attach() as job:
         configure_logger()
         with _turn(job, "init"):
@@ -77,6 +74,14 @@ def train(args: Any) -> None:
                 _evaluate(job, engines, k)
         ray.get(manager.dispose.remote())
         finish_tracking(args)
+
+
+def _check(args: Any) -> None:
+    """Check that the training that the arguments ask for is possible in turns."""
+    if args.use_critic or args.release_train:
+        raise ValueError("rollmux_slime: a critic and --release-train are not supported")
+    if args.colocate and not (args.offload_rollout and args.offload_train):
+        raise ValueError("rollmux_slime: --colocate needs both sides offloaded: leave out --no-offload-train, --no-offload-rollout")
 
 
 def _load(args: Any) -> tuple[Any, Any, Any]:

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -68,11 +68,7 @@ def spread(
                     raise PlanError(f"{name(items[index])}: it took longer than --time-limit {limit_s:g} s")
     except BrokenProcessPool:
         pool.shutdown(cancel_futures=True)  # the exit status of each process is known only afterwards
-        if _UNGUARDED in {process.exitcode for process in workers_here}:
-            raise InputError(
-                f"workers={workers}: each process imports the script again; call this below `if __name__ == '__main__':`"
-            ) from None
-        raise InputError(f"--workers {workers}: a process was killed before its task was done (out of memory?)") from None
+        raise _why_broken(workers, {process.exitcode for process in workers_here}) from None
     except BaseException:
         for process in set(multiprocessing.active_children()) - others:
             process.kill()
@@ -88,6 +84,18 @@ def _check_script(workers: int) -> None:
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and not os.path.exists(script):
         raise InputError(f"workers={workers}: each process imports the script again, and this one is no file; save it first")
+
+
+def _why_broken(workers: int, statuses: Collection[int | None]) -> InputError:
+    """Return the error that tells why a process has ended too soon.
+
+    Args:
+        workers: Number of processes.
+        statuses: Exit statuses of all processes.
+    """
+    if _UNGUARDED in statuses:
+        return InputError(f"workers={workers}: each process imports the script again; call this below `if __name__ == '__main__':`")
+    return InputError(f"--workers {workers}: a process was killed before its task was done (out of memory?)")
 
 
 def _is_late(counts: Any, index: int, report: Report, limit_s: float | None) -> bool:

@@ -83,10 +83,9 @@ def gantt_picture(
 
 def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: float, until_s: float, title: str = "") -> Figure:
     """Return the figure of `gantt_picture`, with a panel for each pool that has nodes."""
-    shown = [lane for lane in sorted(lanes) if min(lane.until_s, until_s) > max(lane.from_s, from_s)]
-    if not shown:
+    rows = _lanes_within(lanes, from_s, until_s)
+    if not rows:
         raise ValueError("no node is provisioned within the window")
-    rows = {pool: own for pool in POOLS if (own := [lane for lane in shown if lane.pool == pool])}
     bars = {pool: bars_of(phases, own, from_s, until_s) for pool, own in rows.items()}
     every = [bar for own in bars.values() for bar in own]
     colours = _colours(phases, {bar.job_id for bar in every})
@@ -106,6 +105,12 @@ def gantt_figure(phases: Sequence[PhaseRun], lanes: Sequence[NodeUse], from_s: f
         figure.set_layout_engine("constrained")  # in a paper the caption is the title
     _legend(figure, colours, any(bar.switches for bar in every), width_in)
     return figure
+
+
+def _lanes_within(lanes: Sequence[NodeUse], from_s: float, until_s: float) -> dict[str, list[NodeUse]]:
+    """Return the nodes that are provisioned at some time of a window, by pool; pools without such nodes are left out."""
+    shown = [lane for lane in sorted(lanes) if min(lane.until_s, until_s) > max(lane.from_s, from_s)]
+    return {pool: own for pool in POOLS if (own := [lane for lane in shown if lane.pool == pool])}
 
 
 def _colours(phases: Sequence[PhaseRun], drawn: Container[str]) -> dict[str, str]:

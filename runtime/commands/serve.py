@@ -30,6 +30,13 @@ def _refuse_out(value: Path | None) -> None:
         raise InputError(f"--out: is for `rollmux run`; the folder of a service is its argument: `rollmux serve {value}`")
 
 
+def _check_journal(folder: Path) -> None:
+    """Check that the journal of a folder can be read, before Ray is started, and is that of a service."""
+    record = read_run(folder)
+    if not has_service(folder) and any(not fact.spec.is_attached for fact in record.submitted):
+        raise InputError(f"{folder}: holds a run, and no service; `{continuing(folder)}` continues it")
+
+
 def serve(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The service's folder: journal, checkpoints, logs.")],
     policy: PolicyName = None,
@@ -97,9 +104,7 @@ def serve(
     make_folder(folder, private=True)
     folder = folder.resolve()
     if is_begun(newest_part(folder)) and not (no_ray and has_service(folder)):  # a long journal takes long to be read
-        record = read_run(folder)  # an unreadable journal is reported before Ray is started
-        if not has_service(folder) and any(not fact.spec.is_attached for fact in record.submitted):
-            raise InputError(f"{folder}: holds a run, and no service; `{continuing(folder)}` continues it")
+        _check_journal(folder)
     try:
         with listening(), take_lock(folder / DRIVER_LOCK):
             wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace, max_hold)

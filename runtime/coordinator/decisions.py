@@ -173,7 +173,7 @@ class Decisions:
 
     def evict(self, handle: JobHandle) -> None:
         """End a job's processes, after which it ends or is restarted."""
-        if handle.is_gone:  # the job was refused
+        if handle.life.is_gone:  # the job was refused
             return
         if handle.ending.why is None:
             absent = self._capacity.absent(handle.place.names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
@@ -60,7 +61,7 @@ def park(run: RunState, handle: JobHandle) -> None:
 
 def rest(run: RunState, handle: JobHandle) -> None:
     """End the processes of a job that has to wait; they are started again when it has a place."""
-    if handle.processes.controller is not None and handle.is_alive:
+    if handle.processes.controller is not None and handle.life.is_alive:
         handle.begin_rest(run.log.now(), Stopped("waits for nodes"))
 
 
@@ -95,7 +96,7 @@ class RunEnd:
     def check(self) -> None:
         """End the run if no job is left, or if the jobs that are left would wait forever."""
         run = self._run
-        present = (handle for handle in run.handles.values() if not handle.is_gone)
+        present = (handle for handle in run.handles.values() if not handle.life.is_gone)
         if run.over.done():
             return
         if run.stopping:
@@ -105,11 +106,15 @@ class RunEnd:
             return
         elif run.scheduler.stuck:
             self._give_up_waiting()
-        elif all(handle.is_gone for handle in run.handles.values()):
+        elif all(handle.life.is_gone for handle in run.handles.values()):
             if not self._keeps_running and not self._writes_models():
                 run.over.set_result("done")
-        elif self.watched and self.watched == {*present} and all(handle.is_over for handle in self.watched):
+        elif self._has_only_done_jobs(present):
             self.quiet.set()
+
+    def _has_only_done_jobs(self, present: Iterable[JobHandle]) -> bool:
+        """Return whether there are jobs, and all of them have processes and have done their last iteration."""
+        return bool(self.watched) and self.watched == {*present} and all(handle.is_over for handle in self.watched)
 
     def _give_up_waiting(self) -> None:
         """Handle a queue that fits nowhere while no job runs: fail the run, or refuse the first job if more jobs may come.
@@ -127,4 +132,4 @@ class RunEnd:
 
     def _writes_models(self) -> bool:
         """Return whether the process of a completed job may still be writing its model."""
-        return self._run.plan.models and any(handle.is_gone and isinstance(handle.spec, TaskJob) for handle in self.watched)
+        return self._run.plan.models and any(handle.life.is_gone and isinstance(handle.spec, TaskJob) for handle in self.watched)

@@ -19,7 +19,7 @@ from runtime.coordinator.job_records import (
     ResidentState,
     RolloutProgress,
 )
-from runtime.coordinator.job_state import JobLife, JobState
+from runtime.coordinator.job_state import JobLife
 from runtime.coordinator.permits import Permits
 from runtime.jobs.spec import JobSpec, OwnersJob
 from runtime.jobside.messages import IterationOrder, JobEnd
@@ -60,29 +60,9 @@ class JobHandle:
     resident_state: ResidentState = field(default_factory=ResidentState)
 
     @property
-    def state(self) -> JobState:
-        """The state of the job."""
-        return self.life.state
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the job has ended, or another handle has replaced this one."""
-        return self.state is JobState.GONE
-
-    @property
     def iteration(self) -> int:
         """The number of the iteration in progress, or of the next one."""
         return self.counts.iteration
-
-    @property
-    def is_moving(self) -> bool:
-        """Whether the job must leave its place for another one."""
-        return self.state is JobState.MOVING
-
-    @property
-    def is_yielding(self) -> bool:
-        """Whether the job must leave its place at the end of its iteration, to be parked."""
-        return self.state is JobState.YIELDING
 
     @property
     def is_guest(self) -> bool:
@@ -93,11 +73,6 @@ class JobHandle:
     def is_over(self) -> bool:
         """Whether the job has done its last iteration. Later ones, alone, do not count (`SoloIterations`)."""
         return self.spec.has_done(self.iteration)
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the job has not ended and is not being ended."""
-        return self.state not in (JobState.ENDING, JobState.GONE)
 
     @property
     def is_at_rest(self) -> bool:

@@ -63,6 +63,26 @@ class JobLife:
         self.state = JobState.ARRIVING
         self._awake = JobState.ARRIVING  # while the job rests: its state after its processes have ended
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether the job must leave its place for another one."""
+        return self.state is JobState.MOVING
+
+    @property
+    def is_yielding(self) -> bool:
+        """Whether the job must leave its place at the end of its iteration, to be parked."""
+        return self.state is JobState.YIELDING
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the job has not ended and is not being ended."""
+        return self.state not in (JobState.ENDING, JobState.GONE)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the job has ended, or another handle has replaced this one."""
+        return self.state is JobState.GONE
+
     def follow(self, event: JobEvent) -> None:
         """Change the state by the table.
 

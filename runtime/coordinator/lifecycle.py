@@ -146,7 +146,7 @@ class JobLifecycle:
         self._run.decisions.errands.task_done()
         if errand.ends:
             self._run.spawn(self._clear(errand.handle))
-        elif not errand.handle.is_gone:
+        elif not errand.handle.life.is_gone:
             self._start(errand.handle)
 
     def _start(self, handle: JobHandle) -> None:
@@ -168,13 +168,13 @@ class JobLifecycle:
         if end.outcome in ("failed", "died", EVICTED):
             await self.fail(handle, end, again=end.outcome != "failed")
         elif (
-            handle.is_alive and handle.state is not JobState.RESTING
+            handle.life.is_alive and handle.life.state is not JobState.RESTING
         ):  # the run stops; the job has its place when the run continues
             self._halt(handle)
         await self._processes.of(handle).drop(handle)
         run.decisions.on_processes_ended(handle)
         self._end.watched.discard(handle)
-        if handle.state is JobState.RESTING:
+        if handle.life.state is JobState.RESTING:
             self._rested(handle)
         self._end.check()
 
@@ -210,11 +210,11 @@ class JobLifecycle:
             again: Whether its remains are ended and the job arrives again.
         """
         run = self._run
-        if not handle.is_alive or run.over.done():
+        if not handle.life.is_alive or run.over.done():
             return
         dead_machines = await self._dead_machines() if again else set()
         await run.written()
-        if not handle.is_alive:
+        if not handle.life.is_alive:
             return
         handle.begin_end(end, again)
         if handle.id in run.scheduler.members.seats:
@@ -260,7 +260,7 @@ class JobLifecycle:
             resume = await asyncio.to_thread(handle.checkpoints.go_back, folder, max(0, handle.iteration))
         await run.written()
         handle.ending.clear()
-        if handle.is_gone:  # the job has ended meanwhile
+        if handle.life.is_gone:  # the job has ended meanwhile
             return
         slices = interrupted_slices(run, handle)
         assert handle.ending.why is not None
@@ -299,8 +299,7 @@ class JobLifecycle:
         run, job_id = self._run, handle.id
         assert handle.ending.why is not None
         begins = resume.iterations
-        why, seat = handle.ending.why.problem, run.scheduler.members.seats.get(job_id)
-        parked = handle.ending.why.outcome == PARKED and seat is not None and not seat.failed
+        why, parked = handle.ending.why.problem, self._has_yielded(handle)
         note = JobRestarted(run.log.now(), job_id, begins, resume.problems[0] if resume.problems else why)
         goes_back = not handle.spec.is_attached and not (parked and begins == handle.iteration)  # owners go back themselves
         notes = (*slices, note) if goes_back else slices
@@ -327,6 +326,12 @@ class JobLifecycle:
         if problem is not None:
             run.refuse(successor, problem)
 
+    def _has_yielded(self, handle: JobHandle) -> bool:
+        """Return whether a job has ended because it is parked, and still has its place."""
+        assert handle.ending.why is not None
+        seat = self._run.scheduler.members.seats.get(handle.id)
+        return handle.ending.why.outcome == PARKED and seat is not None and not seat.failed
+
     async def patrol(self) -> None:
         """Look for jobs that hang, and for machines that are gone, until cancelled."""
         run = self._run
@@ -336,7 +341,7 @@ class JobLifecycle:
             await run.written()
             now_s = run.log.now()
             for handle in [*run.handles.values()]:
-                if handle.is_gone or handle.spec.is_attached:  # leases limit attached jobs
+                if handle.life.is_gone or handle.spec.is_attached:  # leases limit attached jobs
                     continue
                 for since_s, phase in _busy_since(handle):
                     limit_s = self._deadline_s(handle, phase)

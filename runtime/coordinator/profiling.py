@@ -75,16 +75,21 @@ class Profiling:
         await run.written()
         for handle in [run.handles[job_id] for job_id in ids]:  # a job that was restarted meanwhile has a new handle
             run.coming -= 1
-            if run.plan.only_profile:
-                if handle.processes.controller is None:
-                    handle.close()
-                handle.send_order(None, run.log.now())
-            elif handle.job is not None and not handle.is_gone and not run.stopping and not self._has_arrived(handle):
-                enlist(run, handle)
+            self._hand_over(handle)
         for job_id in ids:
             if job_id in run.scheduler.state.waiting:
                 rest(run, run.handles[job_id])
         self._end.check()
+
+    def _hand_over(self, handle: JobHandle) -> None:
+        """Hand a job that is known to the policy; in a run that only profiles jobs, let it end."""
+        run = self._run
+        if run.plan.only_profile:
+            if handle.processes.controller is None:
+                handle.close()
+            handle.send_order(None, run.log.now())
+        elif handle.job is not None and not handle.life.is_gone and not run.stopping and not self._has_arrived(handle):
+            enlist(run, handle)
 
     def _has_arrived(self, handle: JobHandle) -> bool:
         """Return whether the policy has a job already, because its owner came before its time and it was measured."""
@@ -175,7 +180,7 @@ class Profiling:
         """Return whether a job still has to be profiled."""
         if handle.spec.measured_iterations:  # the job is measured when its owner attaches
             return False
-        return handle.job is None and not handle.is_gone and not self._run.stopping
+        return handle.job is None and not handle.life.is_gone and not self._run.stopping
 
     async def _profile(self, handles: Sequence[JobHandle], keys: dict[str, str]) -> None:
         """Let each job run a worst-case iteration, and more if bounds are requested."""
@@ -194,7 +199,7 @@ class Profiling:
         """Let jobs whose processes may start together run their worst-case iterations."""
         for handle in handles:
             self._run.attempt(handle, "profile", self._look_for_caches, handle)
-        passes = {handle: handle.profile.over for handle in handles if handle.profile.over is not None and not handle.is_gone}
+        passes = {handle: handle.profile.over for handle in handles if handle.profile.over is not None and not handle.life.is_gone}
         if not passes:
             return
         await self._run.written()
@@ -203,7 +208,7 @@ class Profiling:
 
     async def _learn_when_over(self, handle: JobHandle, over: asyncio.Future[None], key: str) -> None:
         await over
-        if not handle.is_gone and handle.profile.measurements.keys() == {"rollout", "training"}:
+        if not handle.life.is_gone and handle.profile.measurements.keys() == {"rollout", "training"}:
             self._run.attempt(handle, "profile", self._learn_measured, handle, key)
 
     def _look_for_caches(self, handle: JobHandle) -> None:
@@ -333,9 +338,9 @@ class Profiling:
         """
         if not self._rounds or self._run.scheduler.guests.lent is None:
             return []
-        if any(other.profile.passes and other.is_alive for other in self._batch):
+        if any(other.profile.passes and other.life.is_alive for other in self._batch):
             return []
-        profiled = [one for one in self._batch if one.profile.measurements.keys() == {"rollout", "training"} and one.is_alive]
+        profiled = [one for one in self._batch if one.profile.measurements.keys() == {"rollout", "training"} and one.life.is_alive]
         if len(profiled) < 2:
             self._rounds = [] if self._probe_jobs else self._rounds
             return []
@@ -361,8 +366,8 @@ def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[fact
     stays = (
         handle.processes.is_state_kept
         and handle.processes.controller is not None
-        and handle.is_alive
-        and handle.state is not JobState.RESTING
+        and handle.life.is_alive
+        and handle.life.state is not JobState.RESTING
     )
     handle.arrive()
     alive = handle.place.names if stays else frozenset()

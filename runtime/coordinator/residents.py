@@ -47,7 +47,7 @@ class Residents:
             or waits is None
             or not waits.can_stay
             or handle.is_guest
-            or handle.is_moving
+            or handle.life.is_moving
             or handle.ending.why is not None
         ):
             return False
@@ -103,7 +103,7 @@ class Residents:
     def leaving(self, handle: JobHandle) -> tuple[Pool, ...]:
         """Return the pools whose nodes a job's state must leave now; all of them if it moves. A running phase leaves at its end."""
         staying = [pool for pool in POOLS if (handle, pool) in self._staying and pool not in handle.permits.holds]
-        return tuple(pool for pool in staying if handle.is_moving or pool in handle.resident_state.to_leave)
+        return tuple(pool for pool in staying if handle.life.is_moving or pool in handle.resident_state.to_leave)
 
     def admit(self, handle: JobHandle, phase: HoldName) -> bool:
         """Pass a granted permit on to its job, or hold it back until there is memory; return whether the job has it."""
@@ -130,7 +130,7 @@ class Residents:
         mine = {node.name for nodes in handle.place.nodes.values() for node in nodes}
         places: dict[_Key, PhaseOnNodes] = {}
         for other in self._handles.values():
-            present = not other.is_gone and other.place.group is not None
+            present = not other.life.is_gone and other.place.group is not None
             for pool, nodes in other.place.nodes.items():
                 names = tuple(node.name for node in nodes)
                 if mine & {*names} and (present or (other, pool) in self._staying):

@@ -208,11 +208,11 @@ class RunState:
 
     def must_leave(self, handle: JobHandle) -> bool:
         """Return whether a job must leave its place at the end of its iteration."""
-        return handle.is_moving or handle.is_yielding or self.scheduler.must_vacate(handle.id)
+        return handle.life.is_moving or handle.life.is_yielding or self.scheduler.must_vacate(handle.id)
 
     def has_seat(self, handle: JobHandle) -> bool:
         """Return whether a job has a seat. Messages then come from its present processes, not from earlier ones."""
-        return not handle.is_gone and handle.id in self.scheduler.members.seats
+        return not handle.life.is_gone and handle.id in self.scheduler.members.seats
 
     def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
         """End a job that can never be placed.

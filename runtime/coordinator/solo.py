@@ -53,7 +53,7 @@ class SoloIterations:
         run = self._run
         await self._end.quiet.wait()
         for handle in self._measured:
-            if not handle.is_alive or run.stopping:
+            if not handle.life.is_alive or run.stopping:
                 continue
             if problem := run.capacity.problem_of_placing(handle.spec):
                 run.log.say(f"{handle.id}: is not measured alone: {problem}")
@@ -65,7 +65,7 @@ class SoloIterations:
             run.inform_scheduler(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
             await over
         for handle in self._measured:
-            if handle.is_alive and not run.stopping:
+            if handle.life.is_alive and not run.stopping:
                 handle.close()
                 handle.send_order(None, run.log.now())
         self._end.check()

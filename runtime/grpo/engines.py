@@ -24,6 +24,7 @@ from runtime.sync.plan import make_plan
 from runtime.sync.wire import Transfer
 
 if TYPE_CHECKING:
+    from rollmux_env.timing.replica import ReplicaTiming
     from runtime.grpo.control import RunControl
 
 _ROLLOUT = "runtime.grpo.rollout_worker:RolloutWorker"
@@ -77,16 +78,18 @@ class RolloutEngines:
 
     def wake(self, engines: Iterable[int]) -> None:
         """Bring engines to their devices."""
-        wait_for_stages([self._workers[k].call("restore") for k in engines])
+        wait_for_stages([self._workers[k].call("residency.restore") for k in engines])
 
     def sleep(self, engines: Iterable[int]) -> None:
         """Take engines off their devices."""
-        wait_for_stages([self._workers[k].call("offload") for k in engines])
+        wait_for_stages([self._workers[k].call("residency.offload") for k in engines])
 
     def offload_or_stay(self, method: Literal["offload", "stay"]) -> Footprint:
         """Move the engines to host memory, or leave those in use; return what the fullest node keeps."""
         pairs = zip(self._workers, self._sizes, strict=True)
-        footprints = wait_for_stages([worker.call(method if size == self.size else "offload") for worker, size in pairs])
+        footprints = wait_for_stages(
+            [worker.call(f"residency.{method if size == self.size else 'offload'}") for worker, size in pairs]
+        )
         return fullest_node(footprints, self._sizes, self.size, len(runtime_hook.nodes("rollout")))
 
     def resize(self, size: int) -> None:
@@ -170,15 +173,15 @@ class RolloutEngines:
         machines, ranges = [self._machines[k] for k in here], [own.ranges for own in weights]
         plan = make_plan(ranges, machines, self._spec.sync.topology, len(self._workers))
         stagers = [self._workers[k] for k in here]
-        addresses = runtime_hook.wait([self._call(worker, "open_inbox") for worker in stagers])
+        addresses = runtime_hook.wait([self._call(worker, "residency.open_inbox") for worker in stagers])
         transfer = Transfer(weights[0].version, weights[0].layout, plan, tuple(addresses), secrets.token_bytes(32))
-        return transfer, [self._call(worker, "stage", place, transfer) for place, worker in enumerate(stagers)]
+        return transfer, [self._call(worker, "residency.stage", place, transfer) for place, worker in enumerate(stagers)]
 
     def announce_weights(self) -> None:
         """Tell every engine which weights were staged on its machine; it takes them when it samples next."""
-        staged = {k: self._call(self._workers[k], "staged_version") for k in {*self._stagers}}
+        staged = {k: self._call(self._workers[k], "residency.staged_version") for k in {*self._stagers}}
         pairs = zip(self._workers, self._stagers, strict=True)
-        runtime_hook.wait([self._call(worker, "set_staged", staged[stager]) for worker, stager in pairs])
+        runtime_hook.wait([self._call(worker, "residency.set_staged", staged[stager]) for worker, stager in pairs])
 
     def check(self, ranks: Sequence[WorkerHandle]) -> None:
         """Raise what has ended a process of the engines or of the training ranks, if any has ended."""
@@ -212,7 +215,7 @@ class RolloutEngines:
             places = self.ask("ready")
         self._machines, self._sizes = [seat.node.machine for seat in seats], [seat.size for seat in seats]
         self._stagers = [places.index(place) if place else k for k, place in enumerate(places)]
-        timings, source = {}, str(checkpoint) if checkpoint else None
+        timings, source = dict[int, "ReplicaTiming"](), str(checkpoint) if checkpoint else None
         for self.size in reversed(rollout.all_sizes):  # the configured size comes last, and stays on the devices
             own = self._of_size()
             wait_for_stages([self._workers[k].call("open", source, self._stagers[k] == k) for k in own])
@@ -222,12 +225,23 @@ class RolloutEngines:
                 self.sleep(self.in_use)
         if checkpoint is not None:
             self.announce_weights()
-            wait_for_stages([self._workers[k].call("renew") for k in self._of_size()])
-        if is_controlled(self._spec):
-            from runtime.grpo.control import control_of
+            wait_for_stages([self._workers[k].call("residency.renew") for k in self._of_size()])
+        self.control = _control_of(self._spec, together[rollout.tensor_parallel], timings)
 
-            ordered = {size: timings[size] for size in rollout.all_sizes if size in timings}
-            self.control = control_of(self._spec, together[rollout.tensor_parallel], ordered)
+
+def _control_of(spec: TaskJob, engines: int, timings: Mapping[int, ReplicaTiming]) -> RunControl | None:
+    """Return the rollout policy's decisions for a job, or None if it makes none.
+
+    Args:
+        spec: Specification of the job.
+        engines: Number of engines of the configured size.
+        timings: Timing of an engine of each size, for jobs with engines of several sizes.
+    """
+    if not is_controlled(spec):
+        return None
+    from runtime.grpo.control import control_of
+
+    return control_of(spec, engines, {size: timings[size] for size in spec.rollout.all_sizes if size in timings})
 
 
 def _start_reward_workers(spec: TaskJob) -> list[WorkerHandle]:

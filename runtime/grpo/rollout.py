@@ -45,10 +45,7 @@ def run_rollout(spec: TaskJob, engines: RolloutEngines, due: Round, anchors: Map
     if isinstance(course, RacedRollout) and course.wake is not None:  # all prompts were complete before the race was judged
         _judge(engines, course)
     if course.decides:
-        seconds, preemptions = time.monotonic() - began_s, sum(engines.ask("preemptions"))
-        course.end(_statuses(engines), seconds, preemptions)
-        if spec.rollout.sizes:
-            runtime_hook.report(engine_size=course.size, resizes=course.resizes, preemptions=preemptions)
+        _conclude(spec, engines, course, began_s)
 
 
 def _course_of(spec: TaskJob, engines: RolloutEngines, due: Round) -> RolloutCourse:
@@ -84,6 +81,14 @@ def _change(engines: RolloutEngines, course: RolloutCourse, before: Sequence[int
     if isinstance(course, RacedRollout):
         _judge(engines, course)
     runtime_hook.wake(course.wake if is_whole or course.races else None)
+
+
+def _conclude(spec: TaskJob, engines: RolloutEngines, course: RolloutCourse, began_s: float) -> None:
+    """Tell the rollout policy how the rollout went that began at `began_s`, and report the sizes of engines in use."""
+    seconds, preemptions = time.monotonic() - began_s, sum(engines.ask("preemptions"))
+    course.end(_statuses(engines), seconds, preemptions)
+    if spec.rollout.sizes:
+        runtime_hook.report(engine_size=course.size, resizes=course.resizes, preemptions=preemptions)
 
 
 def _statuses(engines: RolloutEngines) -> list[ResponseStatus]:

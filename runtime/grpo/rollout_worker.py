@@ -15,7 +15,8 @@ from policies.rollout.rounds import Standing
 from runtime.engines.interface import Engine, Response, Sampling
 from runtime.engines.memory import SEQUENCES
 from runtime.gpus import CudaOverhead
-from runtime.grpo.messages import ResponseStatus, ShareResults, ShareSamples, Timed, stage, timed
+from runtime.grpo.engine_residency import EngineResidency
+from runtime.grpo.messages import ResponseStatus, ShareResults, ShareSamples, Timed, stage
 from runtime.grpo.rewards import Rewards
 from runtime.grpo.shares import EngineShare, Prompts, RunningShare, rounds_of
 from runtime.grpo.state import read_data, stage_weights
@@ -26,8 +27,6 @@ from runtime.phases import WorkerHandle, runtime_hook
 
 if TYPE_CHECKING:
     from rollmux_env.timing.replica import ReplicaTiming
-    from runtime.residency.staging import StagedVersion
-    from runtime.sync.wire import Address, Transfer
 
 
 _MEASUREMENTS = 2  # number of measurements of an engine's speed
@@ -44,7 +43,12 @@ class RolloutWorker:
         node: Part of a node that belongs to this engine.
         reward_workers: Reward workers of the job.
         together: Number of engines of the same size, which share a rollout. None means all engines.
+
+    Attributes:
+        residency: Weights of the engine, on its device or off it, after `open`.
     """
+
+    residency: EngineResidency
 
     def __init__(
         self,
@@ -63,15 +67,13 @@ class RolloutWorker:
         self._evaluated: list[Future[float]] = []
         self._shares: list[RunningShare] = []
         self._sampled: list[ShareSamples] = []
-        self._worst_case = True  # until a real round begins, weights that come are not kept
-        self._dropped = False  # whether the engine sleeps without weights, because the staged ones will replace them
 
     def ready(self) -> bytes:
         """Return the identity of the machine's memory. Workers with the same one, if not empty, can read each other's memory."""
         return memory_id()
 
     def open(self, checkpoint: str | None, is_stager: bool = True) -> Timed:
-        """Load model, tokenizer and task, and leave the engine in a state from which `restore` works.
+        """Load model, tokenizer and task, and leave the engine in a state from which `residency.restore` works.
 
         Args:
             checkpoint: Folder of a checkpoint to continue from, or None.
@@ -80,7 +82,7 @@ class RolloutWorker:
         """
         stages: dict[str, float] = {}
         self._rewards = Rewards(self._spec, self._reward_workers)  # its processes start while the engine starts
-        self._own = CudaOverhead(len(self._node.gpus))
+        process = CudaOverhead(len(self._node.gpus))
         with stage(stages, "import"):
             import torch
 
@@ -96,7 +98,7 @@ class RolloutWorker:
             self._prompts = Prompts(spec, self._tokenizer, self._rewards)
             number_bytes = 2 if self._node.gpus else 4  # as in `Trainer.weights`, independent of the model's files
             files = read_model_files(directory)
-            self._stage_bytes = files.parameters * number_bytes if is_stager else 0
+            stage_bytes = files.parameters * number_bytes if is_stager else 0
         if why := why_torch(spec.rollout.engine, bool(self._node.gpus), files.head):
             runtime_hook.warn(why)
         with stage(stages, "engine"):
@@ -109,13 +111,14 @@ class RolloutWorker:
                 tensor_parallel=max(1, len(self._node.gpus)) if spec.rollout.sizes else spec.rollout.tensor_parallel,
                 options=self._engine_options(),
             )
-            self._stage = WeightStage(pinned=bool(self._node.gpus))
-            self._staged = StageReader(bool(self._node.gpus), self._stage)
+            weights = WeightStage(pinned=bool(self._node.gpus))
+            reader = StageReader(bool(self._node.gpus), weights)
+            self.residency = EngineResidency(self._engine, process, weights, reader, stage_bytes)
         with stage(stages, "warm-up"):  # with a batch of an iteration's size: the first one of its shape takes longer
             self._engine.generate([(0,)] * self._batch, Sampling(max_tokens=2, ignore_end=True))
             self._rewards.wait_until_ready()
         if self._node.gpus:
-            self._own.added(self._engine.stay())  # while this engine has the device to itself, whatever its size
+            process.added(self._engine.stay())  # while this engine has the device to itself, whatever its size
         if spec.rollout.sizes:
             with stage(stages, "speed"):
                 lengths = settings.max_prompt_tokens, settings.max_tokens
@@ -124,7 +127,7 @@ class RolloutWorker:
             if checkpoint is not None:
                 self._rewards.learn(read_data(Path(checkpoint)).anchors)
                 if is_stager:
-                    stage_weights(Path(checkpoint), self._stage, torch.bfloat16 if self._node.gpus else torch.float32)
+                    stage_weights(Path(checkpoint), weights, torch.bfloat16 if self._node.gpus else torch.float32)
         return Footprint(), stages
 
     def _engine_options(self) -> dict[str, Any]:
@@ -135,42 +138,6 @@ class RolloutWorker:
     def timing(self) -> ReplicaTiming:
         """Return the timing of the engine. Only for a job with engines of several sizes."""
         return self._timing
-
-    def restore(self) -> Timed:
-        """Bring the engine to its device, with the weights that were staged meanwhile."""
-        if self._staged.staged is not None and (self._dropped or self._staged.staged.version != self._engine.version):
-            with self._staged.reading() as staged:
-                restored = timed("restore", self._engine.restore, *staged)
-        else:
-            restored = timed("restore", self._engine.restore)
-        self._dropped = False
-        return restored
-
-    def renew(self) -> Timed:
-        """Let the engine, which is on its device, take the staged weights."""
-        stages: dict[str, float] = {}
-        with self._staged.reading() as staged, stage(stages, "checkpoint"):
-            self._engine.update_weights(*staged)
-        return Footprint(), stages
-
-    def offload(self) -> Timed:
-        """Take the engine off the device. Its weights are not kept if they are also staged, and so can be restored from there."""
-        staged = self._staged.staged
-        drop = not self._worst_case and staged is not None and staged.version == self._engine.version
-        footprint, seconds = timed("offload", self._engine.offload, drop)
-        self._dropped = self._dropped or drop
-        return self._whole(footprint), seconds
-
-    def stay(self) -> Timed:
-        """Leave the engine on the device until the next rollout."""
-        footprint, seconds = timed("stay", self._engine.stay)
-        return self._whole(footprint), seconds
-
-    def _whole(self, footprint: Footprint) -> Footprint:
-        """Return the footprint of the whole process, given the footprint of the engine."""
-        staged = self._stage.footprint()
-        staged = (staged if staged.host else Footprint(host=self._stage_bytes)) + self._staged.footprint()
-        return self._own.added(footprint) + staged
 
     def begin(
         self, iteration: int, worst_case: bool, total: int, shares: Sequence[EngineShare], anchors: Mapping[str, float]
@@ -198,7 +165,7 @@ class RolloutWorker:
         )
         self._rewards.learn(anchors)
         self._rewards.learning = not worst_case
-        self._worst_case = worst_case
+        self._worst_case = self.residency.keeps_weights = worst_case  # a profile's rollouts use no staged weights
         self._evaluated = []
         self._preempted = self._engine.preemptions
         self._shares = [self._running(share) for share in shares]
@@ -213,21 +180,13 @@ class RolloutWorker:
         """
         while True:
             over = self._sample_on()
-            if all(share.over for share in self._shares) or not self._take_new_weights():
+            if all(share.over for share in self._shares) or not self._is_interrupted():
                 return over
+            self.residency.renew()
 
-    def _has_new_weights(self) -> bool:
-        """Whether weights newer than the engine's are staged, and responses may continue with them."""
-        staged = self._staged.staged
-        newer = staged is not None and staged.version != self._engine.version
-        return self._spec.rollout.interruptible and not self._worst_case and newer
-
-    def _take_new_weights(self) -> bool:
-        """Take newer weights if there are any, and return whether there were."""
-        if not self._has_new_weights():
-            return False
-        self.renew()
-        return True
+    def _is_interrupted(self) -> bool:
+        """Return whether responses should continue with weights that are newer than the engine's."""
+        return self._spec.rollout.interruptible and not self._worst_case and self.residency.has_new_weights
 
     def _sample_on(self) -> tuple[int, ...]:
         """Sample as `sample`, but also stop when new weights are staged."""
@@ -242,7 +201,7 @@ class RolloutWorker:
             [share.prompts[key[0]].tokens for share, key in rows],
             self._sampling,
             progress=lambda step: runtime_hook.progress(self._done + step.finished, self._total, step.tokens),
-            stop=lambda: runtime_hook.stops() or self._has_new_weights(),
+            stop=lambda: runtime_hook.stops() or self._is_interrupted(),
             resume=[replace(share.begun[key], prompt=row) for row, (share, key) in enumerate(rows) if key in share.begun],
             streams=[share.stream(key) for share, key in rows],
             ended=ended,
@@ -339,57 +298,14 @@ class RolloutWorker:
         tokens = list(response.token_ids)
         return self._rewards.submit(example, lambda: str(self._tokenizer.decode(tokens, skip_special_tokens=True)), learning)
 
-    def open_inbox(self) -> Address:
-        """Open the inbox for new weights, and return its address."""
-        import ray
-
-        from runtime.sync.streams import Inbox
-
-        self._inbox = Inbox(str(ray.util.get_node_ip_address()))  # type: ignore[no-untyped-call]
-        return self._inbox.address
-
-    def stage(self, place: int, transfer: Transfer) -> int:
-        """Receive new weights into host memory. This needs neither the device nor a permit.
-
-        Args:
-            place: Number of this worker among the receivers.
-            transfer: The sync.
-
-        Returns:
-            Number of bytes that came over the slow link.
-
-        Raises:
-            RuntimeError: A stream broke. The engine keeps its weights. The message is one line.
-        """
-        try:
-            return self._inbox.receive(place, transfer, self._stage)
-        finally:
-            self._stage.end()
-            self._inbox.close()
-
-    def staged_version(self) -> StagedVersion | None:
-        """Return the weights that are staged here for the engines of this machine, or None."""
-        return self._stage.staged_version()
-
-    def set_staged(self, staged: StagedVersion | None) -> None:
-        """Tell this worker which weights are staged for it, possibly by another worker.
-
-        Args:
-            staged: The staged weights. None means that there are none, and that the engine keeps its own.
-        """
-        self._staged.staged = staged
-        if staged is None:
-            self._staged.close()
-            self._stage.close()
-
     def close(self) -> None:
         """Release everything."""
         if hasattr(self, "_rewards"):
             self._rewards.close()
-        if hasattr(self, "_engine"):
+        if hasattr(self, "residency"):
+            self.residency.close()
+        elif hasattr(self, "_engine"):
             self._engine.close()
-            self._staged.close()
-            self._stage.close()
 
 
 def _timing_of(engine: Engine, vocabulary: int, batch: int, prompt: int, response: int) -> ReplicaTiming:

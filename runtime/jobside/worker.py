@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from operator import attrgetter
 from typing import Any
 
 import ray
@@ -157,13 +158,13 @@ class Worker:
         """Call a method of the object."""
         self._session.renew()
         try:
-            return getattr(self._object, method)(*arguments)
+            return attrgetter(method)(self._object)(*arguments)
         finally:
             self._session.flush()
 
     def call_concurrently(self, method: str, *arguments: Any) -> Any:
         """Call a method of the object in another thread, without waiting for the call in progress."""
-        return getattr(self._object, method)(*arguments)
+        return attrgetter(method)(self._object)(*arguments)
 
     def identity(self) -> int:
         """Return the process id."""

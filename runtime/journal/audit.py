@@ -24,7 +24,7 @@ R7  no sample is older when it is trained than its job allows
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -135,15 +135,20 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
                 yield f"A2: job {fact.job_id} has a checkpoint of {fact.iterations} iterations and did {due[fact.job_id]}"
             checkpoints.add((fact.job_id, fact.iterations))
         elif isinstance(fact, journal_facts.JobRestarted):
-            if fact.iteration > due[fact.job_id]:
-                yield f"A2: job {fact.job_id} continues at iteration {fact.iteration} when {due[fact.job_id]} was due"
-            elif fact.iteration and (fact.job_id, fact.iteration) not in checkpoints:
-                yield f"A2: job {fact.job_id} continues at iteration {fact.iteration}, which has no checkpoint"
+            yield from _restart(fact, due[fact.job_id], checkpoints)
             due[fact.job_id] = fact.iteration
         elif isinstance(fact, journal_facts.JobRolledBack):
             if fact.iteration >= due[fact.job_id]:
                 yield f"A2: job {fact.job_id} takes back iteration {fact.iteration} when {due[fact.job_id]} was due"
             due[fact.job_id] = fact.iteration
+
+
+def _restart(fact: journal_facts.JobRestarted, due: int, checkpoints: Container[tuple[str, int]]) -> Iterator[str]:
+    """Check that a restart goes back, and to a checkpoint."""
+    if fact.iteration > due:
+        yield f"A2: job {fact.job_id} continues at iteration {fact.iteration} when {due} was due"
+    elif fact.iteration and (fact.job_id, fact.iteration) not in checkpoints:
+        yield f"A2: job {fact.job_id} continues at iteration {fact.iteration}, which has no checkpoint"
 
 
 def _nodes(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:

@@ -54,9 +54,9 @@ def next_step_of(handle: JobHandle, spent: bool, drained: bool) -> NextStep:
         return NextStep.DONE
     if spent:
         return NextStep.OVER_BUDGET
-    if handle.is_moving:
+    if handle.life.is_moving:
         return NextStep.MOVE
-    if handle.is_yielding:
+    if handle.life.is_yielding:
         return NextStep.PARK
     return NextStep.MAKE_ROOM if drained else NextStep.GO_ON
 

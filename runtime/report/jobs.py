@@ -101,9 +101,7 @@ def _switch(phase: str, every: Sequence[PhaseSlice], warm: Sequence[PhaseSlice])
     """
     inits = [part for part in every if part.phase == "init"]
     cold = [part for part in every if part.cold and part.phase == phase]
-    load_s, warm_s = mean(part.load_s for part in cold), mean(part.load_s + part.offload_s for part in warm)
-    made_s = mean(part.end_s - part.start_s for part in inits)
-    cold_s = None if load_s is None and made_s is None else (load_s or 0.0) + (made_s or 0.0)
+    cold_s, warm_s = _cold_start_s(inits, cold), mean(part.load_s + part.offload_s for part in warm)
     whole = {"load": mean(part.load_s for part in warm), "offload": mean(part.offload_s for part in warm)}
     return {
         "cold_s": cold_s,
@@ -113,6 +111,12 @@ def _switch(phase: str, every: Sequence[PhaseSlice], warm: Sequence[PhaseSlice])
         "cold_stages_s": _stages([*inits, *cold]),
         "warm_stages_s": _stages(warm) | (whole if warm else {}),
     }
+
+
+def _cold_start_s(inits: Sequence[PhaseSlice], cold: Sequence[PhaseSlice]) -> float | None:
+    """Return the mean seconds of a cold start, which are those of its init and of loading, or None if there was none."""
+    load_s, made_s = mean(part.load_s for part in cold), mean(part.end_s - part.start_s for part in inits)
+    return None if load_s is None and made_s is None else (load_s or 0.0) + (made_s or 0.0)
 
 
 def _stages(parts: Sequence[PhaseSlice]) -> dict[str, float]:

@@ -133,7 +133,7 @@ class RunDriver:
         log.begin(run.on_written, run.fail)
         state = run.scheduler.state
         placed_ids = {*state.waiting, *run.scheduler.members.seats}
-        coming = [handle for handle in run.handles.values() if not handle.is_gone and handle.id not in placed_ids]
+        coming = [handle for handle in run.handles.values() if not handle.life.is_gone and handle.id not in placed_ids]
         run.coming = len(coming)
         run.spawn(self.profiling.bring_all(coming))
         run.spawn(self._solo.measure())
@@ -213,7 +213,7 @@ class RunDriver:
         run, state = self.run, self.run.scheduler.state
         if not all(map(run.nodes.count, state.cluster.sides)):
             return False
-        gone = not run.coming and not self.end.watched and all(handle.is_gone for handle in run.handles.values())
+        gone = not run.coming and not self.end.watched and all(handle.life.is_gone for handle in run.handles.values())
         return gone and not (state.waiting or state.tables.order.size or self.leases.ledger.suspect_nodes())
 
     def roll_over(self) -> None:
@@ -268,7 +268,7 @@ def resume_run(run: RunState, node_changes: NodeChanges, record: RunRecord, leas
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
     for exceeded in record.memory_exceeded:
         run.handles[exceeded.job_id].resident_state.set_excess(exceeded.why)
-    gone = [handle.id for handle in run.handles.values() if handle.is_gone]
+    gone = [handle.id for handle in run.handles.values() if handle.life.is_gone]
     restored = SchedulerRestored(run.log.now(), tuple(gone))
     again = restore(run.scheduler, record, restored.at_s, gone)
     run.log.write(*notes, restored, *run.scheduler.take_entries())

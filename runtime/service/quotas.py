@@ -80,7 +80,9 @@ class UserQuotas:
             Unprocessable: If a job has no limit of its time, or a longer one than its user's; one line.
         """
         cluster, more = self._run.scheduler.state.cluster, Counter(spec.user for spec in specs)
-        present = Counter(handle.spec.user for handle in self._run.handles.values() if not handle.is_gone) if cluster.quotas else {}
+        present = (
+            Counter(handle.spec.user for handle in self._run.handles.values() if not handle.life.is_gone) if cluster.quotas else {}
+        )
         for spec in specs:
             quota = cluster.quota_of(spec.user)
             if quota is None:

@@ -253,7 +253,7 @@ class Reports:
 
     def _present(self) -> Counter[str]:
         """Return the number of jobs that wait or run, by user."""
-        return Counter(handle.spec.user for handle in self._run.handles.values() if not handle.is_gone)
+        return Counter(handle.spec.user for handle in self._run.handles.values() if not handle.life.is_gone)
 
     def job(self, handle: JobHandle, outlook: Outlook) -> dict[str, Any]:
         """Return the report of one job.
@@ -278,7 +278,7 @@ class Reports:
     def state_of(self, handle: JobHandle) -> str:
         """Return the state of a job, one of `STATES`."""
         state = self._run.scheduler.state
-        if handle.is_gone:
+        if handle.life.is_gone:
             return self._figures.ends.get(handle.id, ("stopped", ""))[0]
         if handle.id in self._ledger.suspected:
             return "lost"
@@ -286,7 +286,7 @@ class Reports:
             return "profiling"
         if not state.is_running(handle.id):
             return "waiting"
-        return "moving" if handle.is_moving or state.is_paused(handle.id) else "running"
+        return "moving" if handle.life.is_moving or state.is_paused(handle.id) else "running"
 
     def _job(self, handle: JobHandle, turn: tuple[int, float | None] | None, outlook: Outlook) -> dict[str, Any]:
         if (ended := self._ended.get(handle.id)) is not None:
@@ -297,23 +297,44 @@ class Reports:
         done = handle.iteration if handle.spec.is_attached else max(handle.counts.done, 0)
         report = _described(handle.spec, name, self._problem(handle), job, done, metrics, run.plan.cluster)
         report |= {"phase": handle.permits.phase, "usd": _charged_usd(state, job_id)} | self._pace(job_id, job)
-        report |= _waited(self._figures.stays, job_id, run.log.now(), handle.is_gone)
-        known = outlook.waiting.get(job_id)
+        report |= _waited(self._figures.stays, job_id, run.log.now(), handle.life.is_gone)
         if turn is not None:
-            report |= {"position": turn[0], "key": turn[1], "eta_s": known.eta_s if known is not None else None}
-        if not handle.is_gone:
-            report["done_eta_s"] = outlook.done_s.get(job_id)
-            report["reason"] = self._reason(handle, turn is not None, known) if name == "waiting" else holdup(self._ledger, handle)
-            report["overdue"] = next((_described_overdue(one) for one in overdue_phases(run, handle)), None)
-        if (number := handle.place.group) is not None:
-            names = {node.name for nodes in handle.place.nodes.values() for node in nodes}
-            report |= {"group": number if number >= 0 else None, "nodes": sorted(names)}
-        if job is not None and state.is_running(job_id):
-            group = state.group_of(job_id)
-            report["usd_per_hour"] = group.usd_per_hour / len(group.jobs)
-            report["profile"] = profile_of(job, state.shape(job_id), group.training_nodes or None)
-        if handle.is_gone and name in ENDED:
+            report |= {"position": turn[0], "key": turn[1]}
+        if not handle.life.is_gone:
+            report |= self._prospects(handle, name, turn is not None, outlook)
+        report |= self._place(handle, job)
+        if handle.life.is_gone and name in ENDED:
             self._ended[job_id] = report
+        return report
+
+    def _prospects(self, handle: JobHandle, name: str, queued: bool, outlook: Outlook) -> dict[str, Any]:
+        """Return what is expected of a job that has not ended, and what holds it up.
+
+        Args:
+            handle: The job.
+            name: Name of its state.
+            queued: Whether it has a position in the queue.
+            outlook: Forecasts of the jobs that wait or run.
+        """
+        known = outlook.waiting.get(handle.id)
+        return {
+            "eta_s": known.eta_s if known is not None and queued else None,
+            "done_eta_s": outlook.done_s.get(handle.id),
+            "reason": self._reason(handle, queued, known) if name == "waiting" else holdup(self._ledger, handle),
+            "overdue": next((_described_overdue(one) for one in overdue_phases(self._run, handle)), None),
+        }
+
+    def _place(self, handle: JobHandle, job: Job | None) -> dict[str, Any]:
+        """Return the group and nodes of a job that has some; if it is placed for good, also its price and planned times."""
+        place, state = handle.place, self._run.scheduler.state
+        report: dict[str, Any] = {}
+        if place.group is not None:
+            names = {node.name for nodes in place.nodes.values() for node in nodes}
+            report |= {"group": place.group if place.group >= 0 else None, "nodes": sorted(names)}
+        if job is not None and state.is_running(handle.id):
+            group = state.group_of(handle.id)
+            report["usd_per_hour"] = group.usd_per_hour / len(group.jobs)
+            report["profile"] = profile_of(job, state.shape(handle.id), group.training_nodes or None)
         return report
 
     def _pace(self, job_id: str, job: Job | None) -> dict[str, Any]:
@@ -339,7 +360,7 @@ class Reports:
         return "it arrives when those that came with it are profiled too" if handle.job is not None else "it waits to be profiled"
 
     def _problem(self, handle: JobHandle) -> str | None:
-        if handle.is_gone:
+        if handle.life.is_gone:
             return self._figures.ends.get(handle.id, ("", ""))[1] or None
         if handle.checkpoints.disk_problem is not None:
             return f"its checkpoint cannot be written: {handle.checkpoints.disk_problem}"

@@ -84,12 +84,8 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
                     service = None
                 patience.wait(getattr(error, "cause", error))
             except ray.exceptions.RayActorError:
-                if not address.answers():
-                    raise InputError(f"Ray has ended; `rollmux serve {folder}` continues from the journal") from None
-                if monotonic() - began_s < _SETTLED_S:
-                    raise InputError(
-                        "the coordinator has died, soon after its start; `rollmux serve` continues from the journal"
-                    ) from None
+                if (problem := _why_final(address, began_s)) is not None:
+                    raise InputError(f"{problem}; `rollmux serve {folder}` continues from the journal") from None
                 say("the coordinator has died; another one continues from the journal")
                 service = None
     finally:
@@ -97,6 +93,18 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
             if service is not None and address.answers():
                 ray.kill(service)
             shut_down()
+
+
+def _why_final(address: RayAddress, began_s: float) -> str | None:
+    """Return why no other coordinator can follow one that has died, or None if one can.
+
+    Args:
+        address: Ray of the service.
+        began_s: Time at which the coordinator was started, in seconds of the monotonic clock.
+    """
+    if not address.answers():
+        return "Ray has ended"
+    return "the coordinator has died, soon after its start" if monotonic() - began_s < _SETTLED_S else None
 
 
 def _join(address: RayAddress) -> None:

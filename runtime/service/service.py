@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from policies.whatif import Change
-from rollmux_env.errors import Conflict, InputError, NotFound, Stopping, Unprocessable
+from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import ProcessBackend
@@ -21,15 +20,14 @@ from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import JobSubmitted
 from runtime.journal.rollover import MOST_FACTS, QUIET_S, ROLLED_OVER
 from runtime.journal.write import Unwritable
-from runtime.machines.forecast import check_memory, check_space, checkpoint_bytes, forecasts, limits
 from runtime.report.usage import Key, Row, earlier_rows, grouped
 from runtime.run.driver import RunDriver
+from runtime.service.admission import Admission
 from runtime.service.events import Events
 from runtime.service.figures import RunFigures
 from runtime.service.forecast import NOTHING_KNOWN, QueueForecast
 from runtime.service.mail import Mail
 from runtime.service.notices import Notices
-from runtime.service.plan import MOST_JOBS, check_limits
 from runtime.service.quotas import UserQuotas
 from runtime.service.report import STATES, Reports, in_steps
 from runtime.service.webhook import Webhook
@@ -91,6 +89,7 @@ class RunService:
         self.events = Events(run.log, self.folder)
         self.driver, self.run = driver, run
         self.quotas = UserQuotas(run, driver.record)
+        self._admission = Admission(driver, self.quotas)
         loop = asyncio.get_running_loop()
         self._senders = [kind(self.folder, lambda line: _say_soon(loop, run, line)) for kind in (Webhook, Mail)]
         notices = Notices(run, self._senders)
@@ -151,45 +150,6 @@ class RunService:
         """
         return await self.driver.calls.ask(method, *arguments)
 
-    def _check(self, specs: Sequence[JobSpec]) -> list[str]:
-        """Check that jobs can be taken, and return a line about each job whose memory may not suffice. Raises as `submit` does."""
-        driver, run = self.driver, self.run
-        if driver.rolls_over:
-            raise Stopping("the service begins the next part of its journal; ask again")
-        if run.stopping or run.over.done():
-            raise Conflict("the service is stopping; it takes no more jobs")
-        if run.log.problem is not None:
-            raise Unwritable(run.log.problem)
-        ids = Counter(spec.id for spec in specs)
-        for spec, beyond in zip(specs, run.capacity.new_beyond(specs), strict=True):
-            if spec.id in run.handles or ids[spec.id] > 1:
-                again = "names can be used again after the next roll-over of the journal"
-                raise Conflict(f"job {spec.id}: this service has had a job of that name; {again}")
-            if (left := run.checkpoints(spec.id)).exists():
-                raise Conflict(f"job {spec.id}: an earlier job of that name has left {left}; move it first")
-            if problem := beyond or driver.lacks(spec):
-                raise Unprocessable(f"job {spec.id}: {problem}")
-        present = len(run.handles)  # those that have ended need not be counted as long as all are within the limit
-        if present + len(specs) > MOST_JOBS:
-            present = sum(not handle.is_gone for handle in run.handles.values())
-        check_limits(specs, present)
-        self.quotas.check(specs)
-        try:
-            return self._check_room(specs)
-        except InputError as error:
-            raise Unprocessable(str(error)) from None
-
-    def _check_room(self, specs: Sequence[JobSpec]) -> list[str]:
-        """Check that there is disk space for the jobs' checkpoints and memory for the jobs; return and raise as `_check` does."""
-        lines: list[str] = []
-        writing = [number for number, spec in enumerate(specs) if checkpoint_bytes(spec)]
-        present = [handle.spec for handle in self.run.handles.values() if not handle.is_gone] if writing else []
-        for number in writing:
-            check_space([*present, *specs[: number + 1]], self.folder, f"job {specs[number].id}")
-        if expected := forecasts(specs, self._plan.nodes):
-            check_memory(expected, limits(self._plan.nodes, None), lines.append)
-        return lines
-
     async def preview(self, specs: Sequence[JobSpec]) -> list[dict[str, Any]]:
         """Return the placement or the place in the queue that each job would get if all were submitted now, in this order.
 
@@ -201,7 +161,7 @@ class RunService:
         Raises:
             InputError: As in `submit`; one line.
         """
-        self._check(specs)
+        self._admission.check(specs)
         return await self._forecast.preview(specs)
 
     async def what_if(self, change: Change, since_s: float | None) -> dict[str, Any]:
@@ -233,7 +193,7 @@ class RunService:
             Unwritable: If the journal cannot be written; one line.
         """
         run = self.run
-        for line in self._check(specs):
+        for line in self._admission.check(specs):
             run.log.say(line)
         now_s = run.log.now()
         dated = [spec.model_copy(update={"arrival_s": now_s + spec.arrival_s}) for spec in specs]
@@ -258,7 +218,7 @@ class RunService:
         if (problem := self.run.log.problem) is not None:
             raise Unwritable(problem)
         outcome = self._figures.ends.get(job_id, ("", ""))[0]
-        if outcome == "cancelled" and not handle.is_gone:  # its end is waited for
+        if outcome == "cancelled" and not handle.life.is_gone:  # its end is waited for
             return
         if outcome:
             raise Conflict(f"job {job_id}: has ended already: {outcome}")
@@ -291,7 +251,7 @@ class RunService:
             NotFound: If there is no such job.
         """
         handle = self.handle_of(job_id)
-        outlook = NOTHING_KNOWN if handle.is_gone else await self._forecast.outlook()
+        outlook = NOTHING_KNOWN if handle.life.is_gone else await self._forecast.outlook()
         await self.known()
         return self._reports.job(handle, outlook)
 
@@ -358,7 +318,7 @@ class RunService:
         metrics.write("rollmux_stopping", float(run.stopping))
         holding = (handle for handle in run.handles.values() if handle.permits.holds)
         self._figures.overdue({handle.id: [*overdue_phases(run, handle)] for handle in holding})
-        metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.is_gone})
+        metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.life.is_gone})
         states = self._reports.states()
         for name in STATES:
             metrics.write("rollmux_jobs", states[name], state=name)

@@ -229,7 +229,7 @@ class LiveAnswers:
     def _present(self) -> Present:
         run, planner = self._run, self._run.scheduler.planner
         state = planner.shown.copy()
-        unprofiled = [handle.id for handle in run.handles.values() if not (handle.is_gone or state.knows(handle.id))]
+        unprofiled = [handle.id for handle in run.handles.values() if not (handle.life.is_gone or state.knows(handle.id))]
         name, policy = run.plan.policy, own_copy(planner.policy)
         earlier = partial(_earlier_jobs, Path(run.plan.folder))
         return Present(

@@ -233,7 +233,7 @@ class Pretended(ProcessBackend):
                 state += 1
                 self._iterated()
                 turns = _spec(handle).options.get("turns", False)  # it could be moved, until it is to be
-                movable = keeps or (turns and not handle.is_moving)
+                movable = keeps or (turns and not handle.life.is_moving)
                 is_last = keeps and state == handle.spec.iterations
                 done = IterationResult({"count": float(state)}, movable, keeps, write(folder, state) if is_last else None)
                 self.stops_after -= 1

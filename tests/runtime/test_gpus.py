@@ -113,8 +113,8 @@ def test_an_engine_and_a_rank_say_what_they_keep_with_it(device: Device, tmp_pat
     monkeypatch.setattr("runtime.residency.staging.StageReader", lambda *_: SimpleNamespace(footprint=Footprint, staged=None))
     rollout = RolloutWorker(spec, 0, 1, node)
     rollout.open(None)
-    assert [part()[0].device // MIB for part in (rollout.stay, rollout.offload)] == [4_600, 600]
-    assert rollout.offload()[0].peak // MIB == 4_600
+    assert [part()[0].device // MIB for part in (rollout.residency.stay, rollout.residency.offload)] == [4_600, 600]
+    assert rollout.residency.offload()[0].peak // MIB == 4_600
     monkeypatch.setattr("runtime.training.trainer.Trainer", lambda *_, **__: Engine(device))
     training = TrainingWorker(spec, 0, 1, node)
     training.open(None, None)

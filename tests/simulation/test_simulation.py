@@ -97,7 +97,7 @@ def test_two_jobs_that_wait_for_each_others_first_rollout_are_found() -> None:
         ask(self, lease, turn)
 
     def present(self: RunState, handle: JobHandle) -> bool:  # a training waits until every other job has begun its own rollout
-        others = {one.id for one in self.handles.values() if one is not handle and not one.is_gone}
+        others = {one.id for one in self.handles.values() if one is not handle and not one.life.is_gone}
         return is_present(self, handle) and (handle.id in begun or others <= begun or not others)
 
     is_present = RunState.has_seat

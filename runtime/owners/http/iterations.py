@@ -227,7 +227,7 @@ class Iterations:
         """
         run = self._run
         handle = run.handles[lease.handle.id]
-        if handle.is_gone or _is_over(handle) or self.ledger.last_of(handle.id) is not lease:
+        if handle.life.is_gone or _is_over(handle) or self.ledger.last_of(handle.id) is not lease:
             return
         _check_goes_on(not run.stopping)
         why = "its owner says that the job is done"

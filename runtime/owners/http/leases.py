@@ -500,7 +500,7 @@ async def find_place(
 
 def _is_to_have(run: RunState, placement: AttachedPlacement | None, handle: JobHandle) -> bool:
     """Return whether a job has a placement and is not about to leave it."""
-    return placement is not None and not placement.over.done() and handle.is_alive and run.has_seat(handle)
+    return placement is not None and not placement.over.done() and handle.life.is_alive and run.has_seat(handle)
 
 
 def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
@@ -574,6 +574,6 @@ def _handle_of(run: RunState, job_id: str) -> JobHandle:
         raise Conflict(f"job {job_id}: is run by the service itself, and no owner can attach to it")
     if handle.ending.halted:
         return handle
-    if handle.is_gone or (handle.ending.why is not None and not handle.ending.restarts):
+    if handle.life.is_gone or (handle.ending.why is not None and not handle.ending.restarts):
         raise Conflict(f"job {job_id}: has ended")
     return handle

@@ -123,7 +123,7 @@ class Lease:
     def is_awaited(self) -> bool:
         """Whether the owner has to go to the job's current placement and has begun nothing that it would lose."""
         begun = self.turns.open or self.turns.rollouts > self.turns.done
-        return self.must_move and self.is_elsewhere and self.handle.is_alive and not begun
+        return self.must_move and self.is_elsewhere and self.handle.life.is_alive and not begun
 
     def apply_event(self, event: str, why: str = "") -> None:
         """Change the state of the lease.
@@ -403,27 +403,37 @@ class Ledger:
         run = self.run
         if run.stopping:
             return
-        now_s, rules = run.log.now(), run.plan.leases
+        now_s = run.log.now()
         for lease in [*self.leases.values()]:
             if lease.ended:
                 self._free_unused(lease, now_s)
-            elif not lease.requests and now_s - lease.last_heartbeat_s > rules.ttl_s:
-                self.lose(lease, f"its lease is lost: no sign of life for {rules.ttl_s:g} s")
-            elif lease.stop_requested_s is not None and now_s - lease.stop_requested_s > rules.ttl_s:
-                self.lose(lease, f"it was asked to stop, and has not done so for {rules.ttl_s:g} s")
-            elif rules.max_hold_worst_cases is not None and (too_long := self._too_long(lease, rules.max_hold_worst_cases, now_s)):
-                self.lose(lease, f"its lease is lost: {too_long}")
+            elif why := self._why_lost(lease, now_s):
+                self.lose(lease, why)
         for handle in [*run.handles.values()]:
             placement = self.placement_of(handle)
-            if placement is None or placement.active_lease is not None:
-                continue
-            if not handle.is_alive or isinstance(handle.spec, CommandJob):
-                continue
-            if handle.is_yielding and not placement.over.done():  # no owner does an iteration
-                park(run, handle)
-            elif now_s - placement.unclaimed_since_s > rules.claim_s:  # it asks for a placement again when its owner comes
-                handle.place.set_awaits_owner(True)
-                placement.end(JobEnd("died", "step", "nobody has attached to it"))
+            if placement is not None and placement.active_lease is None and handle.life.is_alive:
+                self._check_unclaimed(handle, placement, now_s)
+
+    def _check_unclaimed(self, handle: JobHandle, placement: AttachedPlacement, now_s: float) -> None:
+        """Take a placement without an owner from a job that is parked, or to which no owner has attached for too long."""
+        if isinstance(handle.spec, CommandJob):
+            return
+        if handle.life.is_yielding and not placement.over.done():  # no owner does an iteration
+            park(self.run, handle)
+        elif now_s - placement.unclaimed_since_s > self.run.plan.leases.claim_s:  # its owner asks for a placement when it comes
+            handle.place.set_awaits_owner(True)
+            placement.end(JobEnd("died", "step", "nobody has attached to it"))
+
+    def _why_lost(self, lease: Lease, now_s: float) -> str:
+        """Return why an active lease is lost, or an empty string if it is not."""
+        rules = self.run.plan.leases
+        if not lease.requests and now_s - lease.last_heartbeat_s > rules.ttl_s:
+            return f"its lease is lost: no sign of life for {rules.ttl_s:g} s"
+        if lease.stop_requested_s is not None and now_s - lease.stop_requested_s > rules.ttl_s:
+            return f"it was asked to stop, and has not done so for {rules.ttl_s:g} s"
+        if rules.max_hold_worst_cases is not None and (too_long := self._too_long(lease, rules.max_hold_worst_cases, now_s)):
+            return f"its lease is lost: {too_long}"
+        return ""
 
     def _too_long(self, lease: Lease, most: float, now_s: float) -> str:
         """Return a message about a phase of a lease that has exceeded its limit, or an empty string.

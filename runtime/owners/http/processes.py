@@ -170,7 +170,7 @@ class CommandProcesses(AttachedProcesses):
 
     async def drop(self, handle: JobHandle) -> None:
         """End the command of a job that is gone."""
-        if handle.is_gone and handle in self._running:
+        if handle.life.is_gone and handle in self._running:
             self._running.pop(handle).cancel()
             await self._end(handle)
 
@@ -196,7 +196,7 @@ class CommandProcesses(AttachedProcesses):
                 return
             await self.ledger.run.written()
             status = await self._child(handle)
-        if handle.is_gone:
+        if handle.life.is_gone:
             return
         if status == 0:
             self._running.pop(handle, None)

@@ -96,7 +96,7 @@ class JobCalls:
         await self._run.written()
         if done is not None and self._run.has_seat(handle):
             self._completed(handle, done)
-        if self._run.stopping or handle.state is JobState.RESTING:
+        if self._run.stopping or handle.life.state is JobState.RESTING:
             raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
         order = await handle.processes.next_order()
         await self._run.written()
@@ -252,7 +252,7 @@ class JobCalls:
         """
         run = self._run
         await run.written()
-        if handle.is_gone or checkpoint.iterations > handle.iteration:
+        if handle.life.is_gone or checkpoint.iterations > handle.iteration:
             return False  # it is from former processes of the job
         follows = protocol.checkpointed(handle, checkpoint, run.log.now())
         if checkpoint.iterations != handle.iteration or not self._leave(handle, follows):
@@ -337,15 +337,15 @@ class JobCalls:
             self._carry_out(handle, what, follows)
             return
         run.apply(follows)  # a job that leaves first ends its phases and writes a checkpoint
-        moves = what is NextStep.MOVE and handle.is_moving
-        goes = done.has_checkpoints and (handle.is_yielding or run.scheduler.must_vacate(handle.id))
+        moves = what is NextStep.MOVE and handle.life.is_moving
+        goes = done.has_checkpoints and (handle.life.is_yielding or run.scheduler.must_vacate(handle.id))
         handle.place.set_leaving(checkpoint=what is NextStep.OVER_BUDGET or (done.movable and (moves or goes)))
         if handle.ending.why is None:
             run.decisions.order(handle)
 
     def _leave(self, handle: JobHandle, follows: Consequences) -> bool:
         """Let a job leave its placement if it was waiting for this report to do so, and return whether it was."""
-        if not (handle.place.leaving and handle.is_alive and self._run.has_seat(handle)):
+        if not (handle.place.leaving and handle.life.is_alive and self._run.has_seat(handle)):
             return False
         handle.place.set_leaving(checkpoint=False)
         what = protocol.next_step_of(handle, handle.ending.over_budget, self._run.scheduler.must_vacate(handle.id))

@@ -162,7 +162,7 @@ def test_a_service_whose_journal_cannot_be_written_says_so_and_takes_nothing(tmp
         await come(driver, lambda: driver.run.log.problem is None)
         assert (await service.report())["paused"] is None
         await service.submit([plan.specs[0].model_copy(update={"id": "late"})])
-        await come(driver, lambda: all(handle.is_gone for handle in driver.run.handles.values()))
+        await come(driver, lambda: all(handle.life.is_gone for handle in driver.run.handles.values()))
         await service.stop()
         await service.ended()
 
@@ -195,7 +195,7 @@ def test_nobody_waits_for_a_job_whose_checkpoint_finds_no_room(
         driver = processes.driver = RunDriver(plan_of(tmp_path, JOBS, PAIR), processes)
 
         def free(folder: Path) -> int:  # the other job is done by then
-            processes.has_room = driver.run.handles["b"].is_gone
+            processes.has_room = driver.run.handles["b"].life.is_gone
             if processes.has_room and stops:
                 driver.stop()
             return int(processes.has_room and not stops)

@@ -46,7 +46,7 @@ def test_its_jobs_go_on_after_their_checkpoints_and_its_nodes_can_be_drained(fol
         await service.serve(processes)
         assert service.driver is not None
         processes.driver = service.driver
-        while not all(handle.is_gone for handle in service.driver.run.handles.values()):
+        while not all(handle.life.is_gone for handle in service.driver.run.handles.values()):
             await asyncio.sleep(0.01)
         await service.stop()
         await service.ended()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
+from operator import attrgetter
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -46,7 +47,7 @@ def two_engines(algorithm: dict[str, int], cache: Path) -> Iterator[tuple[TaskJo
 def engines_of_two_sizes(algorithm: dict[str, int], cache: Path, policy: str) -> Iterator[tuple[TaskJob, list[RolloutWorker]]]:
     """On a node of two cores two engines of one core, and one of both, which sleeps; arguments and what it gives as above."""
     with _engines(algorithm, cache, [TWO_CORES], policy=policy, sizes=[2]) as (spec, made):
-        made[2].offload()
+        made[2].residency.offload()
         yield spec, made
 
 
@@ -98,7 +99,7 @@ class Worker:
         return self._threads[1].submit(self._do, method, arguments)
 
     def _do(self, method: str, arguments: tuple[Any, ...]) -> Any:
-        return getattr(self.held, method)(*(one.result() if isinstance(one, Future) else one for one in arguments))
+        return attrgetter(method)(self.held)(*(one.result() if isinstance(one, Future) else one for one in arguments))
 
     def close(self) -> None:
         for threads in self._threads:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from threading import Condition, get_ident
 from typing import Any
@@ -126,7 +127,7 @@ class Handle:
         if method == "sample":
             self._session.begin()
         try:
-            return getattr(self._worker, method)(*arguments)
+            return attrgetter(method)(self._worker)(*arguments)
         finally:
             if method == "sample":
                 self._session.leave()
@@ -198,7 +199,7 @@ def run(made: tuple[TaskJob, list[RolloutWorker]], control: RunControl | None) -
     handles = [Handle(worker, session) for worker in workers]
     sizes = [1, 1, 2][: len(handles)]
     for worker, size in zip(workers, sizes, strict=True):
-        (worker.restore if size == 1 else worker.offload)()
+        (worker.residency.restore if size == 1 else worker.residency.offload)()
     engines = vars(job)["_engines"]
     vars(engines).update(_workers=handles, control=control, _sizes=sizes)
     found = []

@@ -38,31 +38,31 @@ def test_a_stage_is_counted_before_it_is_filled_and_once_for_all_engines_of_a_ma
     other.open(None, is_stager=False)
     assert worker.ready() == other.ready()
     try:
-        before = worker.offload()[0].host
-        own = other.offload()[0].host  # its engine's weights
+        before = worker.residency.offload()[0].host
+        own = other.residency.offload()[0].host  # its engine's weights
         weights = {name: tensor.detach().float() for name, tensor in model.named_parameters()}
         layout = WeightLayout.of(weights)
         held = ((0, layout.nbytes),)
-        transfer = Transfer(1, layout, make_plan([held], ["m"], "aware"), (worker.open_inbox(),), bytes(16))
+        transfer = Transfer(1, layout, make_plan([held], ["m"], "aware"), (worker.residency.open_inbox(),), bytes(16))
         with ThreadPoolExecutor() as threads:
-            staged = threads.submit(worker.stage, 0, transfer)
+            staged = threads.submit(worker.residency.stage, 0, transfer)
             data = torch.cat([weights[name].flatten() for name, *_ in layout.tensors]).view(torch.uint8)
             assert send_streams(0, transfer, 1, data) == staged.result(60)
         for one in (worker, other):
-            one.set_staged(worker.staged_version())
-        counted = worker.offload()[0].host
+            one.residency.set_staged(worker.residency.staged_version())
+        counted = worker.residency.offload()[0].host
         assert VOCABULARY * 4 * 128 < before <= counted <= before + _HEADER
         share = EngineShare(0, rounds_of(spec).next())
-        worker.restore()
+        worker.residency.restore()
         worker.begin(0, False, 1, (share,), {})
-        once = worker.offload()[0].host  # what is staged is not kept by the engine too
+        once = worker.residency.offload()[0].host  # what is staged is not kept by the engine too
         assert once - _HEADER <= layout.nbytes <= once < counted - layout.nbytes / 2
-        worker.restore()
+        worker.residency.restore()
         assert own + layout.nbytes <= before <= own + layout.nbytes + _HEADER
-        other.restore()
+        other.residency.restore()
         other.begin(0, False, 1, (share,), {})
-        assert other.offload()[0].host < _HEADER  # it comes back with what the first one keeps
-        other.restore()
+        assert other.residency.offload()[0].host < _HEADER  # it comes back with what the first one keeps
+        other.residency.restore()
         for one in (worker, other):
             assert one._engine.version == 1  # noqa: SLF001 (nobody else has it)
     finally:

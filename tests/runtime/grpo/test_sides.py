@@ -106,13 +106,13 @@ def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -
 
     landed = Event()
     engine.generate = slowly
-    set_staged = worker.held.set_staged
+    set_staged = worker.held.residency.set_staged
 
     def tell(weights: Any) -> None:
         set_staged(weights)
         landed.set()
 
-    worker.held.set_staged = tell
+    worker.held.residency.set_staged = tell
 
     def begins(number: int, phase: str) -> None:
         if (number, phase) == (0, "train"):

@@ -173,9 +173,9 @@ def test_engines_of_all_sizes_go_on_from_a_checkpoint_that_one_of_them_has_stage
         resumed.load("rollout")
         workers: list[Any] = [worker.held for worker in resumed._engines]  # type: ignore[attr-defined]  # noqa: SLF001
         assert [worker._engine.version for worker in workers] == [1, 1, 0]  # noqa: SLF001
-        workers[2].restore()  # it takes what is staged when its time comes
+        workers[2].residency.restore()  # it takes what is staged when its time comes
         assert workers[2]._engine.version == 1  # noqa: SLF001
-        assert [worker._stage.footprint().host > 0 for worker in workers] == [True, False, False]  # noqa: SLF001
+        assert [worker.residency.staged_version() is not None for worker in workers] == [True, False, False]
         resumed.close()
     finally:
         set_session(None)

@@ -29,6 +29,7 @@ class Engine:
         self.place, self.dies, self.dead = place, dies, False
         self.staged = WeightStage()
         self.known: StagedVersion | None = None
+        self.residency = self
 
     def open_inbox(self) -> Address:
         self.inbox = Inbox("127.0.0.1")

@@ -76,7 +76,7 @@ def test_a_command_that_ends_well_is_done_and_one_that_keeps_failing_is_given_up
     async def work(run: Served) -> None:
         run.driver.commands.give_access(lambda _: {})
         handles = run.driver.run.handles
-        while not all(handle.is_gone for handle in handles.values()):
+        while not all(handle.life.is_gone for handle in handles.values()):
             await asyncio.sleep(0.05)
         await run.stop()
 
@@ -96,7 +96,7 @@ def test_a_command_gets_named_variables_of_the_environment_of_its_service(tmp_pa
 
     async def work(run: Served) -> None:
         run.driver.commands.give_access(lambda _: {"ROLLMUX_URL": "http://127.0.0.1:1"})
-        while not all(handle.is_gone for handle in run.driver.run.handles.values()):
+        while not all(handle.life.is_gone for handle in run.driver.run.handles.values()):
             await asyncio.sleep(0.02)
         await run.stop()
 

@@ -47,7 +47,7 @@ def test_a_job_that_was_cancelled_does_not_go_on_in_the_other_place(tmp_path: Pa
         await run.settle()
         run = await run.replaced()
         await run.settle()
-        assert run.driver.run.handles["a"].is_gone
+        assert run.driver.run.handles["a"].life.is_gone
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
@@ -70,10 +70,10 @@ def test_what_the_place_before_held_is_free_and_that_of_the_present_one_is_not(t
         assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
         await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
         await run.settle()
-        assert not run.driver.run.handles["a"].is_gone  # its owner may use the nodes until it says that it does not
+        assert not run.driver.run.handles["a"].life.is_gone  # its owner may use the nodes until it says that it does not
         await run.leases.end(lease)
         await run.settle()
-        assert run.driver.run.handles["a"].is_gone
+        assert run.driver.run.handles["a"].life.is_gone
         await run.stop(permits=False)
 
     served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
@@ -92,12 +92,12 @@ def test_a_job_that_was_cancelled_does_not_go_on_when_its_nodes_have_gone(left: 
         run.plan = replace(run.plan, nodes=PAIRS[:left])
         run = await run.replaced()
         await run.settle()
-        assert run.driver.run.handles["b"].is_gone
+        assert run.driver.run.handles["b"].life.is_gone
         assert "b" not in run.driver.run.scheduler.state.waiting
         run.plan = replace(run.plan, nodes=PAIRS[:4])
         run = await run.replaced()
         await run.settle()
-        assert run.driver.run.handles["b"].is_gone
+        assert run.driver.run.handles["b"].life.is_gone
         assert not run.driver.run.scheduler.state.is_running("b")
         await run.stop()
 
@@ -132,7 +132,7 @@ def test_a_job_that_is_cancelled_on_its_way_to_another_place_gives_it_back(tmp_p
         await run.leases.end(lease)
         await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
         await run.settle()
-        assert run.driver.run.handles["a"].is_gone and not run.driver.run.scheduler.state.is_running("a")
+        assert run.driver.run.handles["a"].life.is_gone and not run.driver.run.scheduler.state.is_running("a")
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
@@ -185,7 +185,7 @@ def test_the_end_of_a_sync_or_a_job_behind_its_service_is_told_to_the_next_one(w
         await run.settle()
         await say()
         handle = run.driver.run.handles["a"]
-        assert (handle.iteration, handle.is_gone) == ((1, False) if word == "synced" else (1, True))
+        assert (handle.iteration, handle.life.is_gone) == ((1, False) if word == "synced" else (1, True))
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", sync_s=0.2)))
@@ -211,7 +211,7 @@ def test_a_phase_that_ends_where_its_job_is_not_any_more_is_refused(tmp_path: Pa
         await run.iterate(again["lease"], 0)
         await run.leases.end(again["lease"], done=True)
         await run.settle()
-        assert run.driver.run.handles["a"].is_gone
+        assert run.driver.run.handles["a"].life.is_gone
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", iterations=1, movable=True), nodes=PAIRS))

@@ -186,7 +186,7 @@ def test_a_cancelled_job_says_until_when_its_owner_has_to_end_and_may_be_cancell
         assert (far["state"], far["reason"]) == ("lost", CLEAR)
         run.leases.ledger.clear("rollout-0")
         await run.settle()
-        assert handle.is_gone
+        assert handle.life.is_gone
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("far")))

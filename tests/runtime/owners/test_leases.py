@@ -452,7 +452,7 @@ def test_a_job_has_not_ended_when_its_service_stops(tmp_path: Path) -> None:
         await run.leases.end(await run.place("a"))
         run.driver.stop()
         await run.settle()
-        assert run.driver.run.handles["a"].is_gone
+        assert run.driver.run.handles["a"].life.is_gone
         answer = await run.leases.attach("a", 5.0, HERE, (7,))
         assert (answer["placed"], answer["reason"]) == (False, "the service is stopping")
         other = await run.replaced()
@@ -498,10 +498,10 @@ def test_a_job_that_has_done_all_is_not_over_when_its_lease_is_lost(tmp_path: Pa
         run.pass_time(34.0)
         run.leases.ledger.check_leases()
         await run.settle()
-        assert not run.driver.run.handles["a"].is_gone
+        assert not run.driver.run.handles["a"].life.is_gone
         lease = await run.place("a", ELSEWHERE, (8,))
         await run.leases.end(lease, done=True)
-        assert run.driver.run.handles["a"].is_gone
+        assert run.driver.run.handles["a"].life.is_gone
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", iterations=1)))

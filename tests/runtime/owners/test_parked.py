@@ -73,11 +73,11 @@ def test_an_owner_leaves_and_continues_when_its_job_has_a_place_again(tmp_path: 
         await run.phase(lease, "training", 0)
         assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]
         await submit(run)
-        assert state.handles["long"].is_yielding
+        assert state.handles["long"].life.is_yielding
         await run.leases.release(lease, "rollout", 1, {}, None)
         await run.phase(lease, "training", 1)
         await leave(run, lease, 2)
-        assert state.handles["long"].state is JobState.PARKED
+        assert state.handles["long"].life.state is JobState.PARKED
         assert state.scheduler.state.stays.parked["long"].for_job == "short"
         waits = await run.leases.attach("long", 0.0, "", ())
         assert (waits["placed"], waits["position"]) == (False, 1)
@@ -100,11 +100,11 @@ def test_a_killed_service_continues_with_a_job_that_is_parked_or_about_to_be(tmp
         await run.iterate(lease, 0)
         await submit(run)
         run = await run.replaced()
-        assert run.driver.run.handles["long"].is_yielding
+        assert run.driver.run.handles["long"].life.is_yielding
         await run.iterate(lease, 1)
         await leave(run, lease, 2)
         run = await run.replaced()
-        assert run.driver.run.handles["long"].state is JobState.PARKED
+        assert run.driver.run.handles["long"].life.state is JobState.PARKED
         await finish(run, "short", range(1))
         run = await run.replaced()
         await finish(run, "long", range(2, 4))
@@ -121,12 +121,12 @@ def test_an_owner_that_is_away_or_leaves_within_an_iteration_keeps_no_place(tmp_
         await submit(run)
         ledger.check_leases()
         await run.settle()
-        assert run.driver.run.handles["long"].state is JobState.PARKED
+        assert run.driver.run.handles["long"].life.state is JobState.PARKED
         await finish(run, "short", range(1))
         lease = await run.place("long")
         await run.phase(lease, "rollout", 1)
         await submit(run, "next")
-        assert run.driver.run.handles["long"].is_yielding
+        assert run.driver.run.handles["long"].life.is_yielding
         await run.leases.end(lease)
         await run.settle()
         assert run.driver.run.scheduler.state.is_running("next")
@@ -183,8 +183,8 @@ def test_a_place_is_kept_for_its_least_time(tmp_path: Path) -> None:
         await run.iterate(lease, 0)
         await submit(run)
         await run.settle()
-        assert not state.handles["long"].is_yielding
-        while not state.handles["long"].is_yielding:
+        assert not state.handles["long"].life.is_yielding
+        while not state.handles["long"].life.is_yielding:
             await asyncio.sleep(0.05)
         assert state.log.now() >= state.scheduler.state.stays.placed_at_s["long"] + 0.7
         await run.iterate(lease, 1)

@@ -134,7 +134,7 @@ def test_a_job_that_has_done_all_waits_for_its_owners_word(tmp_path: Path) -> No
             await run.iterate(lease, number)
         await die(run, lease)
         handle = run.driver.run.handles["a"]
-        assert not handle.is_gone and not handle.place.nodes  # its place is for others meanwhile
+        assert not handle.life.is_gone and not handle.place.nodes  # its place is for others meanwhile
         other = await run.replaced()
         answer = await attach(other, "a")
         await other.leases.acquire(answer["lease"], "init", None, 5.0)  # it loads its checkpoint, and sees how old that is
