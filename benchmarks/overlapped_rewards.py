@@ -17,9 +17,9 @@ from rich.table import Table
 
 from policies.rollout import make_rollout
 from rollmux_env.bench.suites.rollout import ROLLOUTS, setting
+from rollmux_env.fidelity.step import RewardLaw
 from rollmux_env.published import source
 from rollmux_env.rollout.job import JobRollouts
-from rollmux_env.rollout.step import RewardLaw
 from rollmux_env.timing.lengths import PUBLISHED
 from rollmux_env.timing.rewards import RewardQuantiles, mean_reward_s, reward_seconds, varied_reward_ends
 

@@ -26,11 +26,11 @@ from policies.rollout import make_rollout
 from policies.rollout.rounds import RewardTimeout
 from rollmux_env.bench.suites.rollout import ROLLOUTS, fit_step_s, packed_setting
 from rollmux_env.bench.tables import PACKED_JOBS
+from rollmux_env.fidelity.step import RewardLaw, RewardRuns, reward_run_ends, trained_s
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.published import source
 from rollmux_env.rollout.job import JobRollouts, RolloutOutcome
 from rollmux_env.rollout.setting import Setting
-from rollmux_env.rollout.step import RewardLaw, RewardRuns, reward_run_ends, trained_s
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES

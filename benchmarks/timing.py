@@ -15,13 +15,13 @@ import numpy as np
 
 from rollmux_env.bench import tables
 from rollmux_env.bench.tables import PublishedRow
+from rollmux_env.fidelity.rl_job import phases_s
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.published import source
 from rollmux_env.report.tables import make_table, show
 from rollmux_env.timing.calibration import ROLLMUX, Calibration
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.models import SHAPES
-from rollmux_env.timing.rl_job import phases_s
 from rollmux_env.timing.weights import flat_s, rollout_memory_gb, topology_aware_s, training_memory_gb
 from rollmux_env.workloads.catalogue import MEMORY_GB, PHASES_S
 

@@ -33,7 +33,7 @@ PLACEMENT = {
     "solo": "policies.placement.baselines:Solo",
     "colocated": "policies.placement.baselines:ColocatedJobs",
     "consolidate": "policies.placement.consolidate:Consolidate",
-    "gavel": "policies.placement.gavel:Gavel",
+    "gavel": "policies.gavel:Gavel",
     "regroup": "policies.placement.regroup:Regroup",
     "resubmit": "policies.placement.resubmit:Resubmit",
     "optimal": "policies.placement.optimal:Optimal",

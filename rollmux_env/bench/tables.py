@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
+from rollmux_env.fidelity.batch import ResponseBatch
+from rollmux_env.fidelity.rl_job import RlJob, Workers
+from rollmux_env.fidelity.streaming import StreamLimits
 from rollmux_env.published import source
 from rollmux_env.timing import calibration as calibrations
-from rollmux_env.timing.batch import ResponseBatch
 from rollmux_env.timing.lengths import PUBLISHED, LengthDistribution, Lognormal, Piecewise, lognormal_of_mean
-from rollmux_env.timing.rl_job import RlJob, Workers
-from rollmux_env.timing.streaming import StreamLimits
 from rollmux_env.workloads.catalogue import PUBLISHED_S
 
 

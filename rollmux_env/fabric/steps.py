@@ -30,12 +30,12 @@ from rollmux_env.fabric.traffic import (
     tensor_traffic,
     weight_traffic,
 )
-from rollmux_env.timing.batch import ResponseBatch
+from rollmux_env.fidelity.batch import ResponseBatch
+from rollmux_env.fidelity.rl_job import Workers, generation_s, load_of, training_plan
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, HBM_SHARE
 from rollmux_env.timing.models import ALL_SHAPES
 from rollmux_env.timing.replica import MACHINE
-from rollmux_env.timing.rl_job import Workers, generation_s, load_of, training_plan
 
 PATTERNS = ("pipeline", "gradients", "weights")
 PIPELINE, GRADIENTS, WEIGHTS = range(3)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.gavel import Gavel
+from policies.gavel.worker_sets import WorkerSetAllocation, WorkerSetKind, allocate, fastest_mode, kinds_for, nodes_of
 from policies.placement.baselines import Solo
-from policies.placement.gavel import Gavel
-from policies.placement.gavel.worker_sets import WorkerSetAllocation, WorkerSetKind, allocate, fastest_mode, kinds_for, nodes_of
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics

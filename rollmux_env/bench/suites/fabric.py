@@ -21,8 +21,8 @@ from rollmux_env.fabric.play import FabricOutcome, Forecast, NetworkPolicy, Yard
 from rollmux_env.fabric.steps import ExpectedIteration, FabricJob, iteration_of
 from rollmux_env.fabric.topology import Fabric, usd_per_hour
 from rollmux_env.fabric.traffic import RankLayout
+from rollmux_env.fidelity.batch import ResponseBatch
 from rollmux_env.keys.fabric import OUR_PRICES, FabricEntry, FabricStudy, Prices
-from rollmux_env.timing.batch import ResponseBatch
 from rollmux_env.timing.hardware import GPUS
 from rollmux_env.timing.lengths import Piecewise
 from rollmux_env.timing.models import ALL_SHAPES

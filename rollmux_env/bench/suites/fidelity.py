@@ -19,9 +19,9 @@ from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, measured_ro
 from rollmux_env.bench.suites.overlapped import FILES, WAYS, compared_steps
 from rollmux_env.bench.suites.recorded import ORDERS, RUNS, compared_runs, measured
 from rollmux_env.bench.tables import PublishedRow, Table
+from rollmux_env.fidelity.rl_job import bound_s, phases_s
 from rollmux_env.published import source
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX
-from rollmux_env.timing.rl_job import bound_s, phases_s
 
 SECONDS, CONSTANT, SCHEDULE, GAIN = "seconds", "with a constant", "schedule", "gain"
 COLUMNS = (

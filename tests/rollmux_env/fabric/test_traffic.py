@@ -21,7 +21,7 @@ from rollmux_env.fabric.traffic import (
     tensor_traffic,
     weight_traffic,
 )
-from rollmux_env.timing.batch import ResponseBatch
+from rollmux_env.fidelity.batch import ResponseBatch
 from rollmux_env.timing.lengths import Piecewise
 from rollmux_env.timing.models import SHAPES
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.dispatch import make_dispatch
+from policies.gavel import Gavel
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.baselines import ColocatedJobs, Solo
-from policies.placement.gavel import Gavel
 from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.cluster.state import State

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.dispatch import DISPATCH, make_dispatch
+from policies.gavel import Gavel
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.baselines import Solo
-from policies.placement.gavel import Gavel
 from policies.placement.optimal import Optimal
 from policies.placement.planned import rescaled
 from policies.registry import make_runnable

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.dispatch import make_dispatch
+from policies.gavel import Gavel
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.baselines import Solo
 from policies.placement.consolidate import Consolidate
-from policies.placement.gavel import Gavel
 from policies.placement.optimal import Optimal
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget, Placement, Resumed

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from policies.placement.gavel.worker_sets import WorkerSetAllocation, allocate, fits, too_many
+from policies.gavel.worker_sets import WorkerSetAllocation, allocate, fits, too_many
 from policies.placement.yardstick import FreelyArranged
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError

@@ -7,7 +7,7 @@ import pytest
 
 from policies.rollout.rounds import RewardTimeout
 from rollmux_env.errors import InputError
-from rollmux_env.rollout.step import RewardLaw, RewardRuns, reward_run_ends, trained_s
+from rollmux_env.fidelity.step import RewardLaw, RewardRuns, reward_run_ends, trained_s
 
 
 def runs(ready_s: list[float], runs_s: list[float], correct: list[bool], names: list[int]) -> RewardRuns:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.batch import ResponseBatch
+from rollmux_env.fidelity.batch import ResponseBatch
+from rollmux_env.fidelity.streaming import StreamLimits, streamed_step
 from rollmux_env.timing.calibration import PHYSICAL, Calibration
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved
 from rollmux_env.timing.models import ALL_SHAPES, ModelShape
 from rollmux_env.timing.replica import Parallelism, ReplicaTiming, replica_timing
 from rollmux_env.timing.rollouts import Responses, rollout_s, worst_rollout_s
-from rollmux_env.timing.streaming import StreamLimits, streamed_step
 from rollmux_env.timing.training import Load, TrainingPlan, even_plan, scoring_load, update_load
 
 

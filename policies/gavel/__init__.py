@@ -1,5 +1,5 @@
 """The baseline `gavel`: Gavel's linear program at job granularity, the paper's Gavel+. For `bench` only."""
 
-from policies.placement.gavel.policy import Gavel
+from policies.gavel.policy import Gavel
 
 __all__ = ["Gavel"]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rollmux_env.timing.batch import ResponseBatch
+from rollmux_env.fidelity.batch import ResponseBatch
 from rollmux_env.timing.lengths import sample
 from rollmux_env.timing.replica import ReplicaTiming
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from rollmux_env.timing.batch import ResponseBatch
+from rollmux_env.fidelity.batch import ResponseBatch
+from rollmux_env.fidelity.rl_job import RlJob, Workers, phases_s
+from rollmux_env.fidelity.streaming import StreamLimits, streamed_step
 from rollmux_env.timing.calibration import PHYSICAL
 from rollmux_env.timing.hardware import GPUS, achieved
 from rollmux_env.timing.lengths import Lognormal, Piecewise
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import replica_timing
-from rollmux_env.timing.rl_job import RlJob, Workers, phases_s
-from rollmux_env.timing.streaming import StreamLimits, streamed_step
 
 TIMING = replica_timing(SHAPES["7B"], achieved("H20", GPUS["H20"]))
 EVEN = ResponseBatch(32, 4, 4, 200, Piecewise(1000, ((0.0, 1000.0),)))

@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 
 from rollmux_env.errors import InputError
-from rollmux_env.timing.batch import ResponseBatch
-from rollmux_env.timing.calibration import PHYSICAL
-from rollmux_env.timing.hardware import GPUS, achieved
-from rollmux_env.timing.lengths import Lognormal, Piecewise, lognormal_of_mean, mean
-from rollmux_env.timing.models import ALL_SHAPES, SHAPES
-from rollmux_env.timing.replica import MixtureTiming, replica_timing
-from rollmux_env.timing.rl_job import (
+from rollmux_env.fidelity.batch import ResponseBatch
+from rollmux_env.fidelity.rl_job import (
     RlJob,
     Workers,
     controller_s,
@@ -27,6 +22,11 @@ from rollmux_env.timing.rl_job import (
     training_plan,
     update_s,
 )
+from rollmux_env.timing.calibration import PHYSICAL
+from rollmux_env.timing.hardware import GPUS, achieved
+from rollmux_env.timing.lengths import Lognormal, Piecewise, lognormal_of_mean, mean
+from rollmux_env.timing.models import ALL_SHAPES, SHAPES
+from rollmux_env.timing.replica import MixtureTiming, replica_timing
 
 SHAPE = SHAPES["7B"]
 BATCH = ResponseBatch(64, 4, 4, 200, Lognormal(8192, 600.0, 1.0))

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.placement.gavel.program import ProgramInput, solve
+from policies.gavel.program import ProgramInput, solve
 from rollmux_env.kernel.dispatch.pace import alone_s
 from rollmux_env.kernel.tables import TOLERANCE, Floats
 from rollmux_env.keys.cluster import Cluster

@@ -4,8 +4,6 @@ A test runs on one of several workers, as soon as its response has ended or once
 in the order in which their last reward comes, because an advantage is relative to all responses to a prompt. Until the rollout is
 over it may run on a part of the GPUs, as with RollPacker's stream trainer (arXiv 2509.21009), or on separate GPUs, as with
 complete groups in RolloutPipe (arXiv 2606.26997).
-
-Only `benchmarks/rollpacker.py` uses this module.
 """
 
 from __future__ import annotations
