@@ -39,11 +39,14 @@ def suite_table(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], qu
             papers = (suite.paper.get((case, row.policy, column.heading)) for column in suite.columns)
             cells = (_cell(column, row.figures[column.heading], paper) for column, paper in zip(suite.columns, papers, strict=True))
             table.add_row("" if k else case, row.policy, *cells)
+    notes = (Text(note, style="dim") for note in _notes(suite, rows, len(seeds)))
+    return Group(heading(title), table, *notes, *remarks(suite))
+
+
+def remarks(suite: Suite) -> list[Text]:
+    """Return the last lines below a suite's table, which do not depend on its results."""
     label = "Why it differs" if suite.paper else "Note"
-    parts = [Text(note, style="dim") for note in _notes(suite, rows, len(seeds))] + [
-        Text(f"{label}: {line}") for line in suite.differences
-    ]
-    return Group(heading(title), table, *parts)
+    return [Text(f"{label}: {line}") for line in suite.differences]
 
 
 def _notes(suite: Suite, rows: Sequence[SuiteRow], seeds: int) -> Iterator[str]:
