@@ -23,7 +23,7 @@ help:
 	@echo "make demo        compare scheduling policies on two weeks of jobs, then run two real jobs"
 	@echo "make test        linters, type checker, import floors and tests"
 	@echo "make packages    as root, on Debian or Ubuntu: programs without which some tests are skipped"
-	@echo "make test-long   what needs longer: load, repetitions, frameworks of others"
+	@echo "make test-long   what needs longer: load, repetitions, all examples of properties, frameworks of others"
 	@echo "make test-gpu    the tests that need a GPU; without one they say so"
 	@echo "make benchmarks  print the speed figures of docs/results/speed.md"
 	@echo "make format      let ruff format the code"
@@ -78,7 +78,7 @@ test: $(READY) # three processes fill two cores: tests of real runs often wait
 	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-long: $(READY) # one process: what is tested here uses all cores
-	@$(BIN)/python -m pytest -m long --durations=0 > tests/long-results.txt; status=$$?; cat tests/long-results.txt; exit $$status
+	@$(BIN)/python -m pytest -m "long or hypothesis" --hypothesis-profile thorough --durations=0 > tests/long-results.txt; status=$$?; cat tests/long-results.txt; exit $$status
 
 test-gpu: $(READY)
 	@$(BIN)/python -m pytest -m gpu -rs -W default tests/gpu

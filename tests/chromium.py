@@ -53,6 +53,7 @@ class Browser:
         os.close(write)
         self._buffer = b""
         self._number = 0
+        self._contexts: list[str] = []  # of the tabs
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
@@ -77,6 +78,18 @@ class Browser:
         message, _, self._buffer = self._buffer.partition(b"\0")
         return dict(json.loads(message))
 
+    def make_context(self) -> str:
+        """Return the id of a new context, which shares nothing with the others."""
+        self._contexts.append(self.call("Target.createBrowserContext")["browserContextId"])
+        return self._contexts[-1]
+
+    def close_tabs(self) -> None:
+        """Close all tabs: a page that is left open draws and asks as long as the browser runs."""
+        for context in self._contexts:
+            self.call("Target.disposeBrowserContext", browserContextId=context)
+        self._contexts.clear()
+        self.events.clear()
+
     def close(self) -> None:
         """End it and all of its processes."""
         with contextlib.suppress(AssertionError, OSError):
@@ -99,7 +112,7 @@ class Tab:
 
     def __init__(self, browser: Browser, width: int = 1280, height: int = 900, dark: bool = False) -> None:
         self._browser = browser
-        context = browser.call("Target.createBrowserContext")["browserContextId"]
+        context = browser.make_context()
         target = browser.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         self._session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):

@@ -44,10 +44,9 @@ LONGEST = (  # files that take longest begin first, so that no process waits at 
     "policies/test_quantile.py",
 )
 
-settings.register_profile(  # no test depends on how busy the machine is
-    "rollmux", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("rollmux")
+for _profile, _examples in (("rollmux", 30), ("thorough", 100)):  # no test depends on how busy the machine is
+    settings.register_profile(_profile, max_examples=_examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("rollmux")  # `make test-long` takes the other one
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,10 +77,17 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """One for all tests of pages; they are marked `needs_chromium`."""
     with browsing(tmp_path_factory.mktemp("chromium")) as one:
         yield one
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """The browser, whose tabs are closed after the test."""
+    yield chromium
+    chromium.close_tabs()
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,10 @@ THREE = ("H20", "A100", "H800")
 
 
 def examples(count: int) -> settings:
-    """The same `count` examples in every run."""
+    """Return settings that draw the same examples in every run: `count` in the profile `thorough`, 30% of them else."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
-    return settings(max_examples=count, derandomize=True, database=None, suppress_health_check=slow)
+    drawn = max(min(count, 10), count * settings().max_examples // 100)
+    return settings(max_examples=drawn, deadline=None, derandomize=True, database=None, suppress_health_check=slow)
 
 
 Member = tuple[float, float, float, list[int], int]

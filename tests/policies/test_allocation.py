@@ -23,6 +23,7 @@ from rollmux_env.timing.stages import Replica
 from rollmux_env.timing.work import IterationWork
 from runtime.jobs.spec import job_of
 from tests.conftest import Command
+from tests.oracle.draw import examples
 
 H800, H20 = "H800-areal-hex", "H20-areal-hex"
 SMALL = IterationWork(SHAPES["1.5B"], 256)
@@ -36,7 +37,7 @@ kinds = st.builds(
 
 
 @given(st.lists(kinds, min_size=1, max_size=3), st.integers(0, 3), st.integers(0, 3), st.integers(1, 12))
-@settings(max_examples=40)
+@examples(40)
 def test_the_rollout_program_equals_brute_force(some: list[ReplicaKind], first: int, second: int, in_flight: int) -> None:
     best = 0.0
     for numbers in product(range(4), repeat=len(some)):

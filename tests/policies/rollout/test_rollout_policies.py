@@ -19,6 +19,7 @@ from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.lengths import Lognormal
 from rollmux_env.timing.replica import ReplicaTiming
 from rollmux_env.timing.tail import Migration
+from tests.oracle.draw import examples
 
 TIMINGS = {
     1: ReplicaTiming(0.008, 0.006, 2e-8, 1e-4, 1e-4, 1e-9, 0.01, 200_000),
@@ -86,7 +87,7 @@ def test_no_policy_acts_on_a_length_before_it_is_reached(seed: int, name: str, m
     assert (other.end_s[~early] > moment).all()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 4), st.sampled_from([1.0, 1.25, 1.5]))
 def test_the_simulator_ends_a_round_as_the_bookkeeping_does(seed: int, prompts: int, responses: int, eta: float) -> None:
     due = Rounds(prompts, responses, eta).next()

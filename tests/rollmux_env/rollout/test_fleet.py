@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError, PlanError
@@ -12,6 +12,7 @@ from rollmux_env.kernel.rollout_records import ABORTED, FINISHED, NEW, RUNNING, 
 from rollmux_env.kernel.rollouts import decode_s
 from rollmux_env.rollout.fleet import Fleet
 from rollmux_env.timing.replica import MixtureTiming, ReplicaTiming
+from tests.oracle.draw import examples
 from tests.oracle.rollouts import Sequence, roll_replica
 
 REPLICA = ReplicaTiming(0.002, 0.004, 2e-8, 1e-4, 1e-4, 1e-9, 0.002, 100_000)
@@ -39,7 +40,7 @@ def grown(tokens: list[tuple[int, int]], more: np.ndarray) -> list[tuple[int, in
     return [(prompt, length + extra) for (prompt, length), extra in zip(tokens, more.tolist(), strict=True)]
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(TIMINGS, RESPONSES, st.integers(1, 3), st.integers(1, 8))
 def test_it_agrees_with_a_loop_over_tokens(timing: ReplicaTiming, tokens: list[tuple[int, int]], replicas: int, most: int) -> None:
     fleet = fleet_of([timing] * replicas, tokens, most)
@@ -55,7 +56,7 @@ def test_it_agrees_with_a_loop_over_tokens(timing: ReplicaTiming, tokens: list[t
     assert (fleet.state == FINISHED).all()
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     TIMINGS,
     st.lists(st.tuples(st.integers(1, 15), st.lists(st.integers(1, 30), min_size=3, max_size=3)), min_size=1, max_size=15),
@@ -90,7 +91,7 @@ def test_seconds_of_many_steps_are_the_sum_of_single_ones(timing: ReplicaTiming,
     assert decode_s(cost, running, context, n) == pytest.approx(summed, rel=1e-9)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(RESPONSES, st.integers(1, 3), st.integers(1, 4), st.floats(0.0, 2.0), st.randoms(use_true_random=False))
 def test_every_response_is_finished_or_aborted_once_whatever_is_moved(
     tokens: list[tuple[int, int]], replicas: int, most: int, every_s: float, order: object
@@ -118,7 +119,7 @@ def test_every_response_is_finished_or_aborted_once_whatever_is_moved(
     assert (fleet.sampled()[fleet.state == FINISHED] == np.array([length for _, length in tokens])[fleet.state == FINISHED]).all()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(RESPONSES, st.integers(1, 4), st.integers(0, 2**32))
 def test_twice_the_replicas_are_never_slower_and_longer_responses_never_faster(
     tokens: list[tuple[int, int]], replicas: int, seed: int
@@ -136,7 +137,7 @@ def test_twice_the_replicas_are_never_slower_and_longer_responses_never_faster(
     )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(RESPONSES, st.floats(0.01, 3.0), st.integers(0, 2**32))
 def test_nothing_that_is_seen_tells_what_is_still_to_come(tokens: list[tuple[int, int]], at_s: float, seed: int) -> None:
     fleet = fleet_of([REPLICA] * 2, tokens)

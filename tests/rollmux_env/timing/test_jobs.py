@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.rollout.published import Plain
@@ -24,6 +24,7 @@ from rollmux_env.timing.models import ALL_SHAPES, SHAPES, model_shape
 from rollmux_env.timing.replica import replica_timing
 from rollmux_env.timing.training import MiniBatch
 from rollmux_env.workloads.text import write_scenario
+from tests.oracle.draw import examples
 
 CLUSTER = {
     "rollout": {"gpu": "H20", "gpus_per_node": 8, "usd_per_gpu_hour": 1.85},
@@ -216,7 +217,7 @@ def test_the_schema_takes_jobs_with_a_model_and_others_only_with_seconds() -> No
     assert not validator.is_valid(file(model={"tensor_parallel": 1}))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(["3B", "7B", "14B"]), st.integers(1, 3), st.integers(1, 700), st.integers(1, 20_000), st.integers(0, 2**32))
 @example("3B", 1, 1, 2, 1)
 def test_what_is_simulated_stays_within_the_worst_case(size: str, turns: int, batch: int, cap: int, seed: int) -> None:

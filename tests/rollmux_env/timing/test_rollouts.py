@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
@@ -13,6 +13,7 @@ from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import Parallelism, ReplicaTiming, replica_timing
 from rollmux_env.timing.rollouts import Responses, batch_s, replica_s, rollout_s, worst_rollout_s
 from rollmux_env.timing.training import even_load, even_plan
+from tests.oracle.draw import examples
 
 TIMINGS = [
     replica_timing(SHAPES[size], achieved(gpu, GPUS[gpu]), parallel)
@@ -125,7 +126,7 @@ def test_what_does_not_fit_is_said_in_one_line() -> None:
         replica_s(timing, np.array([100]), np.array([1000]))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(timings, batches, st.integers(800, 5000))
 def test_a_smaller_cache_is_never_faster(timing: ReplicaTiming, batch: list[tuple[int, int]], kv_tokens: int) -> None:
     prompts, lengths = np.array(batch, dtype=np.int64).T

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
+from tests.oracle.draw import examples
 
 HEADER = "timestamp,duration,num_gpus,gpu_time,cluster"
 TRACE = f"""{HEADER}
@@ -143,7 +144,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @given(st.one_of(st.binary(max_size=200), st.text("0123456789-:,\n\"' .eT", max_size=120).map(lambda t: f"{HEADER}\n{t}".encode())))
-@settings(max_examples=150, derandomize=True)
+@examples(150)
 def test_no_file_ends_in_a_traceback(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = write(tmp_path_factory.getbasetemp(), data)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
@@ -13,6 +13,7 @@ from rollmux_env.scenario import Scenario, load_scenario, parse_scenario
 from rollmux_env.workloads import WORKLOADS, make_workload
 from rollmux_env.workloads.options import WorkloadOptions
 from rollmux_env.workloads.text import to_json, to_yaml, write_scenario
+from tests.oracle.draw import examples
 
 SUFFIXES = (".json", ".yaml")
 
@@ -65,7 +66,7 @@ def test_every_key_loads_back(tmp_path: Path) -> None:
     | st.sampled_from(["null", "true", "no", "1e3", "---", "...", "-", ".5", "0x1f", ".inf", "2001-01-01", "0o17", "1_0"]),
     number=st.floats(1e-9, 1e12),
 )
-@settings(max_examples=80, derandomize=True)
+@examples(80)
 def test_any_name_and_number_load_back(tmp_path_factory: pytest.TempPathFactory, job_id: str, number: float) -> None:
     micro = make_workload("micro-temporal")
     job = micro.jobs[0].model_copy(update={"id": job_id, "arrival_s": number})

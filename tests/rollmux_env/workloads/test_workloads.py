@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.placement.algorithm1 import Algorithm1
@@ -20,6 +20,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.workloads import WORKLOADS, make_workload
 from rollmux_env.workloads.options import WorkloadOptions
 from rollmux_env.workloads.text import to_json
+from tests.oracle.draw import examples
 
 GENERATED = [name for name in WORKLOADS if name not in ("philly", "authors")]
 
@@ -126,7 +127,7 @@ def test_every_option_is_of_use_to_a_workload() -> None:
     stays=st.sampled_from(["iterations", "fixed"]),
     slo=st.tuples(st.floats(1, 3), st.floats(0, 3)).map(lambda x: (x[0], x[0] + x[1])),
 )
-@settings(max_examples=60, derandomize=True)
+@examples(60)
 def test_any_options_give_a_stream_in_order(name: str, seed: int, jobs: int, stays: str, slo: tuple[float, float]) -> None:
     scenario = make_workload(name, WorkloadOptions(seed=seed, jobs=jobs, stays=stays, slo=slo))  # type: ignore[arg-type]
     arrivals_s = [job.arrival_s for job in scenario.jobs]

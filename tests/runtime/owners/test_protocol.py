@@ -22,6 +22,7 @@ from runtime.jobside.job_session import JobSession
 from runtime.jobside.messages import CallOutOfOrder, IterationResult, PhaseReport
 from runtime.run.driver import RunDriver
 from tests.clients.little_service import TOKEN, LittleService, serving
+from tests.oracle.draw import examples
 from tests.runtime.pretend import Served, Waiting, attached_plan, job, plan_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "owners.md"
@@ -79,7 +80,7 @@ def goes(turns: Turns, turn: Turn) -> bool:
 
 
 @given(st.data(), st.integers(0, 2))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_turns_are_as_a_plain_model_says(data: st.DataObject, staleness: int) -> None:
     turns, model = Turns(4, staleness), Model(4, staleness)
     for _ in range(24):
