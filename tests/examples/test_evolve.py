@@ -43,9 +43,7 @@ def test_the_initial_program_is_scored(evaluator: ModuleType, tmp_path: Path, mo
     ("line", "problem"),
     [
         ("return bytearray(8 << 30)[0]", "MemoryError"),
-        ("return 1 / 0", "ZeroDivisionError"),
         ("raise SystemExit", "SystemExit"),
-        ("state.now_s = 0.0; return 0.0", "'now_s' of the state cannot be set"),
     ],
 )
 def test_a_program_that_fails_scores_below_all_others(evaluator: ModuleType, tmp_path: Path, line: str, problem: str) -> None:

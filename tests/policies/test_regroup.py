@@ -51,7 +51,7 @@ def moves(run: Run) -> list[Moved]:
 @pytest.mark.parametrize("stays", ["fixed", "iterations"])
 def test_it_keeps_every_slo_and_pays_for_itself_on_production_streams(stays: str) -> None:
     """That it costs less than Algorithm 1, which admits for it, is so on these streams and no theorem: it looks an hour ahead."""
-    problem = workload("production", 1, jobs=50, stays=stays)
+    problem = workload("production", 1, jobs=30, stays=stays)
     policy = Regroup()
     run = replay(problem, policy, check=True)
     mine, admitted_only = metrics(run), metrics(replay(problem, Algorithm1()))
@@ -99,7 +99,7 @@ def present(state: State, problem: Scenario) -> Scenario:
 
 
 def test_moves_pay_for_themselves_before_the_next_tick() -> None:
-    problem = workload("production", 1, jobs=40)
+    problem = workload("production", 1, jobs=25)
     watched = Watched(Regroup())
     replay(problem, watched, check=True)
     moved = 0
@@ -116,7 +116,7 @@ def test_moves_pay_for_themselves_before_the_next_tick() -> None:
 
 def test_only_jobs_that_may_move_are_moved_and_each_to_another_group() -> None:
     watched = Watched(Regroup())
-    replay(workload("production", 2, jobs=60), watched, check=True)
+    replay(workload("production", 2, jobs=30), watched, check=True)
     for before, after, plan in watched.ticks:
         for move in plan:
             assert may_move(before, move.job_id) and not before.is_paused(move.job_id)
@@ -241,12 +241,12 @@ def seeing(problem: Scenario) -> Seen:
 
 @pytest.fixture(scope="module")
 def worst() -> Seen:
-    return seeing(workload("production", 0, jobs=40))
+    return seeing(workload("production", 0, jobs=25))
 
 
 @pytest.fixture(scope="module")
 def drifted() -> Seen:
-    return seeing(drifting("production", "mixed", 0, jobs=60))
+    return seeing(drifting("production", "mixed", 0, jobs=40))
 
 
 def test_at_worst_cases_observing_changes_nothing(worst: Seen) -> None:
@@ -255,7 +255,7 @@ def test_at_worst_cases_observing_changes_nothing(worst: Seen) -> None:
 
 
 def test_drift_breaks_slos_and_what_was_observed_helps(drifted: Seen) -> None:
-    plain = drifting("production", "none", 0, jobs=60)
+    plain = drifting("production", "none", 0, jobs=40)
     calm, static = (metrics(by_events(problem, Algorithm1())) for problem in (plain, drifted.problem))
     seeing, blind = (metrics(run) for run in (drifted.run, by_events(drifted.problem, Regroup(observe=False))))
     assert observed(static) < observed(calm)
@@ -266,9 +266,9 @@ def test_drift_breaks_slos_and_what_was_observed_helps(drifted: Seen) -> None:
 def test_what_has_not_happened_yet_changes_nothing(worst: Seen) -> None:
     """Jobs that come later and take half the time: the same decisions until then."""
     first = worst.problem
-    changed_s = first.jobs[25].arrival_s
+    changed_s = first.jobs[15].arrival_s
     other = with_actual(first, 0.5, 0.1)
-    changed = first.model_copy(update={"jobs": (*first.jobs[:25], *other.jobs[25:])})
+    changed = first.model_copy(update={"jobs": (*first.jobs[:15], *other.jobs[15:])})
     logs = [[str(e) for e in run.log if e.at_s < changed_s] for run in (worst.run, by_events(changed, Regroup()))]
     assert logs[0] == logs[1]
     assert any("Moved" in line for line in logs[0])

@@ -49,7 +49,7 @@ def problems_of(seeds: Sequence[int]) -> list[str]:
     return [f"{schedule.text()}: {line}" for schedule in map(drawn, seeds) for line in carry_out(schedule).problems]
 
 
-@pytest.mark.parametrize("first", [0, _AT_ONCE, *(pytest.param(k * _AT_ONCE, marks=pytest.mark.long) for k in range(2, 300))])
+@pytest.mark.parametrize("first", [0, *(pytest.param(k * _AT_ONCE, marks=pytest.mark.long) for k in range(1, 300))])
 def test_what_must_be_true_is_true(first: int) -> None:
     assert problems_of(range(first, first + _AT_ONCE)) == []
 
@@ -345,7 +345,7 @@ def ranked(seed: int, *faults: Fault) -> Schedule:
 
 
 def test_processes_that_carry_a_lease_and_are_overlooked_are_found() -> None:
-    worlds = [ranked(seed, Fault("kill owner", 6.0 + seed % 7, "one")) for seed in range(40)]
+    worlds = [ranked(seed, Fault("kill owner", 6.0 + seed % 7, "one")) for seed in range(8)]
     assert [line for world in worlds for line in carry_out(world).problems] == []
     with patch.object(ledger, "carriers_of", lambda leases: []):
         assert any("in two hands" in line for world in worlds for line in carry_out(world).problems)

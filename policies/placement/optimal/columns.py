@@ -155,18 +155,18 @@ class ColumnPool:
 
     def _enumerate(self, row: int, size: int) -> tuple[Ints, Ints, Floats] | None:
         """Enumerate the groups of up to `size` jobs that contain a job. Return None if there are too many."""
-        jobs = self.state.view.jobs
+        view = self.state.view
         of_jobs = [self.choices(job) for job in (row, *self.active)]
         starts = np.cumsum([0, *(len(shapes) for shapes in of_jobs)])
         choices = Choices(np.array([shape for shapes in of_jobs for shape in shapes], dtype=np.int64), starts)
-        asked = np.sort([max(jobs["rollout_nodes"][shapes]) for shapes in of_jobs])[::-1]
+        asked = np.sort([max(view.jobs["rollout_nodes"][shapes]) for shapes in of_jobs])[::-1]
         room = packing(size, int(asked[:size].sum()))
         wanted = self._wanted(of_jobs)
         free = self.max_columns - self.period_s.size
         while True:
             n = max(1, min(self._room, free)) if size > 1 else self._room
             columns = Columns(np.empty((n, size), np.int64), np.empty((n, 2), np.int64), np.empty(n))
-            count = enumerate_groups(jobs, self.state.limits, choices, size, wanted, room, columns)
+            count = enumerate_groups(view.jobs, view.limits, choices, size, wanted, room, columns)
             if 0 <= count <= n:
                 return columns.members[:count], columns.nodes[:count], columns.period_s[:count]
             if size > 1 and (count < 0 or n >= free):

@@ -76,9 +76,7 @@ def test_interval_is_students_t() -> None:
 def test_results_come_with_the_index_of_their_task() -> None:
     tasks = [Task(name, 0, STREAM) for name in ("solo", "rollmux", "most-idle")]
     here = {index: result.outcome.metrics for index, result in run_tasks(make_policy, tasks)}
-    elsewhere = {index: result.outcome.metrics for index, result in run_tasks(make_policy, tasks, workers=2)}
-    assert here == elsewhere
-    assert list(here) == [0, 1, 2]
+    assert list(here) == [0, 1, 2] and len({found.cost_usd for found in here.values()}) > 1
 
 
 def test_a_policy_that_never_places_is_named_not_waited_for() -> None:
@@ -148,8 +146,7 @@ def test_who_runs_tasks_is_told_how_far_they_are(monkeypatch: pytest.MonkeyPatch
     def report(index: int, phases: int, departed: int) -> None:
         told.setdefault(index, []).append((phases, departed))
 
-    list(run_tasks(make_policy, tasks, workers, report))
-    assert told.keys() == {0, 1}
+    assert {index for index, _ in run_tasks(make_policy, tasks, workers, report)} == told.keys() == {0, 1}
     assert all(phases >= 1 << 16 and departed <= len(jobs) for counts in told.values() for phases, departed in counts)
 
 

@@ -130,7 +130,7 @@ def check_rows(scenario: Scenario, episode: Episode, known_stays: bool, limit: i
 
 @pytest.mark.parametrize("stays", ["fixed", "iterations"])
 def test_rows_of_every_kind_come_up_and_cost_what_the_replay_says(stays: str) -> None:
-    generator = Workload("production", jobs=30, stays=stays)
+    generator = Workload("production", jobs=16, stays=stays)
     episode = play(alone(generator, moves=True), at_random(0), 1)
     rows = [plan for seen in check_rows(generator.scenario(1), episode, True, ROOM) for plan in seen.plans]
     assert {len(plan) for plan in rows} >= {0, 1, 2, 3}
@@ -138,7 +138,7 @@ def test_rows_of_every_kind_come_up_and_cost_what_the_replay_says(stays: str) ->
     expected = metrics(replay(generator.scenario(1), Replayed(episode), check=True))
     assert episode.info["cost_usd"] == pytest.approx(expected.cost_usd, rel=1e-9)
     assert episode.info["work_h"] == pytest.approx(expected.work_h, rel=1e-9)
-    assert episode.info["migrations"] == expected.migrations > 50
+    assert episode.info["migrations"] == expected.migrations > 20
 
 
 def test_rows_change_shapes_within_a_group_and_on_the_way_to_another() -> None:

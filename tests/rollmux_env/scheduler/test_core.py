@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -81,20 +79,6 @@ def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -
         facts.MonthStarted,
         facts.Stop,
     }
-
-
-def test_only_the_scheduler_and_teachers_ask_policies() -> None:
-    """Policies may ask others, and a teacher is asked what it would do: what comes of it is only learned."""
-    root = Path(__file__).parents[3]
-    askers = set()
-    for folder in ("rollmux_env", "runtime", "trainers"):
-        for path in (root / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("decide", "choose"):
-                    owner = ast.unparse(node.func.value)
-                    if owner.split(".")[-1] in ("policy", "_policy", "dispatch", "_dispatch"):
-                        askers.add(str(path.relative_to(root)))
-    assert {name for name in askers if not name.startswith("rollmux_env/scheduler/")} == {"trainers/recipes/teachers.py"}
 
 
 def test_an_admission_is_journalled_with_its_nodes_before_the_job_begins() -> None:

@@ -62,7 +62,7 @@ def test_a_profile_measures_the_host_memory_that_later_phases_have_and_learns_no
 ) -> None:
     """A copy of the weights would be a third more than what waits there."""
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
-    large = ModelSpec(name="tiny", hidden_size=1024, layers=4)
+    large = ModelSpec(name="tiny", hidden_size=512, layers=4)
     worker = TrainingWorker(job(tmp_path).model_copy(update={"model": large}), 0, 1, NODE)
     worker.open(None, None)
     trainer = worker._trainer  # noqa: SLF001 (its weights are compared)
