@@ -51,6 +51,7 @@ DEFINITIONS = {
     "rollmux_usd_per_hour": MetricDefinition("gauge", "what the nodes of all groups cost", ()),
     "rollmux_suspect_nodes": MetricDefinition("gauge", "nodes that lost leases may still use, and that are granted to no job", ()),
     "rollmux_paused": MetricDefinition("gauge", "1 while the journal cannot be written and nothing is granted, else 0", ()),
+    "rollmux_journal_facts": MetricDefinition("gauge", "facts in the newest part of the journal, which a start reads", ()),
     "rollmux_stopping": MetricDefinition("gauge", "1 once the service is stopping, else 0", ()),
 }
 

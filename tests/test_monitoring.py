@@ -26,6 +26,7 @@ tests:
     input_series:
       - {{series: 'up{{job="rollmux", instance="s"}}', values: '1x10 0x110'}}
       - {{series: 'rollmux_paused{{instance="s"}}', values: '0x10 1x110'}}
+      - {{series: 'rollmux_journal_facts{{instance="s"}}', values: '700000x120'}}
       - {{series: 'rollmux_at_risk{{instance="s", job_id="late"}}', values: '1x120'}}
       - {{series: 'rollmux_at_risk{{instance="s", job_id="fine"}}', values: '0x120'}}
       - {{series: 'rollmux_overdue_seconds{{instance="s", job_id="late"}}', values: '0x10 120x110'}}
@@ -101,6 +102,7 @@ def test_every_alert_fires_after_its_time_and_not_before(promtool: str, tmp_path
     after_m = {
         "RollmuxDown": 13,
         "RollmuxPaused": 12,
+        "RollmuxJournalLong": 16,
         "RollmuxNoPermits": 65,
         "RollmuxJobAtRisk": 16,
         "RollmuxPhaseOverdue": 12,
@@ -121,6 +123,7 @@ def test_every_alert_fires_after_its_time_and_not_before(promtool: str, tmp_path
     for name, minutes in after_m.items():
         summary = alerts[name]["annotations"]["summary"].replace("{{ $labels.instance }}", "s")
         summary = summary.replace("{{ $labels.job_id }}", "late").replace("{{ $value | humanizeDuration }}", "2m 0s")
+        summary = summary.replace("{{ $value | humanize }}", "700k")
         alert = f"exp_labels: {{{labels.get(name, '')}instance: s, severity: {alerts[name]['labels']['severity']}}}"
         lines.append(f"      - {{eval_time: 1m, alertname: {name}, exp_alerts: []}}")
         lines.append(f"      - {{eval_time: {minutes}m, alertname: {name}, exp_alerts: [")

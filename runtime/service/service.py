@@ -114,7 +114,7 @@ class RunService:
 
         Notices that are still to be delivered count as present, too: the next part does not know them.
         """
-        run, journal, record = self.run, self.run.log.journal, self.driver.record
+        run, record = self.run, self.driver.record
         if record is not None and record.ended is not None and record.ended.outcome == ROLLED_OVER:
             await asyncio.sleep(_FAILED_S)
         quiet_s, known = 0.0, len(run.handles)
@@ -123,10 +123,15 @@ class RunService:
             is_quiet = self.driver.is_quiet and all(sender.is_idle for sender in self._senders)
             quiet_s = quiet_s + _LOOKS_S if is_quiet and known == len(run.handles) else 0.0
             known = len(run.handles)
-            is_long = journal.last_number - journal.first_number >= MOST_FACTS
-            if quiet_s >= QUIET_S and is_long and run.log.problem is None and not run.stopping:
+            if quiet_s >= QUIET_S and self._journal_facts > MOST_FACTS and run.log.problem is None and not run.stopping:
                 run.log.say("no job is present: the service begins the next part of its journal")
                 self.driver.roll_over()
+
+    @property
+    def _journal_facts(self) -> int:
+        """Number of facts in the newest part of the journal."""
+        journal = self.run.log.journal
+        return journal.last_number - journal.first_number + 1
 
     async def _close(self) -> None:
         """Release what the service holds outside its run, at its end."""
@@ -315,6 +320,7 @@ class RunService:
         metrics.write("rollmux_usd_per_hour", run.scheduler.state.usd_per_hour)
         metrics.write("rollmux_suspect_nodes", len(self.driver.leases.ledger.suspect_nodes()))
         metrics.write("rollmux_paused", float(run.log.problem is not None))
+        metrics.write("rollmux_journal_facts", self._journal_facts)
         metrics.write("rollmux_stopping", float(run.stopping))
         holding = (handle for handle in run.handles.values() if handle.permits.holds)
         self._figures.overdue({handle.id: [*overdue_phases(run, handle)] for handle in holding})
