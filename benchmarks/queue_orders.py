@@ -34,11 +34,11 @@ def replay_times_s(policy: str, runs: int) -> tuple[list[float], list[float]]:
     scenario = with_fleet(make_workload("mixed", WorkloadOptions(jobs=1000)), "load=1.6")
     times: tuple[list[float], list[float]] = [], []
     for _ in range(runs):
-        for kept, spec in zip(times, (policy, f"{policy},{WITH}"), strict=True):
+        for taken_s, spec in zip(times, (policy, f"{policy},{WITH}"), strict=True):
             runnable = make_runnable(spec)
             began = process_time()
             replay(scenario, runnable)
-            kept.append(process_time() - began)
+            taken_s.append(process_time() - began)
     return times
 
 
