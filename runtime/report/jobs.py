@@ -68,6 +68,11 @@ def lines_about(jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for job_id, job in jobs.items()
         if job.get("over_budget")
     ]
+    parks = [
+        f"{job_id}: parked {count} time{'s' if count > 1 else ''}; its iterations are without these {job['parked_s']:.1f} s"
+        for job_id, job in jobs.items()
+        if (count := job.get("parks"))
+    ]
     ages = [
         f"{job_id}: trained on samples of weights up to {job['staleness_max']:.0f} versions old, {job['staleness']} at most"
         for job_id, job in jobs.items()
@@ -78,7 +83,7 @@ def lines_about(jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         for job_id, job in jobs.items()
         for warning in job.get("warnings", ())
     ]
-    return budgets + ages + unsound
+    return budgets + parks + ages + unsound
 
 
 def switches(record: RunRecord, job_id: str) -> dict[str, Any]:

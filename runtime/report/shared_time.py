@@ -1,7 +1,7 @@
 """The shared time of groups in a run, and the work of jobs in it per provisioned node-second.
 
-The shared time of a group is the time in which every job that was ever its member has completed its first iteration and not its
-last one. In it the group is as full as it gets, and nothing starts cold.
+The shared time of a group is the time in which every job that was ever its member has completed its first iteration there and not
+its last one there. In it the group is as full as it gets, and nothing starts cold.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from rollmux_env.cluster.demand import demand_of
 from rollmux_env.report.lanes import POOLS, NodeUse, shares
+from runtime.journal.facts import IterationSlice
 from runtime.journal.record import RunRecord
 from runtime.report.jobs import job_ids, mean, solo_seconds
 
@@ -35,12 +36,11 @@ class SharedTime(NamedTuple):
 def shared_times(record: RunRecord) -> list[SharedTime]:
     """Return the shared time of every group that has one. A group has none if a member ends before another one begins."""
     times = []
-    for group, jobs in _members(record).items():
-        own = {job_id: record.iterations_of(job_id) for job_id in jobs}
-        own = {job_id: iterations for job_id, iterations in own.items() if len(iterations) > 1}
+    for group, iterations in _iterations_by_group(record):
+        own = {job_id: done for job_id, done in iterations.items() if len(done) > 1}
         if own:
-            from_s = max(iterations[0].end_s for iterations in own.values())
-            until_s = min(iterations[-1].end_s for iterations in own.values())
+            from_s = max(done[0].end_s for done in own.values())
+            until_s = min(done[-1].end_s for done in own.values())
             if from_s < until_s:
                 times.append(SharedTime(group, tuple(own), from_s, until_s))
     return times
@@ -117,13 +117,14 @@ def group_figures(record: RunRecord, lanes: Sequence[NodeUse], shared: SharedTim
     }
 
 
-def _members(record: RunRecord) -> dict[int, list[str]]:
-    """Return the ids of the jobs that were ever in each group."""
-    members: dict[int, dict[str, None]] = defaultdict(dict)
-    for part in record.phases:
-        if part.group >= 0 and not part.profile:
-            members[part.group][part.job_id] = None
-    return {group: [*jobs] for group, jobs in members.items()}
+def _iterations_by_group(record: RunRecord) -> list[tuple[int, dict[str, list[IterationSlice]]]]:
+    """Return the iterations that jobs have done in each group, by job. An iteration belongs to the group of its last phase."""
+    places = {(part.job_id, part.iteration): part.group for part in record.phases if part.group >= 0 and not part.profile}
+    found: dict[int, dict[str, list[IterationSlice]]] = defaultdict(lambda: defaultdict(list))
+    for done in record.iterations:
+        if (group := places.get((done.job_id, done.number))) is not None:
+            found[group][done.job_id].append(done)
+    return sorted(found.items())
 
 
 def _progress(record: RunRecord, job_id: str, from_s: float, until_s: float) -> float:

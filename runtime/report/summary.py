@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -78,8 +79,11 @@ def _change(first: float | None, last: float | None) -> str:
 
 def _pools(figures: Mapping[str, Any]) -> RenderableType:
     rows = [(f"{pool} pool, whole run", shares) for pool, shares in figures["pools"].items()]
+    alone = Counter(group["jobs"][0] for group in figures["groups"] if len(group["jobs"]) == 1)
     for group in figures["groups"]:
-        when = f"{group['jobs'][0]} alone, warm" if len(group["jobs"]) == 1 else f"group {group['group']} while it is shared"
+        first, number = group["jobs"][0], group["group"]
+        when = f"group {number} while it is shared" if len(group["jobs"]) > 1 else f"{first} alone, warm"
+        when += f", group {number}" if len(group["jobs"]) == 1 and alone[first] > 1 else ""
         rows += [(f"{pool}, {when}", shares) for pool, shares in group["pools"].items()]
     table = make_table("", "running", "switching", "bubble")
     for name, shares in rows:

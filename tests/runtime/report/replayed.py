@@ -27,8 +27,9 @@ JOB = {"arrival_s": 0, "iterations": 20, "slo": 1.5, "rollout": {"worst_case_s":
 POOL = {"gpus_per_node": 1, "usd_per_gpu_hour": 1}
 
 
-def scenario_of(*jobs: dict[str, object]) -> Scenario:
-    cluster = {"rollout": POOL, "training": POOL}
+def scenario_of(*jobs: dict[str, object], max_nodes: int | None = None, **cluster: object) -> Scenario:
+    pool = POOL | ({} if max_nodes is None else {"max_nodes": max_nodes})
+    cluster = {"rollout": pool, "training": pool, **cluster}
     return parse_scenario({"version": 1, "cluster": cluster, "jobs": [JOB | job for job in jobs]})
 
 

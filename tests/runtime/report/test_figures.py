@@ -136,6 +136,20 @@ def test_the_shared_time_of_a_group_is_when_all_members_are_warm_and_none_has_le
     assert (shared.jobs, shared.from_s, shared.until_s) == (("a", "b"), ends["b"][0], ends["b"][-1])
 
 
+def test_a_parked_job_has_its_iterations_in_each_group_without_the_time_between(capsys: pytest.CaptureFixture[str]) -> None:
+    """The short job comes at 110 s; the long one continues at 200 s, and pauses for 5 s."""
+    long, short = {"id": "long", "slo": 9}, {"id": "short", "slo": 9, "iterations": 4, "arrival_s": 110}
+    scenario = scenario_of(long, short, max_nodes=1, migration_s=5, min_run_s=0)
+    found = figures(recorded(scenario, "solo,order=attained,park=true"))
+    alike = [(group["jobs"], group["shared_s"], *group["iteration_s"].values()) for group in found["groups"]]
+    assert alike == [(["long"], 100, 20), (["short"], 60, 20), (["long"], pytest.approx(260), pytest.approx(20))]
+    show(summary(found))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "long: parked 1 time; its iterations are without these 80.0 s" in out
+    assert "rollout, long alone, warm, group 0" in out and "rollout, long alone, warm, group 2" in out
+    assert "rollout, short alone, warm 50.0%" in out
+
+
 def test_a_job_that_failed_has_its_problem_and_no_figures() -> None:
     record = recorded(scenario_of({"id": "a"}))
     found = figures(dataclasses.replace(record, failed=(JobFailed(1.0, "poison", "init", "it has no tongue"),)))
