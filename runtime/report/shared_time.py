@@ -120,11 +120,11 @@ def group_figures(record: RunRecord, lanes: Sequence[NodeUse], shared: SharedTim
 def _iterations_by_group(record: RunRecord) -> list[tuple[int, dict[str, list[IterationSlice]]]]:
     """Return the iterations that jobs have done in each group, by job. An iteration belongs to the group of its last phase."""
     places = {(part.job_id, part.iteration): part.group for part in record.phases if part.group >= 0 and not part.profile}
-    found: dict[int, dict[str, list[IterationSlice]]] = defaultdict(lambda: defaultdict(list))
+    by_group: dict[int, dict[str, list[IterationSlice]]] = defaultdict(lambda: defaultdict(list))
     for done in record.iterations:
         if (group := places.get((done.job_id, done.number))) is not None:
-            found[group][done.job_id].append(done)
-    return sorted(found.items())
+            by_group[group][done.job_id].append(done)
+    return sorted(by_group.items())
 
 
 def _progress(record: RunRecord, job_id: str, from_s: float, until_s: float) -> float:
