@@ -1,8 +1,8 @@
 """Measurement of a real engine on this machine, and the fit of the phase-time model to it (`rollmux profile`).
 
-Times are those of this process: computing time on a CPU, so that neighbours on the machine do not count, and wall-clock time on a
-GPU. Everything is measured in rounds, so that slow changes of the machine affect all figures alike, and the median over rounds is
-used.
+Times are those of this process: computing time on one core, so that neighbours on the machine do not count, and wall-clock time on
+several cores and on a GPU. Everything is measured in rounds, so that slow changes of the machine affect all figures alike, and the
+median over rounds is used.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ _READ_AT_ONCE = 2048  # prompt tokens that every engine reads in a step, at leas
 _LEAST = 1e-12  # seconds of a part to which the fit assigns no cost
 
 
-def clock() -> Callable[[], float]:
-    """Return a function that reads the clock of this process's work, in seconds."""
+def clock(threads: int = 1) -> Callable[[], float]:
+    """Return a function that reads the clock of this process's work, in seconds.
+
+    Args:
+        threads: Number of threads that share the work on a CPU. Computing time is that of all of them together.
+    """
     import torch
 
     if not torch.cuda.is_available():
-        return process_time
+        return process_time if threads == 1 else perf_counter
 
     def now() -> float:
         torch.cuda.synchronize()

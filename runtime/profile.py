@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -130,12 +131,13 @@ def subject(target: str, job_id: str | None) -> TaskJob:
     return jobs[0]
 
 
-def profile(spec: TaskJob, rounds: int) -> EngineProfile:
+def profile(spec: TaskJob, rounds: int, size: int | None = None) -> EngineProfile:
     """Measure a job's engine, and fit the model to it.
 
     Args:
         spec: The job.
         rounds: Number of rounds of measurements.
+        size: GPUs of the engine, or cores on a machine without GPUs. None stands for the job's `tensor_parallel`, and for one core.
 
     Raises:
         InputError: If the model, engine or task cannot be used; one line.
@@ -148,7 +150,12 @@ def profile(spec: TaskJob, rounds: int) -> EngineProfile:
 
     directory = model_directory(spec.model, spec.seed, Path(spec.folder))
     files, shape = read_model_files(directory), read_shape(directory / "config.json")
-    settings, now = spec.algorithm, clock()
+    gpu, threads, parallel = torch.cuda.is_available(), 1, spec.rollout.tensor_parallel
+    if size is not None:
+        threads, parallel = (1, size) if gpu else (size, 1)
+    if threads > (cores := len(os.sched_getaffinity(0))):
+        raise InputError(f"--size {size}: this process may use {cores} cores")
+    settings, now = spec.algorithm, clock(threads)
     batch = min(MOST_SEQUENCES, settings.prompts_per_iteration * settings.group_size)
     checks = list(_checks(spec, directory, batch))
     begin = now()
@@ -157,8 +164,8 @@ def profile(spec: TaskJob, rounds: int) -> EngineProfile:
         directory,
         max_length=settings.max_prompt_tokens + settings.max_tokens,
         seed=spec.seed,
-        threads=1,
-        tensor_parallel=spec.rollout.tensor_parallel,
+        threads=threads,
+        tensor_parallel=parallel,
         options=spec.rollout.engine_options.values_set(),
     )
     cold_s = now() - begin
@@ -166,17 +173,17 @@ def profile(spec: TaskJob, rounds: int) -> EngineProfile:
         measurer = Measurer(engine, files.vocabulary, _SEED, now)
         prompt = max(len(ids) for prompts, _ in checks for ids in prompts)
         figures = measure(measurer, Grid.up_to(batch, prompt, settings.max_tokens), rounds, checks)
-        gpu = torch.cuda.is_available()
         device_gb = torch.cuda.mem_get_info()[1] / 1e9 if gpu else memory().total_gb
         switches = _switches(engine, measurer, dict(files.tensors()), cold_s, rounds, device_gb)
     finally:
         engine.close()
     share = spec.rollout.engine_options.gpu_memory or USUAL
-    number_bytes, memory_gb = (2.0, share * device_gb * spec.rollout.tensor_parallel) if gpu else (4.0, _HOST_SHARE * device_gb)
+    number_bytes, memory_gb = (2.0, share * device_gb * parallel) if gpu else (4.0, _HOST_SHARE * device_gb)
     weights_gb = shape.parameters * number_bytes / 1e9
     kv_tokens = int((memory_gb - weights_gb) * 1e9 / (shape.cached * number_bytes))
     timing = fit(figures, kv_tokens)
-    name = f"{torch.cuda.get_device_name(0) if gpu else platform.machine()} {type(engine).__name__} {spec.id}"
+    several = f"{max(threads, parallel)} x " if max(threads, parallel) > 1 else ""
+    name = f"{several}{torch.cuda.get_device_name(0) if gpu else platform.machine()} {type(engine).__name__} {spec.id}"
     return EngineProfile(
         job=spec.id,
         engine=type(engine).__name__,
@@ -269,6 +276,7 @@ def profile_tables(profile: EngineProfile) -> RenderableType:
     for level in switches.levels:
         best = ", the cheapest beside a job of this size" if level.name == switches.cheapest else ""
         others.add_row(f"{_WAITING[level.name]}: {level.device_gb:.3f} GB of the device{best}", f"{level.seconds:.3f}")
-    note = "responses end by themselves; the fit saw none of them. Seconds of computing time on a CPU, of the clock on a GPU"
+    clocks = "Seconds of computing time on one core, of the clock on several and on a GPU"
+    note = f"responses end by themselves; the fit saw none of them. {clocks}"
     title = f"{profile.job} in {profile.engine}: {profile.hardware.name}"
     return Group(heading(title), parts, heading("Prediction against rollouts"), checks, Text(note, style="dim"), others)

@@ -31,6 +31,10 @@ def profile(
         str | None, typer.Option("--job", metavar="ID", help="Job of the file. (default: the first one with a task)")
     ] = None,
     engine: Annotated[EngineName | None, typer.Option("--engine", help="Engine to measure instead of the job's own.")] = None,
+    size: Annotated[
+        int | None,
+        typer.Option("--size", min=1, help="GPUs of the engine, or cores without GPUs. (default: the job's tensor_parallel)"),
+    ] = None,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Number of measurements.")] = 5,
     out: Annotated[
         Path | None,
@@ -46,9 +50,9 @@ def profile(
 
     if out is not None and (out.suffix != ".json" or not out.absolute().parent.is_dir()):
         raise InputError(f"--out {out}: must be a .json file in a folder that is there")
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # one core, before torch counts them
-        os.environ[name] = "1"
-    engine_profile = measured(with_engine(subject(target, job), None if engine is None else engine.value), rounds)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # its cores, before torch counts them
+        os.environ[name] = str(size or 1)
+    engine_profile = measured(with_engine(subject(target, job), None if engine is None else engine.value), rounds, size)
     if out is not None:
         write_whole(out, engine_profile.hardware.to_json())
     print_as(format, engine_profile.as_report(), profile_tables(engine_profile))

@@ -83,7 +83,7 @@ def test_a_real_engine_is_measured_and_a_scenario_can_name_the_result(command: C
     file = tmp_path / "jobs.json"
     file.write_text(json.dumps({"version": 1, "jobs": [{"id": "a", "algorithm": algorithm, **jobs}]}))
     out = tmp_path / "here.json"
-    how = ("--engine", "torch", "--rounds", "1", "--out", str(out), "--format", "json")
+    how = ("--engine", "torch", "--rounds", "1", "--size", "1", "--out", str(out), "--format", "json")
     status, text, _ = command("profile", str(file), *how)
     assert status == 0
     report = json.loads(text)
@@ -110,6 +110,7 @@ def test_a_real_engine_is_measured_and_a_scenario_can_name_the_result(command: C
     [
         (("absent.yaml",), "absent.yaml: No such file"),
         (("tiny", "--job", "a"), "--job a: goes with a job file"),
+        (("tiny", "--engine", "torch", "--size", "9999"), "9999"),
         (("tiny", "--out", "here.txt"), "--out here.txt: must be a .json file"),
         (("tiny", "--out", "nowhere/here.json"), "must be a .json file in a folder that is there"),
     ],
