@@ -87,7 +87,18 @@ PARTS = {
         "Rollout-v0",
         "rollout",
         {"name": "rollout", "rollouts": 3},
-        ("tail-batching+adaptive-parallelism", "tail-batching", "plain", "masked-random", "untrained", "learned:default"),
+        (
+            "tail-batching+tail-migration",
+            "tail-batching+adaptive-parallelism",
+            "tail-batching",
+            "adaptive-parallelism",
+            "plain",
+            "masked-random",
+            "untrained",
+            "learned:default",
+            "learned:default,tails=false",
+            "learned:default,tails=false,spare=false",
+        ),
     ),
 }
 
