@@ -137,7 +137,7 @@ def profile(spec: TaskJob, rounds: int, size: int | None = None) -> EngineProfil
     Args:
         spec: The job.
         rounds: Number of rounds of measurements.
-        size: GPUs of the engine, or cores on a machine without GPUs. None stands for the job's `tensor_parallel`, and for one core.
+        size: GPUs of the engine, or cores on a machine without GPUs. None is the job's `tensor_parallel`, or one core.
 
     Raises:
         InputError: If the model, engine or task cannot be used; one line.
