@@ -1,4 +1,4 @@
-"""An hour of three users with tokens of their own on one service: rights, live limits, notices, a drain, a kill, fair shares.
+"""An hour of three users, each with a token, on one service: rights, live limits, notices, a drain, kills, fair shares.
 
     python benchmarks/shared_hour.py --minutes 60
 
@@ -291,7 +291,7 @@ class SharedHour:
 
 
 def _write_sendmail(folder: Path) -> None:
-    """Write a program `sendmail` that keeps the subjects of mails, and put it in front of the PATH."""
+    """Write a program `sendmail` that keeps the subjects of mails, and make it the first one in the PATH."""
     program = folder / "bin" / "sendmail"
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ngrep ^Subject: >> {folder}/mails.txt\n")
@@ -306,7 +306,7 @@ def parts(usage: dict[str, float]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the hour, and print what came of it."""
+    """Run the hour, and print its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     options = parser.parse_args(arguments)

@@ -36,10 +36,10 @@ def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] =
         handle.close()
     handle.leave_place()
     lines: tuple[str, ...] = ()
-    if attached:
-        lines = (f"{handle.id}: done after {number} iterations",)
-    elif over_budget:
+    if over_budget:
         lines = (f"{handle.id}: its budget is spent after {number} of {iterations} iterations; it ends",)
+    elif attached:
+        lines = (f"{handle.id}: done after {number} iterations",)
     reports = (facts.Failed(handle.id), facts.Cleared(handle.id)) if early else (facts.Left(handle.id, over_budget),)
     return Consequences(reports, notes, lines)
 

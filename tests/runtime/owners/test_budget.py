@@ -30,6 +30,9 @@ def test_a_lease_is_over_when_the_budget_of_its_job_is_spent(tmp_path: Path, syn
         with pytest.raises(Conflict, match="job a: has ended"):
             await run.leases.attach("a", 0.0, "", ())
         assert await run.leases.end(lease, done=True) == {}
+        lines = run.driver.run.log.lines(0)
+        assert any(line.endswith("a: its budget is spent after 1 of 3 iterations; it ends") for line in lines), lines
+        assert not any("done after" in line for line in lines)
         return await run.stop()
 
     facts = served(work, attached_plan(tmp_path, job("a", budget={"hours": 1e-9}, sync_s=sync_s)))
