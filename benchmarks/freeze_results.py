@@ -63,7 +63,7 @@ def cases(quick: bool) -> Iterator[Case]:
     for path in sorted(SCENARIOS.glob("*.json")):
         if quick:
             yield from ((path.name, policy, FEW, "") for policy in (*CHEAP, "consolidate"))
-            yield from ((path.name, "rollmux", FEW, dispatch) for dispatch in DISPATCHERS[:2])
+            yield path.name, "rollmux", FEW, DISPATCHERS[path.name.startswith("production")]
             continue
         yield from ((path.name, policy, None, "") for policy in CHEAP)
         yield from ((path.name, policy, FEW, "") for policy in (*CHEAP, *DEAR))

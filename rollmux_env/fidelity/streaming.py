@@ -18,6 +18,7 @@ from rollmux_env.timing.lengths import sample
 from rollmux_env.timing.replica import ReplicaTiming
 
 _SEED, _FIRST, _STEPS = 0, 3, 9  # seed of the lengths; steps before the average; steps in all
+_DRAWN = 256  # prompts whose lengths are drawn at once
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class _Rollout:
         self._batch, self._rates_s, self._at_once = batch, rates_s, stream.at_once
         self._allowed = int(batch.prompts * (1 + stream.ahead))
         self._generator = np.random.default_rng(_SEED)
+        self._drawn: list[list[int]] = []  # lengths of the responses of prompts that have not started, the next one last
         self._decoded = 0.0
         self._ends: list[tuple[float, int]] = []  # heap of (`_decoded` at the response's end, prompt)
         self._open: dict[int, int] = {}  # number of unfinished responses of each prompt
@@ -98,13 +100,13 @@ class _Rollout:
     def take(self, count: int) -> None:
         """Decode until `count` prompts are complete, and remove them."""
         while self._complete < count:
-            self._end_next()
+            self._end_next(self._next_s())
         self._complete -= count
 
     def decode(self, until_s: float) -> None:
         """Decode until a time."""
-        while self._ends and self._next_s() <= until_s:
-            self._end_next()
+        while self._ends and (next_s := self._next_s()) <= until_s:
+            self._end_next(next_s)
         if self._ends:
             self._decoded += (until_s - self.now_s) / self._rates_s[len(self._ends)]
         self.now_s = until_s
@@ -117,8 +119,8 @@ class _Rollout:
     def _next_s(self) -> float:
         return self.now_s + (self._ends[0][0] - self._decoded) * self._rates_s[len(self._ends)]
 
-    def _end_next(self) -> None:
-        self.now_s = self._next_s()
+    def _end_next(self, next_s: float) -> None:
+        self.now_s = next_s
         self._decoded, prompt = heapq.heappop(self._ends)
         self._open[prompt] -= 1
         if not self._open[prompt]:
@@ -128,11 +130,18 @@ class _Rollout:
 
     def _start(self) -> None:
         while len(self._open) < self._at_once and self._since_sync < self._allowed:
-            for length in sample(self._batch.lengths, self._generator, self._batch.responses).tolist():
+            for length in self._draw():
                 heapq.heappush(self._ends, (self._decoded + length, self._prompts))
             self._open[self._prompts] = self._batch.responses
             self._prompts += 1
             self._since_sync += 1
+
+    def _draw(self) -> list[int]:
+        """Return the lengths of the responses of the next prompt, in tokens."""
+        if not self._drawn:
+            lengths = sample(self._batch.lengths, self._generator, _DRAWN * self._batch.responses)
+            self._drawn = lengths.reshape(_DRAWN, -1)[::-1].tolist()
+        return self._drawn.pop()
 
 
 def _seconds_per_token(timing: ReplicaTiming, replicas: int, batch: ResponseBatch, at_once: int) -> list[float]:

@@ -139,14 +139,14 @@ def test_who_runs_tasks_is_told_how_far_they_are(monkeypatch: pytest.MonkeyPatch
     told: dict[int, list[tuple[int, int]]] = {}
     jobs = [job.model_copy(update={"iterations": 40_000 if k == 0 else 1, "duration_s": None}) for k, job in enumerate(STREAM.jobs)]
     stream = STREAM.model_copy(update={"jobs": tuple(jobs)})
-    tasks = [Task("solo", seed, stream, make_dispatch("fifo")) for seed in range(2)]
+    tasks = [Task("solo", seed, stream, make_dispatch("fifo")) for seed in range(workers)]
     if workers == 2:  # what a worker has told is looked at when any task ends too
         monkeypatch.setattr(processes, "_LOOKS_S", 0.01)
 
     def report(index: int, phases: int, departed: int) -> None:
         told.setdefault(index, []).append((phases, departed))
 
-    assert {index for index, _ in run_tasks(make_policy, tasks, workers, report)} == told.keys() == {0, 1}
+    assert {index for index, _ in run_tasks(make_policy, tasks, workers, report)} == told.keys() == {*range(workers)}
     assert all(phases >= 1 << 16 and departed <= len(jobs) for counts in told.values() for phases, departed in counts)
 
 

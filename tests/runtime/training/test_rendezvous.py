@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as processes
 
-from runtime.training.group import interface_of, join_group, leave_group, listen_near, open_store, url_of
-from tests.runtime.sockets import Address, listening
+from runtime.training.group import interface_of, listen_near, open_store, url_of
+from tests.runtime.sockets import listening
 
 
 def _first_address() -> str:
@@ -60,26 +56,3 @@ def test_an_address_of_nobody_has_no_interface() -> None:
 
 def test_a_place_with_colons_is_put_in_brackets() -> None:
     assert url_of("fd00::2", 80) == "tcp://[fd00::2]:80"
-
-
-def _meet(rank: int, ports: Any, found: Any) -> None:
-    store = open_store(HERE) if rank == 0 else None
-    if store is not None:
-        ports.put(store.port)
-    port = store.port if store is not None else ports.get()
-    join_group(rank, 2, url_of(HERE, port), torch.device("cpu"))
-    total = torch.ones(1)
-    dist.all_reduce(total)
-    found.put((float(total), listening([os.getpid()])))
-    dist.barrier()
-    leave_group()
-
-
-def test_nothing_of_two_ranks_listens_elsewhere() -> None:
-    context = processes.get_context("spawn")
-    ports, found = context.SimpleQueue(), context.SimpleQueue()
-    started = processes.start_processes(_meet, (ports, found), 2, start_method="spawn")  # type: ignore[attr-defined,no-untyped-call]
-    assert started is None
-    answers: list[tuple[float, list[Address]]] = [found.get() for _ in range(2)]
-    assert [total for total, _ in answers] == [2.0, 2.0]
-    assert {host for _, addresses in answers for host, _ in addresses} == {HERE}
