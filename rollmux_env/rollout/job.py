@@ -200,7 +200,7 @@ def _rollout_of(setting: Setting, round: Round, parts: Sequence[PlayedRound], re
     Args:
         setting: Setting of the rollout.
         round: The round.
-        parts: Its parts.
+        parts: Shares of the round that ran apart: one of each replica if every engine ends its own, otherwise one.
         rewards_s: Seconds of each response's reward, shape (prompts * responses,), or None if all take equally long.
     """
     fleets = [part.fleet for part in parts]
