@@ -237,6 +237,6 @@ def _parts_table(jobs: Mapping[str, Mapping[str, Any]]) -> RenderableType:
         rows = {name: [job[f"{name}_s"][part] for part in IterationParts._fields] for name in ("predicted", "measured")}
         apart = [b - a for a, b in zip(rows["predicted"], rows["measured"], strict=True)]
         for name, values in rows.items():
-            table.add_row(job_id if name == "predicted" else "", name, *(f"{value:.3f}" for value in (*values, sum(values))))
-        table.add_row("", "difference", *(f"{value:+.3f}" for value in (*apart, sum(apart))))
+            table.add_row(job_id if name == "predicted" else "", name, *(f"{value:z.3f}" for value in (*values, sum(values))))
+        table.add_row("", "difference", *(f"{value:+z.3f}" for value in (*apart, sum(apart))))
     return table

@@ -15,9 +15,10 @@ from runtime.journal.record import RunRecord
 
 
 class IterationParts(NamedTuple):
-    """Seconds of an iteration, from the end of the previous one to its own end. The first one begins when its rollout is ready.
+    """Seconds of an iteration, from the end of the previous one to its own end.
 
-    The time for which a job is parked belongs to no iteration.
+    The first one begins when its rollout is ready, and so does the first one after a park: the time for which a job is parked, and
+    in which its processes start again, belongs to no iteration.
 
     Attributes:
         rollout: Seconds of the rollout itself.
@@ -66,7 +67,9 @@ def measured_parts(record: RunRecord, job_id: str) -> list[IterationParts]:
     parts = []
     since_s, resumed_s = None, _resumed_s(record.log, job_id)
     for iteration in record.iterations_of(job_id):
-        begin_s = _begin_s(iteration.start_s if since_s is None else since_s, iteration.end_s, resumed_s)
+        begin_s = iteration.start_s if since_s is None else _begin_s(since_s, iteration.end_s, resumed_s)
+        if since_s is not None and begin_s > since_s:
+            begin_s = max(begin_s, iteration.start_s)
         since_s = iteration.end_s
         own = [part for part in slices[iteration.number] if part.phase == "training" or not stale]
         method = {"rollout": 0.0, "training": 0.0}

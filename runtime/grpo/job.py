@@ -106,7 +106,7 @@ class Grpo:
     def profile(self) -> None:
         """Run one iteration with every response at its longest; weights and optimizer state are then as before."""
         Grpo.step(self)
-        self._engines.ask("set_staged", None)  # they sample on with the weights that they have
+        self._engines.ask("residency.set_staged", None)  # they sample on with the weights that they have
         self._ranks.discard_profile()
 
     def checkpoint(self, folder: Path) -> Callable[[], dict[str, tuple[int, str]]]:

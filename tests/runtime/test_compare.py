@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rollmux_env.cluster.events import Admitted, Arrived, Event, Moved, Placement, Ticked, isolated
+from rollmux_env.cluster.events import Admitted, Arrived, Event, Moved, Placement, Resumed, Ticked, isolated
 from rollmux_env.cluster.plan import Move, Place, Plan
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.report.tables import show
 from runtime.compare import compare, comparison_table
+from runtime.journal.record import RunRecord
 from runtime.journal.write import read_run
 from tests.fixtures import copied
 from tests.runtime.report.replayed import recorded, scenario_of
@@ -121,6 +123,20 @@ def test_a_job_is_parked_again_when_as_many_iterations_are_done() -> None:
     for row in (*found["jobs"].values(), found["makespan"]):
         assert row["error"] == pytest.approx(0, abs=0.03)  # the pause of 30 s is left out
     assert all(job["predicted_s"]["other"] < 0.1 for group in found["groups"] for job in group["jobs"].values())
+    assert compare(continued_later(record, 100.0))["jobs"]["long"] == pytest.approx(found["jobs"]["long"])
+
+
+def continued_later(record: RunRecord, by_s: float) -> RunRecord:
+    """The record of a run in which the processes of the job that continues last need so long to start again."""
+    since_s = max(event.at_s for event in record.log if isinstance(event, Resumed))
+    times = ("asked_s", "start_s", "run_s", "done_s", "end_s")
+
+    def later(one: Any) -> Any:
+        ready_s = {"start_s": since_s + by_s} if one.start_s < since_s else {}
+        moved = {name: getattr(one, name) + by_s for name in times if hasattr(one, name)} | ready_s
+        return dataclasses.replace(one, **moved) if one.end_s > since_s else one
+
+    return dataclasses.replace(record, phases=(*map(later, record.phases),), iterations=(*map(later, record.iterations),))
 
 
 class MovesOnce:
