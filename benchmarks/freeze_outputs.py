@@ -2,7 +2,7 @@
 
     python benchmarks/freeze_outputs.py production mixed             run the commands of these files again, and rewrite them
     python benchmarks/freeze_outputs.py NAME --command "rollmux ..."  write a file for another command
-    python benchmarks/freeze_outputs.py shift --remarks               rewrite the remarks below the table of a suite, and run nothing
+    python benchmarks/freeze_outputs.py shift --remarks               rewrite the remarks below a suite, and run nothing
 
 The first line of a file is the command. `tests/test_outputs.py` compares README and the pages with these files. Output of commands
 that measure real runs is kept too. It contains other times when they run again, so the page changes with it.
