@@ -286,6 +286,13 @@ def _copy(source: Ints, target: Ints, n: int) -> None:
         target[i] = source[i]
 
 
+@compiled(arrays=False)
+def _copy_rows(source: Ints, target: Ints) -> None:
+    """Copy rows to an array with more of them. By hand: a check of shapes that may differ takes numba seconds to compile."""
+    for row in range(len(source)):
+        _copy(source[row], target[row], source.shape[1])
+
+
 @compiled
 def enumerate_groups(
     jobs: Records, limits: Limits, choices: Choices, size_max: int, criterion: Criterion, p: Packing, columns: Columns
@@ -330,8 +337,7 @@ def enumerate_groups(
                 for k in range(choices.starts[job], choices.starts[job + 1]):
                     if top == len(tuples):
                         smaller, tuples = tuples, np.zeros((2 * top, size_max), np.int64)
-                        for row in range(top):  # by hand: what numba has to say of shapes that differ takes seconds to compile
-                            _copy(smaller[row], tuples[row], size_max)
+                        _copy_rows(smaller, tuples)
                     _copy(tuples[parent], tuples[top], size - 1)
                     tuples[top, size - 1] = choices.rows[k]
                     end, possible = group_columns(making, tuples[top, :size], (criterion.kind, most_usd), count, end)

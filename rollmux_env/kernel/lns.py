@@ -169,7 +169,7 @@ def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, 
     Returns:
         The number of groups.
     """
-    jobs, groups, order, limits = view.jobs, view.groups, view.order, view.limits
+    groups, order = view.groups, view.order
     n, most = len(order), len(out)
     chosen = np.zeros(n, np.bool_)
     count = 0
@@ -180,9 +180,9 @@ def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, 
             count += 1
     wanted = min(most, count + most // _SHARE) if newcomer >= 0 else 0
     for _ in range(_TRIES * wanted):
-        k = int(rng.random() * n) if count < wanted else -1
-        if k >= 0 and not chosen[k] and groups[order[k]].exclusive == 0 and may_join(jobs, groups[order[k]], limits, newcomer):
-            chosen[k] = True
+        joinable = _draw_joinable(view, chosen, newcomer, rng) if count < wanted else -1
+        if joinable >= 0:
+            chosen[joinable] = True
             count += 1
     for _ in range(_TRIES * most):
         best = _draw_expensive(view, chosen, rng) if count < most else -1
@@ -194,6 +194,16 @@ def choose_part(view: View, newcomer: int, host: int, rng: np.random.Generator, 
         out[at] = k
         at += 1
     return at
+
+
+@compiled(arrays=False)
+def _draw_joinable(view: View, chosen: NDArray[np.bool_], newcomer: int, rng: np.random.Generator) -> int:
+    """Draw a group, and return its position in the view's order, or -1 if it is chosen already or the newcomer may not join it."""
+    k = int(rng.random() * len(view.order))
+    group = view.groups[view.order[k]]
+    if not chosen[k] and group.exclusive == 0 and may_join(view.jobs, group, view.limits, newcomer):
+        return k
+    return -1
 
 
 @compiled(arrays=False)

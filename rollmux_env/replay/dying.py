@@ -197,21 +197,22 @@ class Dying:
         if not isinstance(key, tuple):
             return [one for one in placed if one.job.id == (key.job if isinstance(key, Death) else key)]
         group, pool, number = key
-        members = [one for one in placed if one.group.number == group]
-        return [one for one in members if pool == "training" or number in one.keys["rollout"]]
+        members = [one for one in placed if one.place.group.number == group]
+        return [one for one in members if pool == "training" or number in one.place.keys["rollout"]]
 
     def _kill(self, job_run: ReplayedJob, now_s: float, arrives_s: float) -> None:
         """Kill a job, and let it arrive again with its remaining work."""
-        job, begins, listener = job_run.job, job_run.saved, self._jobs.listener
+        job, checkpoints, listener = job_run.job, job_run.checkpoints, self._jobs.listener
+        saved = checkpoints.saved - checkpoints.begins
         self._jobs.cut(job_run, now_s)
         listener.jobs.failed(job.id)
-        done = JobProgress(job.id, begins - job_run.begins, job_run.busy_s["rollout"], job_run.busy_s["training"])
+        done = JobProgress(job.id, saved, job_run.busy_s["rollout"], job_run.busy_s["training"])
         listener.jobs.cleared(job.id, done)
         stay: dict[str, float | int] = {"arrival_s": arrives_s}
         if job.iterations is not None:
-            stay["iterations"] = job.iterations - (begins - job_run.begins)
+            stay["iterations"] = job.iterations - saved
         else:
-            stay["duration_s"] = max(job_run.leaves_s - now_s, _SHORTEST_S)
+            stay["duration_s"] = max(job_run.place.leaves_s - now_s, _SHORTEST_S)
         job_run.job = job.model_copy(update=stay)
         shown = job_run.job.model_copy(update={"drift": ()})
         if arrives_s > now_s:

@@ -221,7 +221,7 @@ class _Replay:
                     jobs.by_id[job_id].parks = True
                 case Vacate(job_id=job_id):
                     job_run = jobs.by_id[job_id]
-                    job_run.saved = job_run.writes = job_run.iteration  # a move writes a checkpoint
+                    job_run.checkpoints.saved = job_run.checkpoints.writes = job_run.iteration  # a move writes a checkpoint
                     jobs.cut(job_run, now_s)
                     scheduler.jobs.vacated(job_id, job_run.progress())
 
@@ -231,6 +231,6 @@ class _Replay:
             return running
         row = self.run.state.row(job_id)
         if (last := self.dying.again.pop(job_id, None)) is not None:
-            return ReplayedJob(last.job, row, last.durations, last.saved, last.every)
+            return ReplayedJob(last.job, row, last.durations, last.checkpoints.saved, last.checkpoints.every)
         job = self.scenario_jobs[job_id]
         return ReplayedJob(job, row, self.durations(job), 0, self.failures.interval(job))

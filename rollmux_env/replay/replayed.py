@@ -35,8 +35,90 @@ class ReplayedGroup:
         self.members = 0
 
 
+class ReplayedPlace:
+    """A job's place in an event replay.
+
+    Attributes:
+        group: Group of the placement.
+        base_s: Planned seconds of each phase in the placement.
+        factors: Factors on `base_s` by phase and iteration, for sampled durations and drift.
+        sync_s: Seconds of a sync in the placement.
+        crosses: Whether the job's sync uses the shared link.
+        switch: Warm and cold start of each phase in the placement.
+        cold: Whether the next phase of a kind has a cold start, by kind.
+        keys: Nodes of each phase as keys of `ReplayedGroup.last`: numbers of rollout nodes, or `TRAINING_POOL`.
+        bits: Bit mask of the rollout nodes; 0 if rollouts run on training nodes.
+        nodes: Number of nodes of each phase.
+        leaves_s: Time at which a fixed stay ends, in seconds.
+    """
+
+    __slots__ = ("base_s", "bits", "cold", "crosses", "factors", "group", "keys", "leaves_s", "nodes", "switch", "sync_s")
+
+    def __init__(self, job_run: ReplayedJob, state: State, group: ReplayedGroup, seating: Seating) -> None:
+        job = job_run.job
+        pins = () if seating.colocated else seating.rollout
+        self.group = group
+        rollout_s, training_s, self.sync_s = state.planned_s(job.id)
+        pools = state.group_of(job.id)
+        self.crosses = state.cluster.network is not None and pools.rollout_pool != pools.training_pool
+        if self.crosses and self.sync_s:
+            self.sync_s = job.sync_s  # the planned seconds include waiting for other jobs' syncs
+        self.base_s = {"rollout": rollout_s, "training": training_s}
+        phases = state.phases(job.id)
+        self.switch = {"rollout": phases.rollout.switch, "training": phases.training.switch}
+        self.factors = {phase: job_run.durations.factors(phase, getattr(phases, phase).actual) for phase in PHASES}
+        self.keys = {"rollout": pins or (TRAINING_POOL,), "training": (TRAINING_POOL,)}
+        self.bits = sum(1 << (node + 1) for node in pins)
+        self.nodes = {"rollout": len(seating.rollout), "training": len(seating.training)}
+        self.cold = {"rollout": True, "training": True}
+        self.leaves_s = float(state.tables.jobs.leaves_s[job_run.row])
+
+
+class PacedRollout:
+    """A rollout whose tail may migrate, as `rollmux_env.kernel.dispatch.pace` knows it.
+
+    Attributes:
+        began_s: Start of the rollout, in seconds.
+        passed: Whether it has reached its threshold.
+        updated_s: Time from which it runs at `rate`, in seconds.
+        left_s: Seconds of full speed that are left of it at `updated_s`.
+        tail_s: Part of `left_s` after the threshold.
+        rate: Speed of the rollout, relative to full speed.
+        nodes_by_share: Nodes that it holds, by share; empty while no such rollout runs.
+    """
+
+    __slots__ = ("began_s", "left_s", "nodes_by_share", "passed", "rate", "tail_s", "updated_s")
+
+    def __init__(self) -> None:
+        self.began_s = self.left_s = self.updated_s = self.tail_s = 0.0
+        self.rate = 1.0
+        self.passed = False
+        self.nodes_by_share: dict[float, tuple[int, ...]] = {}
+
+
+class ReplayedCheckpoints:
+    """The checkpoints of a job in an event replay.
+
+    Args:
+        begins: Iteration with which the job began after its last failure, 0 without one.
+        every: Number of iterations between two checkpoints.
+
+    Attributes:
+        begins: Iteration with which the job began after its last failure, 0 without one.
+        every: Number of iterations between two checkpoints.
+        saved: Iteration of the last checkpoint.
+        writes: Iteration of the checkpoint that is being written, or `saved`.
+    """
+
+    __slots__ = ("begins", "every", "saved", "writes")
+
+    def __init__(self, begins: int, every: int) -> None:
+        self.begins = self.saved = self.writes = begins
+        self.every = every
+
+
 class ReplayedJob:
-    """A job in an event replay: its progress, its running phases, its placement and its checkpoints.
+    """A job in an event replay: its progress and its running phases.
 
     Args:
         job: Job.
@@ -49,6 +131,11 @@ class ReplayedJob:
         job: Job.
         row: Row of the job in the state's tables.
         durations: Durations of its phases.
+        checkpoints: Checkpoints of the job.
+        place: Place of the job, after `enter`.
+        placed: Whether the job still has its place.
+        parks: Whether the job leaves its place at the end of its iteration, to be parked.
+        paced: The running rollout, if its tail may migrate.
         iteration: Number of finished iterations, sync included.
         sampled: Number of finished rollouts, and so the number of the rollout that runs or comes next.
         trained: Number of finished trainings, and so the number of the training that runs or comes next.
@@ -59,121 +146,61 @@ class ReplayedJob:
         trainings: Number of trainings reported as ready.
         versions: Weights that sampled each rollout of a stale job that is not trained yet.
         rewarding: Whether a rollout has ended and waits for its rewards.
+        unsent: Number of syncs that wait for an earlier one of the job on the shared link.
         runs: Start and length of the switch of each running phase, in seconds.
         busy_s: Node-seconds of running phases, by pool.
         stamp: Number of the valid entry on the heap for the end of a rollout; other entries of this kind are void.
         void: Number up to which all other entries on the heap are void.
-        began_s: Start of a rollout under a dispatch policy that migrates tails, in seconds.
-        passed: Whether such a rollout has reached its threshold.
-        updated_s: Time from which such a rollout runs at `rate`, in seconds (`rollmux_env.kernel.dispatch.pace`).
-        left_s: Seconds of full speed that are left of it at `updated_s`.
-        tail_s: Part of `left_s` after the threshold.
-        rate: Speed of the rollout, relative to full speed.
-        nodes_by_share: Nodes that such a rollout holds, by share.
-        crosses: Whether the job's sync uses the shared link.
-        unsent: Number of syncs that wait for an earlier one of the job on the shared link.
-        placed: Whether the job has a place.
-        group: Group of the placement.
-        base_s: Planned seconds of each phase in the placement.
-        factors: Factors on `base_s` by phase and iteration, for sampled durations and drift.
-        sync_s: Seconds of a sync in the placement.
-        switch: Warm and cold start of each phase in the placement.
-        cold: Whether the next phase of a kind has a cold start, by kind.
-        keys: Nodes of each phase as keys of `ReplayedGroup.last`: numbers of rollout nodes, or `TRAINING_POOL`.
-        bits: Bit mask of the rollout nodes; 0 if rollouts run on training nodes.
-        nodes: Number of nodes of each phase.
-        leaves_s: Time at which a fixed stay ends, in seconds.
-        begins: Iteration with which the job began after its last failure, 0 without one.
-        every: Number of iterations between two checkpoints.
-        saved: Iteration of the last checkpoint.
-        writes: Iteration of the checkpoint that is being written, or `saved`.
-        parks: Whether the job leaves its place at the end of its iteration, to be parked.
     """
 
     __slots__ = (
         "ahead",
-        "base_s",
-        "began_s",
-        "begins",
-        "bits",
         "busy_s",
-        "cold",
-        "crosses",
+        "checkpoints",
         "durations",
-        "every",
-        "factors",
-        "group",
         "iteration",
         "job",
-        "keys",
         "last",
-        "leaves_s",
-        "left_s",
-        "nodes",
-        "nodes_by_share",
+        "paced",
         "parks",
-        "passed",
+        "place",
         "placed",
-        "rate",
         "rewarding",
         "rollouts",
         "row",
         "runs",
         "sampled",
-        "saved",
         "stamp",
-        "switch",
-        "sync_s",
-        "tail_s",
         "trained",
         "trainings",
         "unsent",
-        "updated_s",
         "versions",
         "void",
         "weights",
-        "writes",
     )
 
     def __init__(self, job: Job, row: int, durations: Durations, begins: int, every: int) -> None:
         self.job = job
         self.row = row
         self.durations = durations
-        self.iteration = self.begins = self.saved = self.writes = begins
-        self.every = every
+        self.checkpoints = ReplayedCheckpoints(begins, every)
+        self.place: ReplayedPlace
+        self.paced = PacedRollout()
+        self.iteration = begins
         self.ahead = job.staleness
         self.last = inf if job.iterations is None else begins + job.iterations
         self.placed = self.parks = False
-        self.busy_s = {"rollout": 0.0, "training": 0.0}  # node-seconds of running phases, by pool
+        self.busy_s = {"rollout": 0.0, "training": 0.0}
         self.stamp = self.void = -1
         self.runs: dict[PhaseName, tuple[float, float]] = {}
         self.versions: deque[int] = deque()
         self.drop()
-        self.began_s = self.left_s = self.updated_s = self.tail_s = 0.0
-        self.rate = 1.0
-        self.passed = False
-        self.nodes_by_share: dict[float, tuple[int, ...]] = {}
 
     def enter(self, state: State, group: ReplayedGroup, seating: Seating) -> None:
         """Begin or continue in a placement, with the next iteration."""
-        pins = () if seating.colocated else seating.rollout
-        self.group = group
+        self.place = ReplayedPlace(self, state, group, seating)
         self.placed = True
         group.members += 1
-        rollout_s, training_s, self.sync_s = state.planned_s(self.job.id)
-        pools = state.group_of(self.job.id)
-        self.crosses = state.cluster.network is not None and pools.rollout_pool != pools.training_pool
-        if self.crosses and self.sync_s:
-            self.sync_s = self.job.sync_s  # the planned seconds include waiting for other jobs' syncs
-        self.base_s = {"rollout": rollout_s, "training": training_s}
-        phases = state.phases(self.job.id)
-        self.switch = {"rollout": phases.rollout.switch, "training": phases.training.switch}
-        self.factors = {phase: self.durations.factors(phase, getattr(phases, phase).actual) for phase in PHASES}
-        self.keys = {"rollout": pins or (TRAINING_POOL,), "training": (TRAINING_POOL,)}
-        self.bits = sum(1 << (node + 1) for node in pins)
-        self.nodes = {"rollout": len(seating.rollout), "training": len(seating.training)}
-        self.cold = {"rollout": True, "training": True}
-        self.leaves_s = float(state.tables.jobs.leaves_s[self.row])
         self.drop()
 
     def drop(self) -> None:
@@ -192,15 +219,14 @@ class ReplayedJob:
         rollout_s = self.busy_s["rollout"]
         ended = self.sampled + self.rewarding
         if ended > self.iteration:
-            factors = self.factors["rollout"][self.iteration : ended]
-            rollout_s -= sum(factors) * self.base_s["rollout"] * self.nodes["rollout"]
-        return JobProgress(self.job.id, self.iteration - self.begins, rollout_s, self.busy_s["training"])
+            factors = self.place.factors["rollout"][self.iteration : ended]
+            rollout_s -= sum(factors) * self.place.base_s["rollout"] * self.place.nodes["rollout"]
+        return JobProgress(self.job.id, self.iteration - self.checkpoints.begins, rollout_s, self.busy_s["training"])
 
     def phase_s(self, phase: PhaseName) -> float:
         """Return the seconds of the phase that runs or comes next, without its switch."""
-        if phase == "rollout":
-            return self.base_s[phase] * self.factors[phase][self.sampled]
-        return self.base_s[phase] * self.factors[phase][self.trained]
+        number = self.sampled if phase == "rollout" else self.trained
+        return self.place.base_s[phase] * self.place.factors[phase][number]
 
     def lost(self, now_s: float) -> float:
         """Return the number of iterations that are lost if the job dies now.
@@ -208,17 +234,17 @@ class ReplayedJob:
         It includes, as a fraction, the part of the unfinished iterations that has run.
         """
         ran_s = 0.0
-        rollout_s, training_s = self.base_s["rollout"], self.base_s["training"]
+        rollout_s, training_s = self.place.base_s["rollout"], self.place.base_s["training"]
+        factors = self.place.factors
         for number in range(self.iteration, self.sampled + self.rewarding):
-            ran_s += rollout_s * self.factors["rollout"][number]
+            ran_s += rollout_s * factors["rollout"][number]
         for number in range(self.iteration, self.trained):
-            ran_s += training_s * self.factors["training"][number]
+            ran_s += training_s * factors["training"][number]
         for phase in PHASES:
             if (span := self.runs.get(phase)) is not None:
-                began_s = self.began_s if phase == "rollout" and self.nodes_by_share else span[0]
+                began_s = self.paced.began_s if phase == "rollout" and self.paced.nodes_by_share else span[0]
                 ran_s += min(max(0.0, now_s - began_s - span[1]), self.phase_s(phase))
         if ran_s:
             first = self.iteration
-            whole_s = rollout_s * self.factors["rollout"][first] + training_s * self.factors["training"][first] + self.sync_s
-            ran_s /= whole_s
-        return self.iteration - self.saved + ran_s
+            ran_s /= rollout_s * factors["rollout"][first] + training_s * factors["training"][first] + self.place.sync_s
+        return self.iteration - self.checkpoints.saved + ran_s

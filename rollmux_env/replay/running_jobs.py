@@ -57,10 +57,11 @@ class RunningJobs:
 
     def leave(self, job_run: ReplayedJob) -> None:
         """Remove a job from its place."""
+        group = job_run.place.group
         job_run.placed = False
-        job_run.group.members -= 1
-        if not job_run.group.members:
-            self._groups.pop(job_run.group.number, None)
+        group.members -= 1
+        if not group.members:
+            self._groups.pop(group.number, None)
 
     def cut(self, job_run: ReplayedJob, now_s: float) -> None:
         """Stop a job before the end of its phases and remove it from its place."""
@@ -135,7 +136,7 @@ class RunningJobs:
             case "training":
                 self.listener.members.finished(job_id, "training", self.phases.book(job_run, "training", now_s))
                 job_run.trained += 1
-                if job_run.sync_s > 0.0:
+                if job_run.place.sync_s > 0.0:
                     self._sync(job_run, now_s)
                     self.report_ready(job_run)
                 else:
@@ -160,20 +161,20 @@ class RunningJobs:
 
     def _sync(self, job_run: ReplayedJob, now_s: float) -> None:
         """Start a sync of new weights, or queue it behind the job's previous one."""
-        if self._link is None or not job_run.crosses:
-            self.phases.wake(job_run, now_s + job_run.sync_s, "sync")
+        if self._link is None or not job_run.place.crosses:
+            self.phases.wake(job_run, now_s + job_run.place.sync_s, "sync")
         elif job_run in self._link:
             job_run.unsent += 1
         else:
             network = self._run.scenario.cluster.network
             assert network is not None
-            self._link.add(job_run, job_run.sync_s, network.own_rate_gbps(job_run.job.sync_s, job_run.job.sync_gb), now_s)
+            self._link.add(job_run, job_run.place.sync_s, network.own_rate_gbps(job_run.job.sync_s, job_run.job.sync_gb), now_s)
 
     def _iterate(self, job_run: ReplayedJob, now_s: float) -> None:
         """Finish an iteration: the job departs, writes a checkpoint, or continues."""
         job_run.iteration += 1
-        state, job = self._run.state, job_run.job
-        done = job_run.iteration == job_run.last or now_s >= job_run.leaves_s - INSTANT_S
+        state, job, checkpoints = self._run.state, job_run.job, job_run.checkpoints
+        done = job_run.iteration == job_run.last or now_s >= job_run.place.leaves_s - INSTANT_S
         if done or (job.budget is not None and state.charges.is_spent(state.row(job.id), now_s + INSTANT_S)):
             self._stop(job_run, now_s)
             self.listener.jobs.iterated(job_run.progress())
@@ -183,17 +184,17 @@ class RunningJobs:
             return
         self.listener.jobs.iterated(job_run.progress())
         if job_run.parks:
-            job_run.saved = job_run.writes = job_run.iteration
+            checkpoints.saved = checkpoints.writes = job_run.iteration
             self._stop(job_run, now_s)
             self.listener.jobs.yielded(job.id)
             job_run.placed = job_run.parks = False
             self.parking.append(job_run)
             return
-        if job_run.iteration - job_run.saved >= job_run.every:
-            if job_run.writes > job_run.saved:  # the last checkpoint is still being written
+        if job_run.iteration - checkpoints.saved >= checkpoints.every:
+            if checkpoints.writes > checkpoints.saved:  # the last checkpoint is still being written
                 self.report_ready(job_run)
                 return
-            job_run.writes = job_run.iteration
+            checkpoints.writes = job_run.iteration
             if self._write_s > 0.0:
                 self.phases.wake(job_run, now_s + self._write_s, "checkpoint")
                 self.report_ready(job_run)
@@ -205,7 +206,7 @@ class RunningJobs:
     def _save(self, job_run: ReplayedJob) -> None:
         """Record a checkpoint. New weights reach the rollout nodes only when it is written."""
         assert self._run.failures is not None
-        job_run.saved = job_run.writes
+        job_run.checkpoints.saved = job_run.checkpoints.writes
         job_run.weights = job_run.iteration
         self._run.failures.checkpoints += 1
 

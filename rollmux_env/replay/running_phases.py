@@ -58,72 +58,76 @@ class RunningPhases:
     def start(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> None:
         """Start a phase that has its permit: switch, then run."""
         switched = False
-        last = job_run.group.last
-        for key in job_run.keys[phase]:
+        place = job_run.place
+        last = place.group.last
+        for key in place.keys[phase]:
             if last.get(key, job_run) is not job_run:
                 switched = True
             last[key] = job_run
         switch_s = 0.0
-        if switched or job_run.cold[phase]:
-            switch = job_run.switch[phase]
-            switch_s = switch.cold_s if job_run.cold[phase] else switch.warm_s
-            job_run.cold[phase] = False
+        if switched or place.cold[phase]:
+            switch = place.switch[phase]
+            switch_s = switch.cold_s if place.cold[phase] else switch.warm_s
+            place.cold[phase] = False
         job_run.runs[phase] = (now_s, switch_s)
-        if not self._migrates or phase == "training" or not job_run.bits:  # without its own rollout nodes, no tail migrates
+        if not self._migrates or phase == "training" or not place.bits:  # without its own rollout nodes, no tail migrates
             self.wake(job_run, now_s + (switch_s + job_run.phase_s(phase)), phase)
             return
-        job_run.began_s, job_run.passed = now_s, False
-        pace.begin_rollout(job_run, now_s + switch_s, job_run.phase_s(phase), job_run.durations.threshold[job_run.sampled])
-        job_run.group.rollouts[job_run] = None
+        paced = job_run.paced
+        paced.began_s, paced.passed = now_s, False
+        pace.begin_rollout(paced, now_s + switch_s, job_run.phase_s(phase), job_run.durations.threshold[job_run.sampled])
+        place.group.rollouts[job_run] = None
         self._run_beside_tails(job_run)
 
     def _run_beside_tails(self, job_run: ReplayedJob) -> None:
         """Schedule the threshold or the end of a rollout at the speed that tails on its nodes leave it."""
-        nodes, tails = job_run.keys["rollout"], job_run.group.tails
+        nodes, tails, paced = job_run.place.keys["rollout"], job_run.place.group.tails, job_run.paced
         shared = tuple(node for node in nodes if tails >> (node + 1) & 1)
-        job_run.nodes_by_share = {1.0: tuple(node for node in nodes if node not in shared), 1 - self._tail_share: shared}
+        paced.nodes_by_share = {1.0: tuple(node for node in nodes if node not in shared), 1 - self._tail_share: shared}
         rate = job_run.durations.rate[job_run.sampled] if shared else 1.0
-        self.wake(job_run, pace.ends_s(job_run, job_run.passed, rate), "rollout" if job_run.passed else "threshold")
+        self.wake(job_run, pace.ends_s(paced, paced.passed, rate), "rollout" if paced.passed else "threshold")
 
     def pass_threshold(self, job_run: ReplayedJob, now_s: float) -> None:
         """Mark a rollout as migratable, since enough of its responses are done."""
-        pace.pass_threshold(job_run, now_s)
-        job_run.passed = True
+        pace.pass_threshold(job_run.paced, now_s)
+        job_run.paced.passed = True
         self._run_beside_tails(job_run)
 
     def migrate(self, job_run: ReplayedJob, now_s: float) -> None:
         """Migrate the tail of a rollout to a share of its nodes, where it runs at another speed."""
-        durations = job_run.durations
-        ends_s = pace.tail_s(job_run, now_s, durations.move_s, durations.stretch[job_run.sampled])
+        durations, place = job_run.durations, job_run.place
+        ends_s = pace.tail_s(job_run.paced, now_s, durations.move_s, durations.stretch[job_run.sampled])
         self._span(job_run, now_s)
-        del job_run.group.rollouts[job_run]
-        job_run.group.tails |= job_run.bits
-        job_run.nodes_by_share = {self._tail_share: job_run.keys["rollout"]}
+        del place.group.rollouts[job_run]
+        place.group.tails |= place.bits
+        job_run.paced.nodes_by_share = {self._tail_share: place.keys["rollout"]}
         self.wake(job_run, ends_s, "rollout")
 
     @staticmethod
     def is_tail(job_run: ReplayedJob) -> bool:
         """Return whether a job's rollout is a migrated tail."""
-        return bool(job_run.nodes_by_share) and job_run not in job_run.group.rollouts
+        return bool(job_run.paced.nodes_by_share) and job_run not in job_run.place.group.rollouts
 
     def after_tail(self, gone: ReplayedJob, now_s: float) -> None:
         """Give the nodes of a finished tail back to the rollouts that shared them."""
-        gone.group.tails &= ~gone.bits
-        for job_run in sorted(gone.group.rollouts, key=lambda one: one.row):  # ends at the same time are handled in this order
-            if job_run.bits & gone.bits:
-                pace.advance(job_run, now_s)
+        group, bits = gone.place.group, gone.place.bits
+        group.tails &= ~bits
+        for job_run in sorted(group.rollouts, key=lambda one: one.row):  # ends at the same time are handled in this order
+            if job_run.place.bits & bits:
+                pace.advance(job_run.paced, now_s)
                 self._span(job_run, now_s)
                 self._run_beside_tails(job_run)
 
     def _span(self, job_run: ReplayedJob, now_s: float) -> None:
         """Account for the nodes that a rollout has held since the last change, and begin a new span."""
+        group = job_run.place.group
         start_s, switches_s = job_run.runs["rollout"]
         switch_s = min(switches_s, now_s - start_s)
-        phase = "rollout" if job_run in job_run.group.rollouts else "tail"
-        for share, nodes in job_run.nodes_by_share.items():
+        phase = "rollout" if job_run in group.rollouts else "tail"
+        for share, nodes in job_run.paced.nodes_by_share.items():
             job_run.busy_s["rollout"] += max(0.0, now_s - start_s - switch_s) * len(nodes) * share
             if self._keeps and nodes and now_s > start_s:
-                place = (job_run.sampled, job_run.group.number, "rollout", nodes)
+                place = (job_run.sampled, group.number, "rollout", nodes)
                 self._run.phases.append(PhaseRun(job_run.job.id, phase, *place, start_s, now_s, switch_s, share))
         job_run.runs["rollout"] = (now_s, switches_s - switch_s)
 
@@ -142,19 +146,20 @@ class RunningPhases:
 
     def book(self, job_run: ReplayedJob, phase: PhaseName, now_s: float) -> float:
         """Record a phase that ends or is cut now, and return the seconds for which it held its nodes."""
-        if phase == "rollout" and job_run.nodes_by_share:
+        place = job_run.place
+        if phase == "rollout" and job_run.paced.nodes_by_share:
             self._span(job_run, now_s)
             del job_run.runs[phase]
-            job_run.nodes_by_share = {}
-            if job_run in job_run.group.rollouts:
-                del job_run.group.rollouts[job_run]
-            return now_s - job_run.began_s
+            job_run.paced.nodes_by_share = {}
+            if job_run in place.group.rollouts:
+                del place.group.rollouts[job_run]
+            return now_s - job_run.paced.began_s
         start_s, switch_s = job_run.runs.pop(phase)
-        pool = "training" if job_run.keys[phase][0] == TRAINING_POOL else "rollout"
-        job_run.busy_s[pool] += max(0.0, now_s - start_s - switch_s) * job_run.nodes[phase]
+        pool = "training" if place.keys[phase][0] == TRAINING_POOL else "rollout"
+        job_run.busy_s[pool] += max(0.0, now_s - start_s - switch_s) * place.nodes[phase]
         if self._keeps:
-            nodes = tuple(range(job_run.nodes[phase])) if pool == "training" else job_run.keys[phase]
-            group = job_run.group.number
+            nodes = tuple(range(place.nodes[phase])) if pool == "training" else place.keys[phase]
+            group = place.group.number
             span = (start_s, now_s, min(switch_s, now_s - start_s))
             number = job_run.sampled if phase == "rollout" else job_run.trained
             self._run.phases.append(PhaseRun(job_run.job.id, phase, number, group, pool, nodes, *span))

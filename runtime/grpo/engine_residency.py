@@ -1,4 +1,4 @@
-"""Where the weights of an engine are: on its device, in host memory, or staged there by a sync while the engine sleeps."""
+"""Residency of an engine: on its device or in host memory, where a sync stages new weights while the engine sleeps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class EngineResidency:
     Args:
         engine: The engine.
         process: Device memory that the process takes beside its engine.
-        weights: Memory in which this process stages weights, if it does so for the engines of its machine.
+        weights: Memory for the weights that this process stages; it stays empty if another process of the machine stages them.
         reader: Reader of the weights that are staged for this engine.
         stage_bytes: Bytes that staged weights will take in this process, 0 if it stages none.
 

@@ -132,8 +132,8 @@ def write_moves(streams: Streams, s: int, rules: Rules, valuation: Valuation, sc
     c = streams.clock[s]
     view = view_of(streams, s, rules.limits)
     write_stop(choices[0])
-    n = choose_groups(view, scratch.looked)
-    looked = View(view.jobs, view.groups, scratch.looked[:n], view.limits, view.clock)
+    n = choose_groups(view, scratch.examined.looked)
+    looked = View(view.jobs, view.groups, scratch.examined.looked[:n], view.limits, view.clock)
     write_stays(looked, rules.known_stays, valuation.stays)
     terms = valuation.terms[0]
     terms.work_usd, terms.migration_h = work_price(present_rates(view)), rules.migration_s / 3600.0

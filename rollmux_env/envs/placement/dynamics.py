@@ -44,28 +44,18 @@ def next_question(streams: Streams, s: int, rules: Rules, moves: bool, until_s: 
         ADMIT if the job in row `clock.admitted` needs a placement, CONSOLIDATE if jobs may be moved, OVER if all jobs have left, or
         LATER if the next event is after `until_s`.
     """
-    jobs, groups = streams.jobs[s], streams.groups[s]
-    c = streams.clock[s]
+    jobs, c = streams.jobs[s], streams.clock[s]
     while True:
         if c.stage == NEXT:
             if c.departed == c.n_jobs:
                 return OVER
-            now = jobs[c.taken].arrival_s if c.taken < c.n_jobs else np.inf
-            for k in range(c.n_groups):
-                now = min(now, groups[streams.order[s, k]].departs_s)
-            for k in range(c.n_reservations):
-                now = min(now, streams.reservations[s, k].until_s)
+            now = _next_event_s(streams, s)
             if now == np.inf:
                 return OVER  # the waiting jobs can never run: the first one asks for more than the cluster has
             if now > until_s:
                 return LATER
             advance_clock(streams, s, rules, max(now, c.now_s))
-            resumed = _resume(streams, s)
-            left = _depart(streams, s, jobs, groups)
-            c.served = 1 if resumed or left else 0
-            c.stage = QUEUE
-            if left and moves:
-                request_moves(streams, s)
+            _begin_instant(streams, s, moves)
         elif c.stage == MOVES:
             return CONSOLIDATE
         elif c.stage == QUEUE:
@@ -78,6 +68,30 @@ def next_question(streams: Streams, s: int, rules: Rules, moves: bool, until_s: 
                 return ADMIT
         else:
             c.stage = NEXT
+
+
+@compiled(arrays=False)
+def _next_event_s(streams: Streams, s: int) -> float:
+    """Return the time of the next arrival, departure or end of a pause, in seconds, or infinity if there is none."""
+    groups, c = streams.groups[s], streams.clock[s]
+    now = streams.jobs[s, c.taken].arrival_s if c.taken < c.n_jobs else np.inf
+    for k in range(c.n_groups):
+        now = min(now, groups[streams.order[s, k]].departs_s)
+    for k in range(c.n_reservations):
+        now = min(now, streams.reservations[s, k].until_s)
+    return now
+
+
+@compiled(arrays=False)
+def _begin_instant(streams: Streams, s: int, moves: bool) -> None:
+    """End pauses and let jobs depart. If nodes became free, the queue is served next, after any moves."""
+    c = streams.clock[s]
+    resumed = _resume(streams, s)
+    left = _depart(streams, s, streams.jobs[s], streams.groups[s])
+    c.served = 1 if resumed or left else 0
+    c.stage = QUEUE
+    if left and moves:
+        request_moves(streams, s)
 
 
 @compiled(arrays=False)

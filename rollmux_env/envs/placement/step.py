@@ -100,6 +100,46 @@ def follow(streams: Streams, s: int, rules: Rules, until_s: float, rows: Records
         admit(streams, s, job, last.of_shape, last.group, kept_nodes, last.new_nodes)
 
 
+@compiled(arrays=False)
+def _run_to_decision(
+    streams: Streams, s: int, rules: Rules, rows: Records, choices: Records, workspace: Workspace, scratch: Scratch | None
+) -> None:
+    """Run a stream to the next decision with a feasible choice, or to its end. Write its choices.
+
+    With `rules.skip_forced`, decisions with only one choice are made on the way.
+
+    Args:
+        streams: All streams.
+        s: Number of the stream.
+        rules: Rules of the environment.
+        rows: Scratch for candidates.
+        choices: Choices of the decision; written.
+        workspace: Scratch of the observation.
+        scratch: Scratch of the search for moves, or None.
+    """
+    c = streams.clock[s]
+    open_choices = False
+    while not open_choices:
+        c.asks = next_question(streams, s, rules, rules.moves, np.inf)
+        c.choices = c.overflow = 0
+        if c.asks == OVER:
+            return
+        if c.asks == ADMIT:
+            write_places(streams, s, rules, rows, choices)
+            for k in range(c.choices):
+                open_choices = open_choices or choices[k].feasible == 1
+        elif scratch is not None:
+            write_moves(streams, s, rules, workspace.valuation, scratch, choices)
+            open_choices = c.choices > 1
+        if not open_choices:
+            defer(streams, s)
+        elif rules.skip_forced:
+            forced = _forced(choices, c.choices)
+            if forced >= 0:
+                _answer(streams, s, rules, choices, forced)
+                open_choices = False
+
+
 @compiled
 def step_all(
     streams: Streams,
@@ -142,26 +182,7 @@ def step_all(
             continue
         if not starting:
             _answer(streams, s, rules, choices[s], actions[s])
-        open_choices = False
-        while not open_choices:
-            c.asks = next_question(streams, s, rules, rules.moves, np.inf)
-            c.choices = c.overflow = 0
-            if c.asks == OVER:
-                break
-            if c.asks == ADMIT:
-                write_places(streams, s, rules, rows, choices[s])
-                for k in range(c.choices):
-                    open_choices = open_choices or choices[s, k].feasible == 1
-            elif scratch is not None:
-                write_moves(streams, s, rules, workspace.valuation, scratch, choices[s])
-                open_choices = c.choices > 1
-            if not open_choices:
-                defer(streams, s)
-            elif rules.skip_forced:
-                forced = _forced(choices[s], c.choices)
-                if forced >= 0:
-                    _answer(streams, s, rules, choices[s], forced)
-                    open_choices = False
+        _run_to_decision(streams, s, rules, rows, choices[s], workspace, scratch)
         observe(streams, s, rules, choices[s], workspace, scratch, out)
         if len(reference.clock) > 0:
             follow(reference, s, rules, np.inf if c.asks == OVER else c.now_s, rows)

@@ -24,6 +24,7 @@ from rollmux_env.kernel.neighbourhood.table import (
     MOVE,
     MOVES_MOST,
     Chance,
+    Offers,
     Scratch,
     best_place,
     clear_unused_moves,
@@ -42,7 +43,7 @@ from rollmux_env.kernel.valuation import Valuation, delay, iterations_done, net_
 @compiled(arrays=False)
 def _find_nearest(chance: Chance, m: int) -> None:
     """Find the two of the other groups where each job costs least; of equal ones the older first."""
-    joins, movers = chance.scratch.joins, chance.scratch.movers
+    joins, movers = chance.scratch.examined.joins, chance.scratch.examined.movers
     for k in range(m):
         nearest = movers[k].nearest
         nearest[0] = nearest[1] = -1
@@ -65,14 +66,14 @@ def offer_exchanges(chance: Chance, m: int) -> None:
         chance: Tables, terms and scratch of the decision.
         m: Number of movers. Their single moves have been examined.
     """
-    view, scratch = chance.cluster, chance.scratch
-    joins, movers = scratch.joins, scratch.movers
-    cut = View(view.jobs, scratch.copies, view.order, view.limits, view.clock)
+    view, examined = chance.cluster, chance.scratch.examined
+    joins, movers = examined.joins, examined.movers
+    cut = View(view.jobs, examined.copies, view.order, view.limits, view.clock)
     for k in range(m):
         for other in range(m):
             if movers[k].home != movers[other].home:
                 place, group = joins[k, GROUPS_MOST + other], len(view.groups) + other
-                best_place(cut, chance.valuation, group, movers[k].job, NOWHERE, scratch.cut[other], place)
+                best_place(cut, chance.valuation, group, movers[k].job, NOWHERE, examined.cut[other], place)
     _find_nearest(chance, m)
     for k in range(m):
         for other in range(m):
@@ -84,14 +85,14 @@ def offer_exchanges(chance: Chance, m: int) -> None:
 def _offer_pair(chance: Chance, k: int, other: int) -> None:
     """Offer that `k` takes the place of `other`, which takes that of `k`, and that it goes where it costs least."""
     scratch = chance.scratch
-    home, nearest = scratch.movers[k].home, scratch.movers[other].nearest
+    home, nearest = scratch.examined.movers[k].home, scratch.examined.movers[other].nearest
     if k < other:
-        _exchange(chance, k, other, home, scratch.joins[other, GROUPS_MOST + k])
-    away, own = nearest[1] if nearest[0] == home else nearest[0], scratch.alone[other]
-    if own.ok == 1 and (away < 0 or own.usd < scratch.joins[other, away].usd):
+        _exchange(chance, k, other, home, scratch.examined.joins[other, GROUPS_MOST + k])
+    away, own = nearest[1] if nearest[0] == home else nearest[0], scratch.examined.alone[other]
+    if own.ok == 1 and (away < 0 or own.usd < scratch.examined.joins[other, away].usd):
         _exchange(chance, k, other, NOWHERE, own)
     elif away >= 0:
-        _exchange(chance, k, other, away, scratch.joins[other, away])
+        _exchange(chance, k, other, away, scratch.examined.joins[other, away])
 
 
 @compiled(arrays=False, inline=True)
@@ -101,13 +102,13 @@ def _exchange(chance: Chance, k: int, other: int, c: int, to: Records) -> None:
     `other` goes to a place in a group first, or to a new group for -1. Then `k` takes its place.
     """
     scratch = chance.scratch
-    mover, first, place = scratch.movers[k], scratch.movers[other], scratch.joins[k, GROUPS_MOST + other]
+    mover, first, place = scratch.examined.movers[k], scratch.examined.movers[other], scratch.examined.joins[k, GROUPS_MOST + other]
     if to.ok == 0 or not _are_nodes(chance.cluster, mover.job, place, first.job, to, c < 0):
         return
-    at = offer(scratch, mover.saved + first.saved - place.usd - to.usd, EXCHANGE)
+    at = offer(scratch.offers, mover.saved + first.saved - place.usd - to.usd, EXCHANGE)
     if at < 0:
         return
-    row = scratch.rows[at]
+    row = scratch.offers.rows[at]
     leave_one(chance, row, k)
     leave_one(chance, row, other)
     enter(chance, row, other, c, to, c != mover.home)
@@ -132,7 +133,7 @@ def _are_nodes(view: View, one: int, place: Records, two: int, to: Records, new_
 @compiled(arrays=False)
 def _sort_longest_first(chance: Chance, from_k: int, n: int) -> None:
     """Write the movers of a merger, those from `from_k` on, the longest T_solo first; of equal ones the older."""
-    jobs, movers, leaving = chance.cluster.jobs, chance.scratch.movers, chance.scratch.leaving
+    jobs, movers, leaving = chance.cluster.jobs, chance.scratch.examined.movers, chance.scratch.merger.leaving
     for i in range(n):
         at = i
         while at > 0 and jobs[movers[leaving[at - 1]].job].solo_s < jobs[movers[from_k + i].job].solo_s:
@@ -145,19 +146,23 @@ def _sort_longest_first(chance: Chance, from_k: int, n: int) -> None:
 def _find_place(chance: Chance, i: int) -> int:
     """Find the best place of the `i`-th mover of a merger in the other groups, as they are by now; which group, -1 for none."""
     view, scratch = chance.cluster, chance.scratch
-    k = scratch.leaving[i]
-    mover, best, candidate = scratch.movers[k], scratch.merging[i], scratch.merging[len(scratch.merging) - 1]
+    k = scratch.merger.leaving[i]
+    mover, best, candidate = (
+        scratch.examined.movers[k],
+        scratch.merger.places[i],
+        scratch.merger.places[len(scratch.merger.places) - 1],
+    )
     to = -1
     for b in range(len(view.order)):
         if b == mover.home:
             continue
-        if scratch.gains[b] == 0:
-            if scratch.joins[k, b].ok == 1 and (to < 0 or scratch.joins[k, b].usd < best.usd):
-                to, scratch.merging[i] = b, scratch.joins[k, b]
+        if scratch.merger.gains[b] == 0:
+            if scratch.examined.joins[k, b].ok == 1 and (to < 0 or scratch.examined.joins[k, b].usd < best.usd):
+                to, scratch.merger.places[i] = b, scratch.examined.joins[k, b]
             continue
-        best_place(view, chance.valuation, view.order[b], mover.job, NOWHERE, scratch.sums[b], candidate)
+        best_place(view, chance.valuation, view.order[b], mover.job, NOWHERE, scratch.merger.sums[b], candidate)
         if candidate.ok == 1 and (to < 0 or candidate.usd < best.usd):
-            to, scratch.merging[i] = b, candidate
+            to, scratch.merger.places[i] = b, candidate
     return to
 
 
@@ -165,13 +170,15 @@ def _find_place(chance: Chance, i: int) -> int:
 def _place_on_trial(chance: Chance, i: int, b: int) -> None:
     """Place the `i`-th mover of a merger where a place was found for it, in the `b`-th group, until the trial is undone."""
     view, scratch, stays = chance.cluster, chance.scratch, chance.valuation.stays
-    job, place, group = scratch.movers[scratch.leaving[i]].job, scratch.merging[i], view.order[b]
-    save_job(scratch.trial, view.jobs, job)
-    save_group(scratch.trial, view.groups, group)
-    scratch.stays[i] = stays[job]
+    job, place, group = scratch.examined.movers[scratch.merger.leaving[i]].job, scratch.merger.places[i], view.order[b]
+    save_job(scratch.merger.trial, view.jobs, job)
+    save_group(scratch.merger.trial, view.groups, group)
+    scratch.merger.stays[i] = stays[job]
     for v in range(len(place.more)):
-        scratch.sums[b, v] = (scratch.base[b, v] if scratch.gains[b] == 0 else scratch.sums[b, v]) + place.more[v]
-    scratch.gains[b] = 1
+        scratch.merger.sums[b, v] = (
+            scratch.examined.base[b, v] if scratch.merger.gains[b] == 0 else scratch.merger.sums[b, v]
+        ) + place.more[v]
+    scratch.merger.gains[b] = 1
     place_tentatively(view.jobs, view.groups, job, group, place.of_shape, place.nodes, place.new_nodes)
     delay(stays[job], chance.valuation.terms[0].migration_h)
 
@@ -180,28 +187,32 @@ def _place_on_trial(chance: Chance, i: int, b: int) -> None:
 def offer_merger(chance: Chance, from_k: int, n: int) -> None:
     """Offer to dissolve a group, of which movers `from_k` and the n - 1 after it are the members."""
     view, valuation, scratch = chance.cluster, chance.valuation, chance.scratch
-    a = scratch.movers[from_k].home
+    a = scratch.examined.movers[from_k].home
     _sort_longest_first(chance, from_k, n)
     usd = 0.0
     new = 0
     placed = 0
     while placed < n:
-        to, place, job = _find_place(chance, placed), scratch.merging[placed], scratch.movers[scratch.leaving[placed]].job
+        to, place, job = (
+            _find_place(chance, placed),
+            scratch.merger.places[placed],
+            scratch.examined.movers[scratch.merger.leaving[placed]].job,
+        )
         if to < 0:
             break
         shaped = view.jobs[shape_row(view.jobs[job], job, place.of_shape)]
         if not has_room(shaped, new + place.new_nodes, 0, view.limits, view.clock):  # `new` may be of several pools: then too few
             break
-        scratch.goes[placed] = to
+        scratch.merger.goes[placed] = to
         usd += place.usd
         new += place.new_nodes
         if placed + 1 < n:
             _place_on_trial(chance, placed, to)
         placed += 1
     for i in range(min(placed, n - 1)):
-        valuation.stays[scratch.movers[scratch.leaving[i]].job] = scratch.stays[i]
-        scratch.gains[scratch.goes[i]] = 0
-    undo_trial(scratch.trial, view.jobs, view.groups)
+        valuation.stays[scratch.examined.movers[scratch.merger.leaving[i]].job] = scratch.merger.stays[i]
+        scratch.merger.gains[scratch.merger.goes[i]] = 0
+    undo_trial(scratch.merger.trial, view.jobs, view.groups)
     if placed == n:
         _merge(chance, a, n, usd)
 
@@ -212,20 +223,20 @@ def _merge(chance: Chance, a: int, n: int, usd: float) -> None:
     scratch, values = chance.scratch, chance.valuation.values
     group = chance.cluster.groups[chance.cluster.order[a]]
     price = nodes_usd(group, group.n_nodes, group.training_nodes, chance.cluster.limits) * chance.valuation.terms[0].migration_h
-    at = offer(scratch, net_usd(scratch.base[a]) - usd - price, MERGER)
+    at = offer(scratch.offers, net_usd(scratch.examined.base[a]) - usd - price, MERGER)
     if at < 0:
         return
-    row = scratch.rows[at]
+    row = scratch.offers.rows[at]
     for v in range(len(values)):
         values[v] = 0.0
-    left = scratch.movers[scratch.leaving[0]].nearest  # no longer used after the exchanges
+    left = scratch.examined.movers[scratch.merger.leaving[0]].nearest  # no longer used after the exchanges
     left[0], left[1] = group.n_nodes, group.training_nodes
     leave(chance, row, a, left, values)
     for i in range(n):
         again = False
         for j in range(i):
-            again = again or scratch.goes[j] == scratch.goes[i]
-        enter(chance, row, scratch.leaving[i], scratch.goes[i], scratch.merging[i], not again)
+            again = again or scratch.merger.goes[j] == scratch.merger.goes[i]
+        enter(chance, row, scratch.merger.leaving[i], scratch.merger.goes[i], scratch.merger.places[i], not again)
 
 
 @compiled
@@ -282,12 +293,12 @@ def _may_move(view: View, migration_s: float, row: int) -> bool:
 def _prepare(chance: Chance) -> int:
     """Value the groups, with and without each job that may move; returns how many there are."""
     view, valuation, scratch = chance.cluster, chance.valuation, chance.scratch
-    jobs, groups, copies, migration_h = view.jobs, view.groups, scratch.copies, valuation.terms[0].migration_h
+    jobs, groups, copies, migration_h = view.jobs, view.groups, scratch.examined.copies, valuation.terms[0].migration_h
     other = View(jobs, copies, view.order, view.limits, view.clock)
     m = 0
     for f in range(len(view.order)):
         group = groups[view.order[f]]
-        value_now(view, valuation, view.order[f], scratch.base[f])
+        value_now(view, valuation, view.order[f], scratch.examined.base[f])
         if group.exclusive != 0:
             continue
         for i in range(group.n_members):
@@ -296,7 +307,7 @@ def _prepare(chance: Chance) -> int:
                 continue
             for shape in range(1 + jobs[job].more_shapes):
                 valuation.stays[shape_row(jobs[job], job, shape)] = valuation.stays[job]
-            mover, row, cut = scratch.movers[m], len(groups) + m, scratch.cut[m]
+            mover, row, cut = scratch.examined.movers[m], len(groups) + m, scratch.examined.cut[m]
             mover.job, mover.home = job, f
             copies[row] = group
             mover.left[0] = remove_member(jobs, copies, row, job, 0)
@@ -308,7 +319,7 @@ def _prepare(chance: Chance) -> int:
             else:
                 value_now(other, valuation, row, cut)
             price = nodes_usd(group, mover.left[0], mover.left[1], view.limits) * migration_h
-            mover.saved = net_usd(scratch.base[f]) - net_usd(cut) - price
+            mover.saved = net_usd(scratch.examined.base[f]) - net_usd(cut) - price
             m += 1
     return m
 
@@ -317,42 +328,42 @@ def _prepare(chance: Chance) -> int:
 def _single_moves(chance: Chance, m: int) -> None:
     """Find the best place of every job in every other group, in its own in another shape, and in a new one, and offer those."""
     view, valuation, scratch = chance.cluster, chance.valuation, chance.scratch
-    cut = View(view.jobs, scratch.copies, view.order, view.limits, view.clock)
+    cut = View(view.jobs, scratch.examined.copies, view.order, view.limits, view.clock)
     for k in range(m):
-        mover = scratch.movers[k]
+        mover = scratch.examined.movers[k]
         now = view.jobs[mover.job].of_shape
         several = view.groups[view.order[mover.home]].n_members > 1
-        place_alone(view, valuation, mover.job, NOWHERE if several else now, scratch.alone[k])
+        place_alone(view, valuation, mover.job, NOWHERE if several else now, scratch.examined.alone[k])
         for b in range(len(view.order)):
-            place = scratch.joins[k, b]
+            place = scratch.examined.joins[k, b]
             if b == mover.home:
-                best_place(cut, valuation, len(view.groups) + k, mover.job, now, scratch.cut[k], place)
+                best_place(cut, valuation, len(view.groups) + k, mover.job, now, scratch.examined.cut[k], place)
             else:
-                best_place(view, valuation, view.order[b], mover.job, NOWHERE, scratch.base[b], place)
+                best_place(view, valuation, view.order[b], mover.job, NOWHERE, scratch.examined.base[b], place)
             _move(chance, k, b, place)
-        _move(chance, k, NOWHERE, scratch.alone[k])
+        _move(chance, k, NOWHERE, scratch.examined.alone[k])
 
 
 @compiled(arrays=False, inline=True)
 def _move(chance: Chance, k: int, b: int, place: Records) -> None:
     """Offer one move, if the place exists: `k` goes to it in group `b`, or to a new group for -1."""
     scratch = chance.scratch
-    at = offer(scratch, scratch.movers[k].saved - place.usd, MOVE) if place.ok == 1 else -1
+    at = offer(scratch.offers, scratch.examined.movers[k].saved - place.usd, MOVE) if place.ok == 1 else -1
     if at >= 0:
-        leave_one(chance, scratch.rows[at], k)
-        enter(chance, scratch.rows[at], k, b, place, b != scratch.movers[k].home)
+        leave_one(chance, scratch.offers.rows[at], k)
+        enter(chance, scratch.offers.rows[at], k, b, place, b != scratch.examined.movers[k].home)
 
 
 @compiled(arrays=False)
-def _sort_rows(scratch: Scratch) -> None:
+def _sort_rows(offers: Offers) -> None:
     """Rank the rows, the greatest gain first; of equal gains the one that was found first."""
-    rank, rows = scratch.rank, scratch.rows
-    for k in range(scratch.counts[0]):
+    rank, rows = offers.rank, offers.rows
+    for k in range(offers.counts[0]):
         at = k
         while at > 0:
             ahead = rank[at - 1]
             less = rows[ahead].gain - rows[k].gain
-            if less > 0.0 or (less == 0.0 and scratch.serial[ahead] < scratch.serial[k]):
+            if less > 0.0 or (less == 0.0 and offers.serial[ahead] < offers.serial[k]):
                 break
             rank[at] = ahead
             at -= 1
@@ -372,8 +383,8 @@ def enumerate_moves(view: View, valuation: Valuation, scratch: Scratch, choices:
     Returns:
         The number of rows written, and the number found.
     """
-    chance, movers = Chance(view, valuation, scratch), scratch.movers
-    scratch.counts[:] = 0
+    chance, movers = Chance(view, valuation, scratch), scratch.examined.movers
+    scratch.offers.counts[:] = 0
     m = _prepare(chance)
     _single_moves(chance, m)
     offer_exchanges(chance, m)
@@ -385,10 +396,10 @@ def enumerate_moves(view: View, valuation: Valuation, scratch: Scratch, choices:
         if 2 <= n <= MOVES_MOST and n == view.groups[view.order[movers[k].home]].n_members:
             offer_merger(chance, k, n)
         k += n
-    _sort_rows(scratch)
-    count = scratch.counts[0]
+    _sort_rows(scratch.offers)
+    count = scratch.offers.counts[0]
     for k in range(count):
-        choices[1 + k] = scratch.rows[scratch.rank[k]]
+        choices[1 + k] = scratch.offers.rows[scratch.offers.rank[k]]
         choices[1 + k].allowed = 1
         clear_unused_moves(choices[1 + k])
-    return count, scratch.counts[1]
+    return count, scratch.offers.counts[1]

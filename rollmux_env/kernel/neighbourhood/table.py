@@ -163,8 +163,8 @@ MOVER = np.dtype(
 )
 
 
-class Scratch(NamedTuple):
-    """Room for the moves of one decision: F groups are examined, M jobs may move, a row has K moves.
+class Examined(NamedTuple):
+    """The F groups that a decision examines, and their M jobs that may move.
 
     Attributes:
         looked: (F,) rows of the groups.
@@ -176,17 +176,6 @@ class Scratch(NamedTuple):
         joins: (M, F + M) places in the groups, then in those without one member; the place in the job's own group is in another
             shape.
         alone: (M,) places in a new group.
-        merging: (K + 1,) places of a merger, and one that is being examined.
-        leaving: (K,) movers of a merger.
-        goes: (K,) positions of the groups that they go to.
-        gains: (F,) 1 for each group that a merger has changed.
-        sums: (F, N_VALUES) values of the groups after a merger.
-        trial: Rows that a merger changes.
-        stays: (K,) stays of a merger's movers without it.
-        rows: (R,) choices, unsorted.
-        serial: (R,) number at which each choice was found.
-        rank: (R,) order of the choices.
-        counts: (3,) counts as in `offer`.
     """
 
     looked: Ints
@@ -196,17 +185,52 @@ class Scratch(NamedTuple):
     movers: Records
     joins: Records
     alone: Records
-    merging: Records
+
+
+class Merger(NamedTuple):
+    """A merger of up to K moves that is put together.
+
+    Attributes:
+        places: (K + 1,) places of the movers, and one that is being examined.
+        leaving: (K,) numbers of the movers.
+        goes: (K,) positions of the groups that they go to.
+        gains: (F,) 1 for each group that the merger has changed.
+        sums: (F, N_VALUES) values of the groups after the merger.
+        trial: Rows that the merger changes.
+        stays: (K,) stays of the movers without the merger.
+    """
+
+    places: Records
     leaving: Ints
     goes: Ints
     gains: Ints
     sums: Floats
     trial: Trial
     stays: Records
+
+
+class Offers(NamedTuple):
+    """The choices found so far, at most R of them.
+
+    Attributes:
+        rows: (R,) choices, unsorted.
+        serial: (R,) number at which each choice was found.
+        rank: (R,) order of the choices.
+        counts: (3,) counts as in `offer`.
+    """
+
     rows: Records
     serial: Ints
     rank: Ints
     counts: Ints
+
+
+class Scratch(NamedTuple):
+    """Room for the moves of one decision."""
+
+    examined: Examined
+    merger: Merger
+    offers: Offers
 
 
 class Chance(NamedTuple):
@@ -252,7 +276,7 @@ def make_scratch(jobs: Records, groups: Records, rows: int) -> Scratch:
     """Return room for tables like these records, and for `rows` choices."""
     nodes = jobs.dtype["pins"].shape[0]
     place, whole = place_type(nodes), np.int64
-    return Scratch(
+    examined = Examined(
         looked=np.zeros(GROUPS_MOST, whole),
         copies=np.zeros(len(groups) + JOBS_MOST, groups.dtype),
         base=np.zeros((GROUPS_MOST, N_VALUES)),
@@ -260,18 +284,18 @@ def make_scratch(jobs: Records, groups: Records, rows: int) -> Scratch:
         movers=np.zeros(JOBS_MOST, MOVER),
         joins=np.zeros((JOBS_MOST, GROUPS_MOST + JOBS_MOST), place),
         alone=np.zeros(JOBS_MOST, place),
-        merging=np.zeros(MOVES_MOST + 1, place),
+    )
+    merger = Merger(
+        places=np.zeros(MOVES_MOST + 1, place),
         leaving=np.zeros(MOVES_MOST, whole),
         goes=np.zeros(MOVES_MOST, whole),
         gains=np.zeros(GROUPS_MOST, whole),
         sums=np.zeros((GROUPS_MOST, N_VALUES)),
         trial=make_trial(jobs, groups, MOVES_MOST),
         stays=np.zeros(MOVES_MOST, STAY),
-        rows=np.zeros(rows, choice_type(nodes)),
-        serial=np.zeros(rows, whole),
-        rank=np.zeros(rows, whole),
-        counts=np.zeros(3, whole),
     )
+    offers = Offers(np.zeros(rows, choice_type(nodes)), np.zeros(rows, whole), np.zeros(rows, whole), np.zeros(3, whole))
+    return Scratch(examined, merger, offers)
 
 
 @compiled(arrays=False)
@@ -284,16 +308,16 @@ def write_stop(choice: Records) -> None:
 
 
 @compiled(arrays=False, inline=True)
-def offer(scratch: Scratch, gain: float, kind: int) -> int:
+def offer(offers: Offers, gain: float, kind: int) -> int:
     """Return where a row with this gain may be written, and start it as one of a kind; -1 if it may not.
 
     `counts`: rows kept, rows offered, and the worst row of a full table.
     """
-    rows, counts = scratch.rows, scratch.counts
+    rows, counts = offers.rows, offers.counts
     counts[1] += 1
     if counts[0] == len(rows) and not (counts[0] > 0 and gain > rows[counts[2]].gain):
         return -1
-    return _begin_row(rows, scratch.serial, counts, gain, kind)
+    return _begin_row(rows, offers.serial, counts, gain, kind)
 
 
 @compiled(arrays=False)
@@ -331,7 +355,7 @@ def leave(chance: Chance, row: Records, a: int, left: Ints, values: Floats) -> N
     usd_per_hour = nodes_usd(group, left[0], left[1], chance.cluster.limits)
     row.usd -= usd_per_hour
     row.price += usd_per_hour * chance.valuation.terms[0].migration_h
-    before = chance.scratch.base[a]
+    before = chance.scratch.examined.base[a]
     for k in range(len(before)):
         row.before[k] += before[k]
         row.more[k] += values[k] - before[k]
@@ -340,8 +364,8 @@ def leave(chance: Chance, row: Records, a: int, left: Ints, values: Floats) -> N
 @compiled(arrays=False)
 def leave_one(chance: Chance, row: Records, k: int) -> None:
     """Write that a mover leaves its group."""
-    mover = chance.scratch.movers[k]
-    leave(chance, row, mover.home, mover.left, chance.scratch.cut[k])
+    mover = chance.scratch.examined.movers[k]
+    leave(chance, row, mover.home, mover.left, chance.scratch.examined.cut[k])
 
 
 @compiled(arrays=False)
@@ -356,7 +380,7 @@ def enter(chance: Chance, row: Records, k: int, b: int, place: Records, counts: 
         place: Record of `place_type`.
         counts: Whether the row does not include the change of that group yet.
     """
-    view, number, at = chance.cluster, chance.scratch.movers[k].job, row.n_moves
+    view, number, at = chance.cluster, chance.scratch.examined.movers[k].job, row.n_moves
     job = view.jobs[shape_row(view.jobs[number], number, place.of_shape)]
     row.n_moves += 1
     row.job[at] = number
@@ -375,7 +399,7 @@ def enter(chance: Chance, row: Records, k: int, b: int, place: Records, counts: 
     for v in range(len(place.more)):
         row.more[v] += place.more[v]
         if counts and b >= 0:
-            row.before[v] += chance.scratch.base[b, v]
+            row.before[v] += chance.scratch.examined.base[b, v]
 
 
 @compiled(arrays=False)
