@@ -47,6 +47,16 @@ def _is_file(lock: IO[str], path: Path) -> bool:
         return False
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds a lock that `take_lock` takes."""
+    with contextlib.suppress(OSError), open(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
     """Take an exclusive lock, held until the returned file is closed or this process ends.
 

@@ -8,6 +8,7 @@ import typer
 
 from policies.commands.options import File, PolicyName, TableOrJson
 from policies.registry import make_runnable
+from rollmux_env.commands.compiling import announce_compiling
 from rollmux_env.commands.options import Seed
 from rollmux_env.replay.explain import explain as explain_decision
 from rollmux_env.report.decision_tables import alternatives_table
@@ -33,7 +34,9 @@ def explain(
     keep_stdout()
     scenario = load_scenario(file)
     with seeded(seed):
-        report = {"policy": policy, **explain_decision(scenario, make_runnable(policy, seed), job)}
+        contender = make_runnable(policy, seed)
+        announce_compiling()
+        report = {"policy": policy, **explain_decision(scenario, contender, job)}
     if format is TableOrJson.json:
         typer.echo(to_json(report), nl=False)
     else:

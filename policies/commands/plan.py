@@ -9,6 +9,7 @@ import typer
 from policies.commands.options import File, Format, PolicyName
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
+from rollmux_env.commands.compiling import announce_compiling
 from rollmux_env.commands.options import Seed
 from rollmux_env.errors import InputError
 from rollmux_env.replay.admission import admit_all
@@ -34,6 +35,7 @@ def plan(
     scenario = load_scenario(file)
     with seeded(seed):
         contender = make_policy(policy, seed)
+        announce_compiling()
         if hasattr(contender, "admit_all"):
             admission = guarded(contender.admit_all)(scenario)
         elif isinstance(contender, OwnReplay):

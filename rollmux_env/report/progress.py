@@ -10,8 +10,7 @@ from rich.progress import Progress as Bar
 
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.processes import Report
-from rollmux_env.kernel.candidates import enumerate_candidates
-from rollmux_env.kernel.compiled import compiling_notice
+from rollmux_env.commands.compiling import announce_compiling
 from rollmux_env.progress import ProgressLines
 
 
@@ -24,8 +23,7 @@ def tracked(run: Callable[[Report], Iterable[tuple[int, Result]]], names: Sequen
     """
     by_index: dict[int, Result] = {}
     console = Console(stderr=True)
-    if notice := compiling_notice(enumerate_candidates, "about half a minute"):
-        console.print(notice, style="dim", soft_wrap=True)
+    announce_compiling()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     lines = ProgressLines("replaying")
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:

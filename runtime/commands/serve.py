@@ -9,6 +9,7 @@ import typer
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
+from rollmux_env.commands.compiling import announce_compiling
 from rollmux_env.errors import InputError, require
 from rollmux_env.locks import take_lock
 from rollmux_env.report.folder import make_folder
@@ -107,6 +108,7 @@ def serve(
         _check_journal(folder)
     try:
         with listening(), take_lock(folder / DRIVER_LOCK):
+            announce_compiling()
             wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace, max_hold)
             if no_ray:
                 from runtime.service.serve_here import serve_here  # it imports the HTTP server, of an extra

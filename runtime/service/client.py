@@ -14,11 +14,12 @@ from urllib.parse import quote, urlencode
 from rollmux_client import ENDED, Refused, Service
 
 from rollmux_env.errors import InputError
+from rollmux_env.locks import is_locked
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
 from runtime.journal.parts import newest_part
 from runtime.journal.rollover import is_beginning
-from runtime.journal.write import is_begun
+from runtime.journal.write import DRIVER_LOCK, is_begun
 from runtime.output import OutputPart
 from runtime.service.address import VARIABLE, ServiceAddress, continuing, find, folder_of
 
@@ -26,7 +27,7 @@ _URL, _TOKEN = "ROLLMUX_URL", "ROLLMUX_TOKEN"
 _ANSWERS_S = 60.0
 _MOST_BYTES = 1_000_000  # size of the jobs in a request; below the service's limit of a body
 _LOOKS_S = 0.2
-_BEGINS_S = 20.0  # longest wait for a service that continues in the next part of its journal
+_BEGINS_S = 60.0  # longest wait for a service that begins, or continues in the next part of its journal
 _CANCELS_S = 60.0  # an owner that was asked to stop has ended by then, or its lease is lost
 
 
@@ -227,17 +228,23 @@ def connected(at: Path | None) -> Iterator[ServiceClient]:
 
 
 def _answering(folder: Path) -> ServiceAddress:
-    """Return the address of the service in a folder; one that continues in the next part of its journal is waited for.
+    """Return the address of the service in a folder; wait for one that is starting or continues in the next part of its journal.
 
     Raises:
         NoService: If no service answers; one line.
     """
     until_s = monotonic() + _BEGINS_S
     while (address := find(folder)) is None or not address.answers():
-        if address is None or monotonic() > until_s or not _is_beginning(folder):
+        is_near = _is_starting(folder) or (address is not None and _is_beginning(folder))
+        if not is_near or monotonic() > until_s:
             raise _nobody(folder)
         sleep(_LOOKS_S)
     return address
+
+
+def _is_starting(folder: Path) -> bool:
+    """Return whether the first start of a service is in progress. It may compile the kernel, and start a Ray."""
+    return is_locked(folder / DRIVER_LOCK) and not is_begun(newest_part(folder))
 
 
 def _is_beginning(folder: Path) -> bool:
@@ -251,6 +258,8 @@ def _nobody(folder: Path) -> NoService:
     name, has_journal = Path(one_line(str(folder), 4096)), is_begun(newest_part(folder))
     if has_journal:
         return NoService(f"--at {name}: no service runs there; `{continuing(folder)}` continues it", True)
+    if _is_starting(folder):
+        return NoService(f"--at {name}: the service there is starting, and does not answer yet")
     return NoService(f"--at {name}: no service runs there; `rollmux serve {name}` starts one")
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import InputError
+from rollmux_env.locks import take_lock
 from runtime.jobs.file import parse_jobs
 from runtime.jobs.spec import JobSpec
+from runtime.journal.write import DRIVER_LOCK
 from runtime.output import LOGS
 from runtime.service.address import ServiceAddress, announce, withdraw
 from runtime.service.client import NoService, connected
@@ -157,3 +159,17 @@ def test_a_token_that_counts_no_longer_and_a_service_that_is_gone_are_said_to_be
     withdraw(folder)
     with pytest.raises(NoService), connected(folder):
         pass
+
+
+def test_a_service_that_is_starting_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first start may compile for a minute, in which there is no journal and no address yet."""
+    monkeypatch.setattr("runtime.service.client._BEGINS_S", 0.0)
+    waited: list[float] = []
+    monkeypatch.setattr("runtime.service.client.sleep", waited.append)
+    monkeypatch.setattr("runtime.service.client.monotonic", lambda: len(waited) - 1)
+    with take_lock(tmp_path / DRIVER_LOCK), pytest.raises(NoService, match="is starting, and does not answer yet"):
+        connected(tmp_path).__enter__()
+    assert len(waited) == 1
+    with pytest.raises(NoService, match=r"no service runs there; `rollmux serve .*` starts one"):
+        connected(tmp_path).__enter__()
+    assert len(waited) == 1
