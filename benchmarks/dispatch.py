@@ -4,11 +4,13 @@
     python benchmarks/dispatch.py --seeds 10 --first 2000 learned:best.safetensors "fifo,migrate=0.8"
     python benchmarks/dispatch.py --stale               the same groups with stale members
     python benchmarks/dispatch.py --streams --seeds 3   whole streams of 100 jobs, placed by `rollmux`
+    python benchmarks/dispatch.py --known --seeds 8     beside the best schedules that a search finds if it knows all durations
 
 Every figure is from the event replay of a group under the policy that `--dispatch` would make. The first column of a policy is its
 dollars per work-hour relative to strict round robin with migration at 80% on the same seeds. The second column is how much more of
 the members meet their SLO, in percentage points. The last row is the mean CPU time of a call of `choose`. For whole streams, the
-columns are means: dollars per work-hour, and observed attainment.
+columns are means: dollars per work-hour, and observed attainment. With `--known` the last column is a lower bound: a linear program
+that shares nodes without loss.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from rich.table import Table
 from policies.dispatch import make_dispatch
 from policies.registry import make_policy
 from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.bench.leaderboard.bounds import group_usd_per_work_hour
+from rollmux_env.bench.leaderboard.clairvoyant import Clairvoyant
 from rollmux_env.bench.streams import sampled
 from rollmux_env.envs.dispatch.generator import SHAPES, SKEWS, RandomGroups
 from rollmux_env.envs.dispatch.replay import figures, replay_group
@@ -72,11 +76,15 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=40)
     options.add_argument("--streams", action="store_true")
     options.add_argument("--stale", action="store_true")
+    options.add_argument("--known", action="store_true")
     arguments = options.parse_args()
     names = [BASE, *arguments.policies]
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     if arguments.streams:
         show(_streams(names, seeds))
+        return
+    if arguments.known:
+        show(_known(names, seeds))
         return
     table = Table("shape", "skew", f"SLO of {BASE}", *(title for name in arguments.policies for title in (name, "SLO points")))
     every: dict[str, list[Found]] = {name: [] for name in names}
@@ -121,6 +129,31 @@ def _streams(names: list[str], seeds: range) -> Table:
             usd, attainment = np.mean(outcomes, axis=0)
             table.add_row(workload, name, f"{usd:.2f}", f"{attainment:.3f}")
     return table
+
+
+def _known(names: list[str], seeds: range) -> Table:
+    """Return the table of groups with drawn skews: dollars over those of the base of each policy, the search, and the bound."""
+    columns = [*names[1:], "clairvoyant"]
+    table = Table("shape", *columns, "SLO of clairvoyant", "no order is below")
+    every: list[list[list[float]]] = []
+    for shape in SHAPES:
+        ratios: list[list[float]] = []
+        for group in map(RandomGroups(shape).group, seeds):
+            orders = [*map(make_dispatch, names), Clairvoyant(group)]
+            base, *others = (figures(group, replay_group(group, order)) for order in orders)
+            usd = [*(one["usd_per_work_hour"] for one in others), group_usd_per_work_hour(group)]
+            ratios.append([*(value / base["usd_per_work_hour"] for value in usd), others[-1]["slo_attainment"]])
+        every.append(ratios)
+        table.add_row(shape, *_cells(ratios))
+    table.add_section()
+    table.add_row("all", *_cells([row for ratios in every for row in ratios]))
+    return table
+
+
+def _cells(ratios: list[list[float]]) -> list[str]:
+    """Return the cells of a row: ratios with intervals, the share of SLOs, and the ratio of the bound."""
+    *ordered, bound, slos = (list(column) for column in zip(*ratios, strict=True))
+    return [*(mean_interval(column).text(3) for column in ordered), f"{np.mean(slos):.3f}", f"{np.mean(bound):.3f}"]
 
 
 def _row(outcomes: dict[str, Found], policies: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.leaderboard.entries import LeaderboardEntry, TrackScore, track_score
-from rollmux_env.bench.leaderboard.tracks import REFERENCE, TRACKS, VERSION, Track
+from rollmux_env.bench.leaderboard.tracks import CLAIRVOYANT, REFERENCE, TRACKS, VERSION, Track
 from rollmux_env.report.results import to_csv
 from rollmux_env.report.tables import heading, make_table
 
@@ -60,7 +60,8 @@ A score is the mean over fixed public streams, with its 95% interval: 0 for the 
 the score on as many streams that were drawn when the entry was measured. *SLOs kept* is the share
 of all these streams on which every job kept its SLO; a stream on which a job did not scores 0 at
 most, and an entry with such a stream ranks below all that have none. Entries whose scores are the
-same share a rank (`=`). Decision times are those on the entry's machine.
+same share a rank (`=`). Decision times are those on the entry's machine. `dispatch clairvoyant` is
+no entry, and has no rank: a search that knows all durations, as a mark of what an order can gain.
 """
 
 
@@ -76,7 +77,9 @@ def page(entries: Sequence[LeaderboardEntry]) -> str:
 def _table(scores: Sequence[tuple[LeaderboardEntry, TrackScore]]) -> str:
     ranked = sorted(scores, key=lambda one: (not one[1].keeps_slos, -one[1].fixed.mean, one[0].entrant.name))
     lines = [f"| | entry | author | {' | '.join(_HEADINGS)} |", "|---" * (3 + len(_HEADINGS)) + "|"]
-    for (entry, score), rank in zip(ranked, _ranks([score for _, score in ranked]), strict=True):
+    ranks = iter(_ranks([score for entry, score in ranked if entry.entrant != CLAIRVOYANT]))
+    for entry, score in ranked:
+        rank = "" if entry.entrant == CLAIRVOYANT else next(ranks)
         lines.append(f"| {rank} | {_linked(entry)} | {entry.author} | {' | '.join(_cells(score))} |")
     return "\n".join(lines) + "\n"
 

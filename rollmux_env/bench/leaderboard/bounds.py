@@ -70,7 +70,8 @@ def group_usd_per_work_hour(group: SimulatedGroup) -> float:
     """Return a lower bound for the dollars per work-hour of a group under any order of its phases.
 
     It is the optimum of a linear program over the sampled durations: the part of each phase that is done until the horizon, in the
-    order of its job. A node runs one phase at a time, but tails hold no node, and no phase begins with a switch.
+    order of its job. A node runs one phase at a time, but tails hold no node, and no phase begins with a switch. A tail begins at
+    the threshold of the environment: the bound does not hold for policies that migrate tails earlier.
     """
     phases = _Phases(group)
     solved = linprog(-phases.work_s, A_ub=phases.uses, b_ub=phases.limits, bounds=(0, 1), method="highs")

@@ -13,6 +13,7 @@ import numpy as np
 
 from rollmux_env.bench.harness import Result, Task, run_task
 from rollmux_env.bench.leaderboard.bounds import group_usd_per_work_hour, without_tails
+from rollmux_env.bench.leaderboard.clairvoyant import Clairvoyant
 from rollmux_env.bench.possible import check_possible
 from rollmux_env.bench.streams import owned, workload
 from rollmux_env.bench.suite import Makers
@@ -52,6 +53,10 @@ class Entrant:
 
 REFERENCE = Entrant("rollmux", "round-robin,migrate=0.8", "plain")
 """The paper's policies: Algorithm 1, strict round robin with long-tail migration, and rollouts that run to their ends."""
+
+
+CLAIRVOYANT = Entrant(dispatch="clairvoyant")
+"""The best schedules of groups that a search finds if it knows all durations. They stand beside the entries, and rank nowhere."""
 
 
 class StreamOutcome(NamedTuple):
@@ -185,8 +190,8 @@ def _group_sha256(group: SimulatedGroup) -> str:
 
 def _play_group(seed: int, entrant: Entrant, makers: Makers) -> StreamOutcome:
     """Measure an entrant on one group until its horizon."""
-    group, order = _group(seed), makers.dispatch(_policy(entrant, "dispatch"))
-    began = perf_counter()
+    group, began = _group(seed), perf_counter()
+    order = Clairvoyant(group) if entrant == CLAIRVOYANT else makers.dispatch(_policy(entrant, "dispatch"))
     run = replay_group(group, order)
     phase_ms = 1e3 * (perf_counter() - began) / len(run.phases)
     measured = outcome(run)
