@@ -12,11 +12,22 @@ from rollmux_env.scheduler.commands import Command, Grant
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import Overdue
 from runtime.coordinator.run_state import RunState
-from runtime.journal.facts import Fact, IterationSlice, JobCancelled, JobFailed, LeaseEnded, PhaseSlice, Span
+from runtime.journal.facts import (
+    Fact,
+    IterationSlice,
+    JobCancelled,
+    JobFailed,
+    LeaseEnded,
+    PhaseGranted,
+    PhaseSlice,
+    SchedulerInformed,
+    Span,
+)
 from runtime.journal.record import RunRecord
 from runtime.machine import Pool
 from runtime.metrics import MetricsRegistry
 
+_OF_PERMITS = (PhaseGranted, SchedulerInformed)  # facts of every permit, which change no figure
 _SPAN_S = 300.0  # window of the utilization
 _ORDER_S = 60.0  # how much later than a span that ended after it a span may be reported
 
@@ -139,6 +150,8 @@ class RunFigures:
         """Take facts that were written to the journal."""
         assert self._run is not None
         for entry in entries:
+            if isinstance(entry, _OF_PERMITS):
+                continue
             self.stays.follow(entry)
             for follower in self._followers:
                 follower.follow(entry)
