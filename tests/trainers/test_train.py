@@ -112,11 +112,11 @@ MASKABLE = ("algorithm=maskable-ppo", 'ppo={"linear": true, "n_epochs": 2, "n_st
 
 @pytest.mark.parametrize("changes", [MASKABLE, ('environment={"name": "dispatch", "rounds": 2}',)], ids=["maskable", "dispatch"])
 def test_a_stopped_run_goes_on_exactly(tmp_path: Path, changes: Sequence[str]) -> None:
-    changes = [pair for pair in small("steps=1152", *changes) if changes != MASKABLE or not pair.startswith("ppo.")]
+    changes = [pair for pair in small("steps=768", *changes) if changes != MASKABLE or not pair.startswith("ppo.")]
     whole = train(run_of(tmp_path / "whole", changes))
     with pytest.raises(Stopped):
-        train(run_of(tmp_path / "stopped", changes, stop_at=1000))
-    assert 384 <= reached(tmp_path / "stopped" / CHECKPOINT) < 1152
+        train(run_of(tmp_path / "stopped", changes, stop_at=600))
+    assert 384 <= reached(tmp_path / "stopped" / CHECKPOINT) < 768
     np.random.seed(0)  # noqa: NPY002 (whatever has been drawn in between)
     resumed = train(run_of(tmp_path / "stopped", changes), resume=True)
     assert [row["return"] for row in resumed] == [row["return"] for row in whole]
@@ -124,7 +124,7 @@ def test_a_stopped_run_goes_on_exactly(tmp_path: Path, changes: Sequence[str]) -
 
 
 def test_a_killed_run_goes_on_exactly(tmp_path: Path, command: Command) -> None:
-    options = [word for change in small("steps=1152") for word in ("--set", change)]
+    options = [word for change in small("steps=768") for word in ("--set", change)]
     assert command("train", "toy", *options, "--out", str(tmp_path / "whole"))[0] == 0
     killed = tmp_path / "killed"
     arguments = [sys.executable, "-m", "rollmux", "train", "toy", *options, "--out", str(killed)]
