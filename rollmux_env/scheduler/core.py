@@ -209,10 +209,7 @@ class Scheduler:
         # 1. Give the commands that facts have left behind, and take the nodes of guests that are done.
         commands, jobs.commands = jobs.commands, []
         yield from commands
-        ended = settling is not None and self.guests.end()
-        if settling is not None and ended:
-            settling.mark_unsettled(LEASE)
-        if not (ended or self._is_due(now_s)):
+        if not (self._end_guests() or self._is_due(now_s)):
             return
         # 2. Apply what has happened: progress, ends of pauses, departures.
         first = len(planner.events)
@@ -238,11 +235,16 @@ class Scheduler:
         # 6. Say where jobs are now, and lend free nodes to guests.
         yield from self._commands_of(planner.events[first:])
         yield from map(YieldPlace, planner.take_parks())
-        for arrival in changes.arriving:
-            if arrival.job.id in self.state.waiting:
-                yield KeepWaiting(arrival.job.id)
+        yield from (KeepWaiting(one.job.id) for one in changes.arriving if one.job.id in self.state.waiting)
         if not members.stopped and planner.reserved is None:  # reserved places may need the nodes that are free
             yield from members.lend(self.guests)
+
+    def _end_guests(self) -> bool:
+        """Take the nodes of guests that are done, and return whether there were any."""
+        if self.settling is None or not self.guests.end():
+            return False
+        self.settling.mark_unsettled(LEASE)
+        return True
 
     def _commands_of(self, events: Iterable[Event]) -> Iterator[Command]:
         """Yield the commands that follow from events about places."""

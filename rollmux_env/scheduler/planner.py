@@ -61,6 +61,11 @@ class JobChanges:
     arriving: list[facts.Queued] = field(default_factory=list)
     limits: list[facts.QuotaChanged | facts.MonthStarted] = field(default_factory=list)
 
+    @property
+    def may_advance_queue(self) -> bool:
+        """Whether the queue may advance: nodes or a place in it may be free, or limits may have changed."""
+        return bool(self.resumed or self.departed or self.withdrawn or self.parked or self.limits)
+
 
 @dataclass
 class Restrictions:
@@ -212,7 +217,7 @@ class Planner:
             self.note(Parked(now_s, job_id, self.parking.get(job_id, "")))
         for limit in changes.limits:
             self.note((QuotaSet if isinstance(limit, facts.QuotaChanged) else MonthBegun)(now_s, *limit))
-        if changes.resumed or changes.departed or changes.withdrawn or changes.parked or changes.limits:
+        if changes.may_advance_queue:
             self.queue_may_advance = True
         if self.reserved is not None:
             self.reserved.release({*changes.departed, *changes.parked})

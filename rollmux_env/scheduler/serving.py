@@ -187,13 +187,11 @@ class QueueServer:
         if is_confined and planner.reserved is not None:
             return False  # which nodes will be free is not known yet
         began_s = perf_counter()
-        because = ""
         if planner.reserved is None:
             self._note_warm_start(event)
             if is_confined:
                 self.settle(job.id)  # other jobs may have got places in this instant
-        if self.why is not None and (shown := planner.shown).tables.order.size:
-            because = alone_because(shown, candidates(shown, job.id), bool(getattr(planner.policy, "prune", False)))
+        because = self._why_alone(job.id)
         plan = self._plan(state, event)
         self.decision_s.append(perf_counter() - began_s)
         if state.cluster.quotas and (above := one_pass.quotas.broken(plan, planner.policy, one_pass.queue)):
@@ -201,15 +199,25 @@ class QueueServer:
         planner.carry_out(plan, position, one_pass.queue)
         if planner.reserved is not None:
             return planner.planned.is_running(job.id)
-        if self.why is not None and state.is_running(job.id) and len(state.group_of(job.id).jobs) == 1:
-            self.why[job.id] = because
         if is_confined or job.id in planner.arriving_with_nodes:
             self.settle(job.id)
-        if state.is_running(job.id):
-            return True
-        if all(isinstance(action, Wait) for action in plan):
-            planner.decline(job.id)
-        return False
+        if not state.is_running(job.id):
+            if all(isinstance(action, Wait) for action in plan):
+                planner.decline(job.id)
+            return False
+        self._keep_reason(job.id, because)
+        return True
+
+    def _keep_reason(self, job_id: str, because: str) -> None:
+        """Keep the reason why a job has a group of its own, if it has one and reasons are kept."""
+        if self.why is not None and len(self._planner.state.group_of(job_id).jobs) == 1:
+            self.why[job_id] = because
+
+    def _why_alone(self, job_id: str) -> str:
+        """Return why a waiting job would get a group of its own now, or an empty string if no reasons are kept."""
+        if self.why is None or not (shown := self._planner.shown).tables.order.size:
+            return ""
+        return alone_because(shown, candidates(shown, job_id), bool(getattr(self._planner.policy, "prune", False)))
 
     def _plan(self, state: State, event: Arrived, freed: Collection[str] = ()) -> Plan:
         """Return the policy's plan for a waiting job, or the only possible one for a job that may use only some nodes.

@@ -155,19 +155,8 @@ class RunFigures:
             self.stays.follow(entry)
             for follower in self._followers:
                 follower.follow(entry)
+            self._note_end(entry)
             match entry:
-                case JobCancelled(job_id=job_id):
-                    self.ends[job_id] = ("cancelled", "")
-                case JobFailed(job_id=job_id, where=where, problem=problem):
-                    self.ends.setdefault(job_id, ("failed", f"{where}: {problem}"))
-                case LeaseEnded(job_id=job_id, done=True):
-                    self.ends.setdefault(job_id, ("done", ""))
-                case OverBudget(job_id=job_id):
-                    self.ends.setdefault(job_id, ("over_budget", ""))
-                case Departed(job_id=job_id):
-                    handle = self._run.handles[job_id]
-                    if handle.iteration == handle.spec.iterations and not handle.spec.is_attached:
-                        self.ends.setdefault(job_id, ("done", ""))
                 case PhaseSlice(ok=True):
                     self._phase_over(entry)
                 case IterationSlice():
@@ -176,6 +165,23 @@ class RunFigures:
         for job_id in self._late - (review.late if review else set()):
             self._late.discard(job_id)
             self.metrics.write("rollmux_at_risk", 0.0, job_id=job_id)
+
+    def _note_end(self, entry: Fact) -> None:
+        """Record how a job has ended, if a fact says so."""
+        assert self._run is not None
+        match entry:
+            case JobCancelled(job_id=job_id):
+                self.ends[job_id] = ("cancelled", "")
+            case JobFailed(job_id=job_id, where=where, problem=problem):
+                self.ends.setdefault(job_id, ("failed", f"{where}: {problem}"))
+            case LeaseEnded(job_id=job_id, done=True):
+                self.ends.setdefault(job_id, ("done", ""))
+            case OverBudget(job_id=job_id):
+                self.ends.setdefault(job_id, ("over_budget", ""))
+            case Departed(job_id=job_id):
+                handle = self._run.handles[job_id]
+                if handle.iteration == handle.spec.iterations and not handle.spec.is_attached:
+                    self.ends.setdefault(job_id, ("done", ""))
 
     def on_command(self, command: Command) -> None:
         """Take a command of the scheduler that was carried out."""
