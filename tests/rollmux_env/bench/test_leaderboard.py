@@ -65,15 +65,15 @@ def test_a_track_means_fixed_streams_and_marks_fresh_ones_that_are_worse() -> No
 
 def test_entries_that_break_slos_rank_below_and_ties_share_a_rank() -> None:
     fixed, broken = [result(15.0)], [result(11.0, kept=True), result(11.0, kept=False)]
-    rows = {"b": fixed, "a": fixed, "late": broken, "last": [result(19.0)]}
+    rows = {"b": fixed, "a": fixed, "late": broken, "last": [result(19.0)], "clairvoyant": [result(14.0)]}
     entries = [entry(*own, *(replace(one, fresh=True) for one in own), dispatch=name) for name, own in rows.items()]
     entries[0] = replace(entries[0], author="Ann", link="https://example.org", files={"b": "b.py"}, sources={"b": "0"})
     table = page(entries).split("## Dispatch")[1].split("##")[0]
     ranked = [line.split(" | ")[:3] for line in table.splitlines() if "`" in line]
     assert [(rank.removeprefix("| "), name.partition("dispatch ")[2].partition("`")[0]) for rank, name, _ in ranked] == [
-        ("1=", "a"), ("1=", "b"), ("3", "last"), ("4", "late")
+        ("", "clairvoyant"), ("1=", "a"), ("1=", "b"), ("3", "last"), ("4", "late")
     ]  # fmt: skip
-    assert ranked[1][1:] == ["[`dispatch b`](https://example.org), `b.py`", "Ann"]
+    assert ranked[2][1:] == ["[`dispatch b`](https://example.org), `b.py`", "Ann"]
 
 
 def test_an_own_workload_is_measured_beside_the_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
