@@ -8,9 +8,9 @@ import typer
 
 from policies.commands.options import File, PolicyName, TableOrJson
 from policies.registry import make_runnable
-from rollmux_env.commands.compiling import announce_compiling
 from rollmux_env.commands.options import Seed
 from rollmux_env.replay.explain import explain as explain_decision
+from rollmux_env.report.compiling import announce_compiling
 from rollmux_env.report.decision_tables import alternatives_table
 from rollmux_env.report.job_shapes import shapes_of_job
 from rollmux_env.report.results import to_json

@@ -9,10 +9,10 @@ import typer
 from policies.commands.options import File, Format, PolicyName
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
-from rollmux_env.commands.compiling import announce_compiling
 from rollmux_env.commands.options import Seed
 from rollmux_env.errors import InputError
 from rollmux_env.replay.admission import admit_all
+from rollmux_env.report.compiling import announce_compiling
 from rollmux_env.report.decision_tables import plan_tables
 from rollmux_env.report.job_shapes import placed_shapes
 from rollmux_env.report.results import plan_csv, plan_report, to_json

@@ -10,8 +10,8 @@ from rich.progress import Progress as Bar
 
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.processes import Report
-from rollmux_env.commands.compiling import announce_compiling
 from rollmux_env.progress import ProgressLines
+from rollmux_env.report.compiling import announce_compiling
 
 
 def tracked(run: Callable[[Report], Iterable[tuple[int, Result]]], names: Sequence[str]) -> list[Result]:

@@ -9,9 +9,9 @@ import typer
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
-from rollmux_env.commands.compiling import announce_compiling
 from rollmux_env.errors import InputError, require
 from rollmux_env.locks import take_lock
+from rollmux_env.report.compiling import announce_compiling
 from rollmux_env.report.folder import make_folder
 from runtime.commands.options import Address, DispatchName, PolicyName, Seed
 from runtime.coordinator.run_plan import DISPATCH, planning_switches

@@ -275,6 +275,25 @@ class Reports:
         ended = Counter(job["state"] for job in self._ended.values())
         return ended + Counter(self.state_of(one) for one in self._run.handles.values() if one.id not in self._ended)
 
+    def write_gauges(self) -> None:
+        """Write what the run's pools, queue, leases and jobs are like now into the metrics."""
+        run, metrics = self._run, self._figures.metrics
+        for pool, view in self.pools().items():
+            for state in ("busy", "idle", "free", "suspect", "draining"):
+                metrics.write("rollmux_nodes", view[state], pool=pool, state=state)
+            metrics.write("rollmux_pool_utilization", view["utilization"], pool=pool)
+        metrics.write("rollmux_queue_length", len(run.scheduler.state.waiting))
+        metrics.write("rollmux_usd_per_hour", run.scheduler.state.usd_per_hour)
+        metrics.write("rollmux_suspect_nodes", len(self._ledger.suspect_nodes()))
+        metrics.write("rollmux_paused", float(run.log.problem is not None))
+        metrics.write("rollmux_stopping", float(run.stopping))
+        holding = (handle for handle in run.handles.values() if handle.permits.holds)
+        self._figures.overdue({handle.id: [*overdue_phases(run, handle)] for handle in holding})
+        metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.life.is_gone})
+        states = self.states()
+        for name in STATES:
+            metrics.write("rollmux_jobs", states[name], state=name)
+
     def state_of(self, handle: JobHandle) -> str:
         """Return the state of a job, one of `STATES`."""
         state = self._run.scheduler.state

@@ -13,7 +13,6 @@ from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import ProcessBackend
-from runtime.coordinator.overdue import overdue_phases
 from runtime.coordinator.run_plan import RunPlan
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
@@ -29,7 +28,7 @@ from runtime.service.forecast import NOTHING_KNOWN, QueueForecast
 from runtime.service.mail import Mail
 from runtime.service.notices import Notices
 from runtime.service.quotas import UserQuotas
-from runtime.service.report import STATES, Reports, in_steps
+from runtime.service.report import Reports, in_steps
 from runtime.service.webhook import Webhook
 from runtime.service.whatif import LiveAnswers
 
@@ -283,7 +282,8 @@ class RunService:
 
     async def metrics(self) -> str:
         """Return the metrics in Prometheus's text format."""
-        self._gauge()
+        self._figures.metrics.write("rollmux_journal_facts", self._journal_facts)
+        self._reports.write_gauges()
         return await asyncio.to_thread(self._figures.metrics.text)
 
     async def news(self, behind: int) -> list[str]:
@@ -309,25 +309,6 @@ class RunService:
         if handle is None:
             raise NotFound(f"job {one_line(job_id, 80)}: this service has no such job")
         return handle
-
-    def _gauge(self) -> None:
-        run, metrics = self.run, self._figures.metrics
-        for pool, view in self._reports.pools().items():
-            for state in ("busy", "idle", "free", "suspect", "draining"):
-                metrics.write("rollmux_nodes", view[state], pool=pool, state=state)
-            metrics.write("rollmux_pool_utilization", view["utilization"], pool=pool)
-        metrics.write("rollmux_queue_length", len(run.scheduler.state.waiting))
-        metrics.write("rollmux_usd_per_hour", run.scheduler.state.usd_per_hour)
-        metrics.write("rollmux_suspect_nodes", len(self.driver.leases.ledger.suspect_nodes()))
-        metrics.write("rollmux_paused", float(run.log.problem is not None))
-        metrics.write("rollmux_journal_facts", self._journal_facts)
-        metrics.write("rollmux_stopping", float(run.stopping))
-        holding = (handle for handle in run.handles.values() if handle.permits.holds)
-        self._figures.overdue({handle.id: [*overdue_phases(run, handle)] for handle in holding})
-        metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.life.is_gone})
-        states = self._reports.states()
-        for name in STATES:
-            metrics.write("rollmux_jobs", states[name], state=name)
 
 
 def _say_soon(loop: asyncio.AbstractEventLoop, run: RunState, line: str) -> None:
