@@ -21,7 +21,7 @@ from runtime.journal.parts import newest_part
 from runtime.journal.rollover import is_beginning
 from runtime.journal.write import DRIVER_LOCK, is_begun
 from runtime.output import OutputPart
-from runtime.service.address import VARIABLE, ServiceAddress, continuing, find, folder_of
+from runtime.service.address import VARIABLE, ServiceAddress, continuing, find, folder_of, has_service
 
 _URL, _TOKEN = "ROLLMUX_URL", "ROLLMUX_TOKEN"
 _ANSWERS_S = 60.0
@@ -233,18 +233,19 @@ def _answering(folder: Path) -> ServiceAddress:
     Raises:
         NoService: If no service answers; one line.
     """
-    until_s = monotonic() + _BEGINS_S
+    until_s, starting = monotonic() + _BEGINS_S, False
     while (address := find(folder)) is None or not address.answers():
-        is_near = _is_starting(folder) or (address is not None and _is_beginning(folder))
+        starting = is_locked(folder / DRIVER_LOCK) and (starting or _is_of_service(folder))
+        is_near = starting or (address is not None and _is_beginning(folder))
         if not is_near or monotonic() > until_s:
-            raise _nobody(folder)
+            raise _nobody(folder, starting)
         sleep(_LOOKS_S)
     return address
 
 
-def _is_starting(folder: Path) -> bool:
-    """Return whether the first start of a service is in progress. It may compile the kernel, and start a Ray."""
-    return is_locked(folder / DRIVER_LOCK) and not is_begun(newest_part(folder))
+def _is_of_service(folder: Path) -> bool:
+    """Return whether no run has begun in a folder. The first start of a service may compile the kernel before its journal begins."""
+    return has_service(folder) or not is_begun(newest_part(folder))
 
 
 def _is_beginning(folder: Path) -> bool:
@@ -253,13 +254,18 @@ def _is_beginning(folder: Path) -> bool:
     return False
 
 
-def _nobody(folder: Path) -> NoService:
-    """Return the error that no service runs in a folder."""
-    name, has_journal = Path(one_line(str(folder), 4096)), is_begun(newest_part(folder))
-    if has_journal:
-        return NoService(f"--at {name}: no service runs there; `{continuing(folder)}` continues it", True)
-    if _is_starting(folder):
+def _nobody(folder: Path, starting: bool = False) -> NoService:
+    """Return the error that no service answers in a folder.
+
+    Args:
+        folder: Folder of the service.
+        starting: Whether one is about to.
+    """
+    name = Path(one_line(str(folder), 4096))
+    if starting:
         return NoService(f"--at {name}: the service there is starting, and does not answer yet")
+    if is_begun(newest_part(folder)):
+        return NoService(f"--at {name}: no service runs there; `{continuing(folder)}` continues it", True)
     return NoService(f"--at {name}: no service runs there; `rollmux serve {name}` starts one")
 
 

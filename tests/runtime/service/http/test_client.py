@@ -162,14 +162,18 @@ def test_a_token_that_counts_no_longer_and_a_service_that_is_gone_are_said_to_be
 
 
 def test_a_service_that_is_starting_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first start may compile for a minute, in which there is no journal and no address yet."""
-    monkeypatch.setattr("runtime.service.client._BEGINS_S", 0.0)
+    """Its first start may compile for a minute, in which there is no journal; when that has begun, there is no address yet."""
     waited: list[float] = []
-    monkeypatch.setattr("runtime.service.client.sleep", waited.append)
-    monkeypatch.setattr("runtime.service.client.monotonic", lambda: len(waited) - 1)
+    for name, value in {
+        "_BEGINS_S": 1.0,
+        "sleep": waited.append,
+        "monotonic": lambda: len(waited),
+        "is_begun": lambda _: len(waited) > 0,
+    }.items():
+        monkeypatch.setattr(f"runtime.service.client.{name}", value)
     with take_lock(tmp_path / DRIVER_LOCK), pytest.raises(NoService, match="is starting, and does not answer yet"):
         connected(tmp_path).__enter__()
-    assert len(waited) == 1
+    assert len(waited) == 2
+    waited.clear()
     with pytest.raises(NoService, match=r"no service runs there; `rollmux serve .*` starts one"):
         connected(tmp_path).__enter__()
-    assert len(waited) == 1
