@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -27,6 +28,15 @@ OTHERS = ("learned:default", "learned:default,moves=false", "rollmux,prune=false
 def test_policies_of_one_figure_look_different() -> None:
     named = [style_of(policy) for policy in (*PLACEMENT, *OTHERS)]
     assert len({style.colour for style in named}) == len(named)
+
+
+def test_the_policies_of_a_fleet_are_told_apart() -> None:
+    rows = ("solo", "rollmux,prune=false", "fleet", "fleet,moves=false")
+    named = [style_of(f"{row}{options}") for row in rows for options in ("", ",order=area")]
+    named.append(style_of("fleet,order=area,park=true"))
+    for one, other in combinations(named, 2):
+        apart = max(abs(a - b) for a, b in zip(to_rgb(one.colour), to_rgb(other.colour), strict=True))
+        assert apart > 0.15 or one.line != other.line
 
 
 def test_a_style_is_the_same_in_every_process() -> None:
