@@ -13,6 +13,7 @@ import pytest
 
 from runtime.checkpoints import begin_checkpoint, numbers
 from runtime.grpo.asynchronous import AsynchronousGrpo
+from runtime.grpo.job import Grpo
 from runtime.jobs.spec import TaskJob
 from runtime.machine import Node, Pool
 from runtime.phases import runtime_hook, set_session
@@ -36,7 +37,7 @@ def spec_of(**more: Any) -> TaskJob:
     return task_job(given)
 
 
-def iterate(made: AsynchronousGrpo, run: Here, numbers: range) -> list[dict[str, float]]:
+def iterate(made: Grpo, run: Here, numbers: range) -> list[dict[str, float]]:
     metrics = []
     for run.iteration in numbers:
         runtime_hook.renew()
@@ -78,6 +79,21 @@ def test_rollouts_go_on_beside_trainings_and_a_checkpoint_has_what_was_sampled(t
     ages = [one["trained_version"] - one["sampled_version"] for one in metrics]
     assert [one["trained_version"] for one in metrics] == [*range(6)] and ages[0] == 0 and set(ages[1:]) == {1}
     assert all(0 <= one["reward"] <= 1 and one["logprob_gap"] < 1 for one in metrics)
+
+
+def test_a_job_trains_after_its_profile_as_it_would_have_without() -> None:
+    rewards = []
+    for profiled in (False, True):
+        set_session(run := Here())
+        made = Grpo(spec_of())
+        if profiled:
+            run.worst_case = True
+            runtime_hook.renew()
+            made.profile()
+            run.worst_case = False
+        rewards.append([one["reward"] for one in iterate(made, run, range(1))])
+        made.close()
+    assert rewards[0] == rewards[1]
 
 
 def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -> None:
