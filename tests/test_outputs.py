@@ -24,7 +24,7 @@ BLOCK = re.compile(r"^```.*?^```$", re.S | re.M)
 NUMBER = re.compile(r"(?<![\w.])\d[\d,]*\.\d+x?(?![\w.]*\w\.)")
 ABOUT = re.compile(r"rollmux (bench \S+ |(run|profile) examples|train \S+)|python (benchmarks/|-m )")
 NO_FIGURE = re.compile(r"`[^`]*`|\]\([^)]*\)|arXiv\s+\[?[\d.]+|Python [\d.]+|[Ss]ection \d\.\d|[\d.]+( (to|and) [\d.]+)?\s+times")
-EXAMPLE = re.compile(r"--quick|my_module|freeze_|import_|train toy")  # how to call a command, not what it printed
+EXAMPLE = re.compile(r"--quick|my_module|freeze_|import_|(train|bench) toy")  # how to call a command, not what it printed
 
 
 @cache

@@ -244,7 +244,7 @@ def _answering(folder: Path) -> ServiceAddress:
 
 
 def _is_of_service(folder: Path) -> bool:
-    """Return whether no run has begun in a folder. The first start of a service may compile the kernel before its journal begins."""
+    """Return whether no run has begun in a folder. A service that starts first may compile the kernel before its journal begins."""
     return has_service(folder) or not is_begun(newest_part(folder))
 
 
