@@ -6,7 +6,7 @@ from bisect import insort_left, insort_right
 from collections.abc import Callable, Sequence
 
 from rollmux_env.cluster import link
-from rollmux_env.cluster.charges import NOTHING
+from rollmux_env.cluster.charges import NO_WORK, NOTHING
 from rollmux_env.cluster.demand import Demand, demand_of, limits_of, write_known
 from rollmux_env.cluster.events import (
     Admitted,
@@ -35,7 +35,7 @@ from rollmux_env.cluster.months import Month
 from rollmux_env.cluster.state import State
 from rollmux_env.cluster.stays import ParkedStay
 from rollmux_env.cluster.tables import Tables
-from rollmux_env.cluster.totals import totals_of_all
+from rollmux_env.cluster.totals import totals_of_all, work_of
 from rollmux_env.kernel import membership, transitions
 from rollmux_env.kernel.promises import promise, promised
 from rollmux_env.kernel.tables import COLD, NOWHERE, ROLLOUT, TRAINING
@@ -101,8 +101,9 @@ def _arrived(state: State, event: Arrived) -> None:
     nodes, steps = max(demand.rollout_nodes for demand in demands), max(len(demand.by_nodes) for demand in demands)
     before = tables.job_rows.get(job.id)
     state.stays.begin_again(job.id, job.class_name)
+    earlier = NO_WORK if before is None else work_of(state, job.id)
     row = tables.add(job, nodes, steps)
-    state.charges.add(row, job, before)
+    state.charges.add(row, job, before, earlier)
     state.arrived += 1
     _describe(state, row, job, demands)
     insert = insort_left if isinstance(event, Requeued) else insort_right

@@ -27,6 +27,21 @@ class Share(NamedTuple):
 NOTHING = Share(0.0, 0.0)
 
 
+class EarlierWork(NamedTuple):
+    """Work of a job before it had to wait for other nodes. Its row in the job table begins at 0 then.
+
+    Attributes:
+        alone_usd: Dollars that its phases and syncs would have cost on separate nodes.
+        iterations: Number of iterations.
+    """
+
+    alone_usd: float
+    iterations: float
+
+
+NO_WORK = EarlierWork(0.0, 0.0)
+
+
 class _Account(NamedTuple):
     """Account of one job.
 
@@ -37,6 +52,7 @@ class _Account(NamedTuple):
         pause: Share for nodes that a move left, since then.
         admitted_s: Time of the job's first admission, later by the time for which it was parked, in seconds; nan before.
         node_s: Node-seconds charged until `changed_s`.
+        earlier: Work of the job before it arrived again.
     """
 
     usd: float
@@ -45,6 +61,7 @@ class _Account(NamedTuple):
     pause: Share
     admitted_s: float
     node_s: float = 0.0
+    earlier: EarlierWork = NO_WORK
 
 
 class _Usage(NamedTuple):
@@ -96,6 +113,10 @@ class Charges:
         """Return the node-hours that a job has been charged until now."""
         account = self._accounts[row]
         return (account.node_s + _nodes(account) * (now_s - account.changed_s)) / 3600
+
+    def earlier_work(self, row: int) -> EarlierWork:
+        """Return the work of a job in its earlier rows."""
+        return self._accounts[row].earlier
 
     def share(self, row: int) -> Share:
         """Return the current share of a job."""
@@ -169,15 +190,17 @@ class Charges:
         """Set the settled usage of a user; see `rollmux_env.cluster.events.CarriedUsage`."""
         self._usage[user] = _Usage(node_s, now_s, month_s)
 
-    def add(self, row: int, job: Job, before: int | None) -> None:
+    def add(self, row: int, job: Job, before: int | None, earlier: EarlierWork) -> None:
         """Open an account for a job that arrives.
 
         Args:
             row: Row of the job.
             job: The job.
             before: Row under which the job arrived earlier, or None.
+            earlier: Work of the job in its earlier rows.
         """
-        self._accounts[row] = _Account(0.0, 0.0, NOTHING, NOTHING, nan) if before is None else self._accounts[before]
+        new = _Account(0.0, 0.0, NOTHING, NOTHING, nan)
+        self._accounts[row] = new if before is None else self._accounts[before]._replace(earlier=earlier)
         self._jobs[row] = job
 
     def admit(self, row: int, now_s: float, away_s: float = 0.0) -> None:
@@ -214,7 +237,7 @@ class Charges:
         usd = before.usd + _usd_per_hour(before) * (now_s - before.changed_s) / 3600
         nodes = _nodes(before)
         node_s = before.node_s + nodes * (now_s - before.changed_s)
-        self._accounts[row] = account = _Account(usd, now_s, group, pause, before.admitted_s, node_s)
+        self._accounts[row] = account = _Account(usd, now_s, group, pause, before.admitted_s, node_s, before.earlier)
         if nodes and now_s > before.changed_s:
             user = self._jobs[row].user
             used_s = self._usage_at(user, now_s) + nodes * self._weighed_s(now_s - before.changed_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollmux_env.cluster.charges import EarlierWork
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
 from rollmux_env.cluster.months import JobTotals
 from rollmux_env.cluster.state import State
@@ -15,9 +16,14 @@ def totals_of_all(state: State) -> dict[str, JobTotals]:
 def totals_of(state: State, job_id: str) -> JobTotals:
     """Return the totals of a job that has arrived."""
     row = state.row(job_id)
+    return JobTotals(state.charges.node_hours(row, state.now_s), state.charges.usd(row, state.now_s), *work_of(state, job_id))
+
+
+def work_of(state: State, job_id: str) -> EarlierWork:
+    """Return the work of a job since it first arrived."""
+    earlier = state.charges.earlier_work(state.row(job_id))
     alone_usd = _alone_s(state, job_id) * solo_usd_per_hour(state.job(job_id), state.cluster) / 3600
-    done = state.iterations_done(job_id)
-    return JobTotals(state.charges.node_hours(row, state.now_s), state.charges.usd(row, state.now_s), alone_usd, done)
+    return EarlierWork(earlier.alone_usd + alone_usd, earlier.iterations + state.iterations_done(job_id))
 
 
 def _alone_s(state: State, job_id: str) -> float:

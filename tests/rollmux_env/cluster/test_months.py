@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Admitted, Arrived, JobProgress, MonthBegun, Progressed, QuotaSet, isolated
+from rollmux_env.cluster.events import (
+    Admitted,
+    Arrived,
+    Departed,
+    JobProgress,
+    MonthBegun,
+    Progressed,
+    QuotaSet,
+    Requeued,
+    isolated,
+)
 from rollmux_env.cluster.state import State
 from rollmux_env.cluster.totals import totals_of
 from rollmux_env.keys.cluster import Cluster
@@ -32,3 +42,21 @@ def test_a_month_begins_at_nothing_and_jobs_keep_their_totals() -> None:
     alone_usd = PAIR_USD / 3600  # of a second
     assert month.before["a"] == pytest.approx((2.0, PAIR_USD, 2300 * alone_usd, 100.0))
     assert totals.since(month.before["a"]) == pytest.approx((1.0, PAIR_USD / 2, 1250 * alone_usd, 50.0))
+
+
+def test_a_job_that_had_to_leave_its_nodes_keeps_its_totals() -> None:
+    job = model(make_job("a", user="ann", sync_s=5))
+    state = State(Cluster.model_validate(CLUSTER), observed=True)
+    for event in (
+        Arrived(0.0, job),
+        Admitted(0.0, "a", isolated(job)),
+        Progressed(3600.0, (JobProgress("a", 100.0, 1000.0, 800.0),)),
+    ):
+        apply(state, event)
+    first = totals_of(state, "a")
+    rest = job.model_copy(update={"iterations": 50})
+    for again in (Departed(3600.0, "a"), Requeued(3600.0, rest), Admitted(5400.0, "a", isolated(rest))):
+        apply(state, again)
+        assert tuple(totals_of(state, "a")) == pytest.approx(first), again
+    apply(state, Progressed(7200.0, (JobProgress("a", 50.0, 500.0, 400.0),)))
+    assert tuple(totals_of(state.copy(), "a")) == pytest.approx(tuple(1.5 * figure for figure in first))
