@@ -190,7 +190,7 @@ class Charges:
         """Set the settled usage of a user; see `rollmux_env.cluster.events.CarriedUsage`."""
         self._usage[user] = _Usage(node_s, now_s, month_s)
 
-    def add(self, row: int, job: Job, before: int | None, earlier: EarlierWork) -> None:
+    def add(self, row: int, job: Job, before: int | None, earlier: EarlierWork = NO_WORK) -> None:
         """Open an account for a job that arrives.
 
         Args:
