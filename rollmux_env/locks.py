@@ -15,6 +15,8 @@ from rollmux_env.files import private_opener
 from rollmux_env.validation_errors import one_line
 
 _LOCK = ".rollmux.lock"  # name of the lock's file in a folder that has a writer
+_GLANCE_S = 0.2  # for which `is_locked` cannot hold a lock
+_HOLDER = 40  # characters of a lock's file that are read
 
 
 @contextlib.contextmanager
@@ -47,27 +49,28 @@ def _is_file(lock: IO[str], path: Path) -> bool:
         return False
 
 
-def is_locked(path: Path) -> bool:
-    """Return whether a process holds a lock that `take_lock` takes."""
+def is_locked(path: Path, purpose: str) -> bool:
+    """Return whether a process holds a lock that `take_lock` takes, for a purpose."""
     with contextlib.suppress(OSError), open(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return True
+            return file.read(_HOLDER).split()[1:] == [purpose]
     return False
 
 
-def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
+def take_lock(path: Path, wait_s: float = 0.0, purpose: str = "run") -> IO[str]:
     """Take an exclusive lock, held until the returned file is closed or this process ends.
 
     Args:
         path: Path of the lock's file, which is created and never removed.
-        wait_s: Time to wait for another process that holds the lock, in seconds.
+        wait_s: Time to wait for another process that holds the lock, in seconds. A process that looks at it is always waited for.
+        purpose: Word that the lock's file has beside the number of this process.
 
     Raises:
         InputError: If another process holds the lock, or the file cannot be created.
     """
-    until_s = time.monotonic() + wait_s
+    until_s = time.monotonic() + max(wait_s, _GLANCE_S)
     name = one_line(str(path.parent), 4096)
     try:
         file = open(path, "a+", opener=private_opener)  # noqa: SIM115 - the caller closes it
@@ -80,13 +83,13 @@ def take_lock(path: Path, wait_s: float = 0.0) -> IO[str]:
         except OSError:
             if time.monotonic() > until_s:
                 file.seek(0)
-                holder = file.read(20).strip()
+                holder = file.read(_HOLDER).split()[:1] or ["unknown"]
                 file.close()
-                raise InputError(f"{name}: a run is under way in this folder (process {holder or 'unknown'})") from None
+                raise InputError(f"{name}: a run is under way in this folder (process {holder[0]})") from None
             time.sleep(0.1)
     try:
         file.truncate(0)
-        file.write(f"{os.getpid()}\n")
+        file.write(f"{os.getpid()} {purpose}\n")
         file.flush()
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -57,6 +57,8 @@ def may_gain(state: State, ranker: Ranker, factor: float, job_ids: Sequence[str]
         factor: As in `QueueRules`.
         job_ids: Identifiers of the waiting jobs.
     """
+    if not job_ids:  # then no running job has been ranked either
+        return []
     others = [other for other in state.stays.placed_at_s if has_run_enough(state, other)]
     keys, highest = ranker.keys_of_running(state, others), dict[int, float]()
     for other in others:

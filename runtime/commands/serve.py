@@ -17,7 +17,7 @@ from runtime.commands.options import Address, DispatchName, PolicyName, Seed
 from runtime.coordinator.run_plan import DISPATCH, planning_switches
 from runtime.jobs.file import load_cluster
 from runtime.journal.parts import newest_part
-from runtime.journal.write import DRIVER_LOCK, is_begun, read_run
+from runtime.journal.write import DRIVER_LOCK, SERVES, is_begun, read_run
 from runtime.machines.hosts import load_hosts
 from runtime.service.address import continuing, has_service, parse_listen
 from runtime.service.head import head
@@ -107,7 +107,7 @@ def serve(
     if is_begun(newest_part(folder)) and not (no_ray and has_service(folder)):  # a long journal takes long to be read
         _check_journal(folder)
     try:
-        with listening(), take_lock(folder / DRIVER_LOCK):
+        with listening(), take_lock(folder / DRIVER_LOCK, purpose=SERVES):
             announce_compiling()
             wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace, max_hold)
             if no_ray:

@@ -41,6 +41,7 @@ from runtime.journal.read import read_facts as read_facts
 from runtime.journal.record import RunRecord, fields_of_kinds
 
 DRIVER_LOCK = "driver.lock"  # lock of the process that started a run or a service
+SERVES = "serve"  # purpose of that lock in the folder of a service
 LOCK = "journal.lock"
 _BATCHED = (
     journal_facts.PhaseSlice,

@@ -94,7 +94,9 @@ class RunDriver:
         try:
             if plan.resume:
                 path = newest_part(Path(plan.folder))
-                facts = read_facts(path) if plan.facts is None else plan.facts
+                facts = plan.facts
+                if facts is None or len(facts) != log.journal.last_number - log.journal.first_number + 1:
+                    facts = read_facts(path)  # also if its last writer was still at work when they were read
                 with name_in_errors(path):
                     self.record, self._recalled = record_of(facts), RecalledLeases(facts)
                     state, nodes = state_of(self.record), assigned_nodes(self.record, plan.nodes)

@@ -19,9 +19,9 @@ from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import JobSpec
 from runtime.journal.parts import newest_part
 from runtime.journal.rollover import is_beginning
-from runtime.journal.write import DRIVER_LOCK, is_begun
+from runtime.journal.write import DRIVER_LOCK, SERVES, is_begun
 from runtime.output import OutputPart
-from runtime.service.address import VARIABLE, ServiceAddress, continuing, find, folder_of, has_service
+from runtime.service.address import VARIABLE, ServiceAddress, continuing, find, folder_of
 
 _URL, _TOKEN = "ROLLMUX_URL", "ROLLMUX_TOKEN"
 _ANSWERS_S = 60.0
@@ -233,19 +233,14 @@ def _answering(folder: Path) -> ServiceAddress:
     Raises:
         NoService: If no service answers; one line.
     """
-    until_s, starting = monotonic() + _BEGINS_S, False
+    until_s = monotonic() + _BEGINS_S
     while (address := find(folder)) is None or not address.answers():
-        starting = is_locked(folder / DRIVER_LOCK) and (starting or _is_of_service(folder))
+        starting = is_locked(folder / DRIVER_LOCK, SERVES)
         is_near = starting or (address is not None and _is_beginning(folder))
         if not is_near or monotonic() > until_s:
             raise _nobody(folder, starting)
         sleep(_LOOKS_S)
     return address
-
-
-def _is_of_service(folder: Path) -> bool:
-    """Return whether no run has begun in a folder. A service that starts first may compile the kernel before its journal begins."""
-    return has_service(folder) or not is_begun(newest_part(folder))
 
 
 def _is_beginning(folder: Path) -> bool:
@@ -261,10 +256,10 @@ def _nobody(folder: Path, starting: bool = False) -> NoService:
         folder: Folder of the service.
         starting: Whether one is about to.
     """
-    name = Path(one_line(str(folder), 4096))
+    name, has_journal = Path(one_line(str(folder), 4096)), is_begun(newest_part(folder))
     if starting:
-        return NoService(f"--at {name}: the service there is starting, and does not answer yet")
-    if is_begun(newest_part(folder)):
+        return NoService(f"--at {name}: the service there is starting, and does not answer yet", has_journal)
+    if has_journal:
         return NoService(f"--at {name}: no service runs there; `{continuing(folder)}` continues it", True)
     return NoService(f"--at {name}: no service runs there; `rollmux serve {name}` starts one")
 

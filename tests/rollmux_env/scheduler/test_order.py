@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, currently_in_test_context, given
 from hypothesis import strategies as st
 
+from policies.dispatch import make_dispatch
 from policies.registry import make_policy, make_runnable, observed_state
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.charges import Charges, Share
@@ -22,6 +23,7 @@ from rollmux_env.cluster.remaining import learned_h, left_s
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.replay.admission import admit_all
+from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.outcome import outcome
 from rollmux_env.replay.run import Run
@@ -454,6 +456,15 @@ def test_starvation_stops_backfill() -> None:
         log = finished(small(wide, *narrow, nodes=2), make(spec)).log
         done[spec] = [event.job_id for event in log if isinstance(event, Departed)].index("wide")
     assert done == {"solo,order=fcfs": 8, "solo,order=fcfs,starve_h=1": 4}
+
+
+@pytest.mark.parametrize("order", ["fair", "gittins", "area"])
+def test_nobody_is_parked_while_nobody_waits(order: str) -> None:
+    """One of two jobs ends after `min_run_s`, and the queue is empty: the keys of those that run are not known any more."""
+    jobs = ({"id": f"job{n}", "iterations": 36 * (1 + 2 * n), "user": f"user{n}", "arrival_s": 10 * n} for n in range(3))
+    policy = make(f"solo,order={order},backfill=true,park=true")
+    run = replay_events(parse_scenario(small(*jobs, nodes=2, min_run_s=60)), policy, make_dispatch("round-robin"), 0)
+    assert {event.job_id for event in run.log if isinstance(event, Departed)} == {"job0", "job1", "job2"}
 
 
 def test_a_resumed_job_is_in_no_pause_twice() -> None:

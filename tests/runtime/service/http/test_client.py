@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.locks import take_lock
 from runtime.jobs.file import parse_jobs
 from runtime.jobs.spec import JobSpec
-from runtime.journal.write import DRIVER_LOCK
+from runtime.journal.write import DRIVER_LOCK, SERVES
 from runtime.output import LOGS
 from runtime.service.address import ServiceAddress, announce, withdraw
 from runtime.service.client import NoService, connected
@@ -161,7 +162,7 @@ def test_a_token_that_counts_no_longer_and_a_service_that_is_gone_are_said_to_be
         pass
 
 
-def test_a_service_that_is_starting_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_is_starting_is_waited_for_and_a_run_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first start may compile for a minute, in which there is no journal; when that has begun, there is no address yet."""
     waited: list[float] = []
     for name, value in {
@@ -171,9 +172,13 @@ def test_a_service_that_is_starting_is_waited_for(tmp_path: Path, monkeypatch: p
         "is_begun": lambda _: len(waited) > 0,
     }.items():
         monkeypatch.setattr(f"runtime.service.client.{name}", value)
-    with take_lock(tmp_path / DRIVER_LOCK), pytest.raises(NoService, match="is starting, and does not answer yet"):
+    starting = pytest.raises(NoService, match="is starting, and does not answer yet")
+    with take_lock(tmp_path / DRIVER_LOCK, purpose=SERVES), starting as raised:
         connected(tmp_path).__enter__()
     assert len(waited) == 2
+    assert raised.value.has_journal
     waited.clear()
-    with pytest.raises(NoService, match=r"no service runs there; `rollmux serve .*` starts one"):
-        connected(tmp_path).__enter__()
+    for lock in (nullcontext(), take_lock(tmp_path / DRIVER_LOCK)):
+        with lock, pytest.raises(NoService, match=r"no service runs there; `rollmux serve .*` starts one"):
+            connected(tmp_path).__enter__()
+    assert not waited
