@@ -170,8 +170,8 @@ def test_looking_ahead_in_a_thread_leaves_what_is_decided_meanwhile_alone() -> N
     """Both enumerate candidates, and each has rows of its own for them."""
     state = of(*(make_job(name, slo=1) for name in "abc"), policy=Algorithm1())
     mine = candidates(state, "c")
-    rows = [_fill(state, "c", only_improving=False, prune=False)]
+    rows = [_fill(state.view, state.row("c"), only_improving=False, prune=False)]
     with ThreadPoolExecutor(1) as thread:
-        rows.append(thread.submit(_fill, state, "c", False, False).result())
+        rows.append(thread.submit(_fill, state.view, state.row("c"), False, False).result())
     assert not np.shares_memory(*rows)
     assert mine.group.tolist() == rows[0]["group"].tolist() == rows[1]["group"].tolist()
