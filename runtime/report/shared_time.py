@@ -34,15 +34,16 @@ class SharedTime(NamedTuple):
 
 
 def shared_times(record: RunRecord) -> list[SharedTime]:
-    """Return the shared time of every group that has one. A group has none if a member ends before another one begins."""
+    """Return the shared time of every group that has one.
+
+    A group has none if a member ends there before another one begins, or has only one iteration there.
+    """
     times = []
     for group, iterations in _iterations_by_group(record):
-        own = {job_id: done for job_id, done in iterations.items() if len(done) > 1}
-        if own:
-            from_s = max(done[0].end_s for done in own.values())
-            until_s = min(done[-1].end_s for done in own.values())
-            if from_s < until_s:
-                times.append(SharedTime(group, tuple(own), from_s, until_s))
+        from_s = max(done[0].end_s for done in iterations.values())
+        until_s = min(done[-1].end_s for done in iterations.values())
+        if from_s < until_s:
+            times.append(SharedTime(group, tuple(iterations), from_s, until_s))
     return times
 
 

@@ -134,6 +134,8 @@ def test_the_shared_time_of_a_group_is_when_all_members_are_warm_and_none_has_le
     (shared,) = shared_times(record)
     ends = {job_id: [part.end_s for part in record.iterations if part.job_id == job_id] for job_id in ("a", "b")}
     assert (shared.jobs, shared.from_s, shared.until_s) == (("a", "b"), ends["b"][0], ends["b"][-1])
+    once = [part for part in record.iterations if part.job_id == "a" or part.number == 0]  # b is parked after its first iteration
+    assert shared_times(dataclasses.replace(record, iterations=tuple(once))) == []
 
 
 def test_a_parked_job_has_its_iterations_in_each_group_without_the_time_between(capsys: pytest.CaptureFixture[str]) -> None:
