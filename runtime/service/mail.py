@@ -6,10 +6,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
+import signal
+from contextlib import suppress
 from email.message import EmailMessage
 from email.policy import SMTP
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_text, write_whole
@@ -20,6 +22,7 @@ MAIL = "mail.json"
 _ADDRESS = re.compile(r"[\w.+%-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){0,8}", re.ASCII)
 _FOLDERS = ("/usr/sbin", "/usr/lib")  # places of sendmail that are seldom in the PATH of a service
 _TAKES_S = 60.0
+_CLOSES_S = 2.0  # time for a mail in progress when the service ends
 _AGAIN = (os.EX_UNAVAILABLE, os.EX_OSERR, os.EX_IOERR, os.EX_TEMPFAIL)  # statuses that may pass
 
 
@@ -43,6 +46,7 @@ class Mail(Sender):
     """Sender of notices to an address. Arguments are those of `Sender`."""
 
     name, file = "mail", MAIL
+    _process: Popen[bytes] | None = None  # the last sendmail
 
     def send(self, body: bytes) -> tuple[str, bool]:
         """Hand a notice to sendmail; see `Sender.send`."""
@@ -52,14 +56,32 @@ class Mail(Sender):
         command = [_sendmail(), "-i", "--", address]
         message = _message(address, body)
         try:
-            ran = subprocess.run(
-                command, input=message, capture_output=True, timeout=_TAKES_S, start_new_session=True, cwd="/", check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
+            with Popen(command, stdin=PIPE, stdout=DEVNULL, stderr=PIPE, start_new_session=True, cwd="/") as process:
+                self._process = process
+                try:
+                    _, errors = process.communicate(message, _TAKES_S)
+                except TimeoutExpired:
+                    _kill(process)
+                    raise
+        except (OSError, TimeoutExpired) as error:
             return f"sendmail: {one_line(str(error), 200)}", True
-        said = one_line(ran.stderr.decode(errors="replace").strip(), 200)
-        problem = f"sendmail ends with status {ran.returncode}" + (f": {said}" if said else "")
-        return (problem, ran.returncode in _AGAIN) if ran.returncode else ("", False)
+        said = one_line(errors.decode(errors="replace").strip(), 200)
+        problem = f"sendmail ends with status {process.returncode}" + (f": {said}" if said else "")
+        return (problem, process.returncode in _AGAIN) if process.returncode else ("", False)
+
+    def close(self) -> None:
+        """End after the delivery in progress, which is killed if it takes long. What waits is dropped."""
+        super().close()
+        if self._thread is not None:
+            self._thread.join(_CLOSES_S)
+            if self._thread.is_alive() and self._process is not None:
+                _kill(self._process)
+
+
+def _kill(process: Popen[bytes]) -> None:
+    """Kill a sendmail and its children: it may be a script, whose programs would hang on."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _address_of(folder: Path) -> str | None:

@@ -20,7 +20,7 @@ from rollmux_env.cluster.events import Carried, CarriedUsage, OverBudget, QuotaS
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.queue import Quota
 from runtime.journal.facts import JobFailed, NodesSuspected
-from runtime.service.mail import MAIL, Mail
+from runtime.service.mail import MAIL, Mail, set_address
 from runtime.service.notices import Notices
 from runtime.service.webhook import WEBHOOK, Webhook, set_target, signature
 from tests.conftest import Command
@@ -208,6 +208,29 @@ def test_a_notice_is_mailed_and_repeated_while_that_may_help(
     assert "cannot be read; `rollmux webhook set mailto:ADDRESS` writes it" in lines.get(timeout=PATIENCE_S)
     mail.close()
     assert command("webhook", "unset", "--at", str(tmp_path)) == (0, "", "") and not (tmp_path / MAIL).exists()
+
+
+@pytest.mark.parametrize("limit", ["_TAKES_S", "_CLOSES_S"])
+def test_a_sendmail_that_hangs_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    sendmail(tmp_path, monkeypatch)
+    os.mkfifo(tmp_path / "held")
+    writer = os.fdopen(os.open(tmp_path / "held", os.O_RDWR), "w")
+    held = (tmp_path / "held").open()
+    script = f"#!/bin/sh\nexec > {tmp_path}/held\necho begun\n(sleep 30; echo survived) &\nwait\n"
+    (tmp_path / "sendmail").write_text(script)
+    monkeypatch.setattr(f"runtime.service.mail.{limit}", 0.3)
+    lines = Queue[str]()
+    mail = Mail(tmp_path, lines.put, ())
+    set_address(tmp_path, "ops@example.org")
+    mail.put({"kind": "over_budget", "job": "math", "user": "ann"})
+    with held, writer:
+        if limit == "_CLOSES_S":
+            assert held.readline() == "begun\n"
+            mail.close()
+        assert lines.get(timeout=PATIENCE_S).startswith("mail: a notice is dropped: sendmail")
+        writer.close()
+        assert held.read() in ("begun\n", "")  # the end comes when no process has the file open
+    mail.close()
 
 
 def test_a_mail_without_address_or_sendmail_is_refused(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
