@@ -144,7 +144,7 @@ def profile(spec: TaskJob, rounds: int, size: int | None = None) -> EngineProfil
     """
     import torch
 
-    from runtime.engines import make_engine
+    from runtime.engines import make_engine, why_torch
     from runtime.engines.model_files import read_model_files
     from runtime.jobs.models import model_directory
 
@@ -153,8 +153,7 @@ def profile(spec: TaskJob, rounds: int, size: int | None = None) -> EngineProfil
     gpu, threads, parallel = torch.cuda.is_available(), 1, spec.rollout.tensor_parallel
     if size is not None:
         threads, parallel = (1, size) if gpu else (size, 1)
-    if threads > (cores := len(os.sched_getaffinity(0))):
-        raise InputError(f"--size {size}: this process may use {cores} cores")
+        _check_size(size, spec.rollout.engine == "torch" or bool(why_torch(spec.rollout.engine, gpu, files.head)))
     settings, now = spec.algorithm, clock(threads)
     batch = min(MOST_SEQUENCES, settings.prompts_per_iteration * settings.group_size)
     checks = list(_checks(spec, directory, batch))
@@ -199,6 +198,19 @@ def with_engine(spec: TaskJob, engine: Literal["vllm", "torch"] | None) -> TaskJ
     if engine is None:
         return spec
     return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"engine": engine})})
+
+
+def _check_size(size: int, with_torch: bool) -> None:
+    """Raise an InputError if the engine cannot have so many GPUs, or cores on a machine without GPUs."""
+    import torch
+
+    if not torch.cuda.is_available():
+        if size > (cores := len(os.sched_getaffinity(0))):
+            raise InputError(f"--size {size}: this process may use {cores} cores")
+    elif size > (gpus := torch.cuda.device_count()):
+        raise InputError(f"--size {size}: {gpus} {'GPU is' if gpus == 1 else 'GPUs are'} here")
+    elif size > 1 and with_torch:
+        raise InputError(f"--size {size}: the torch engine takes one GPU")
 
 
 def _checks(spec: TaskJob, directory: Path, batch: int) -> Iterator[tuple[Prompts, int]]:

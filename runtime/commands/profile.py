@@ -14,6 +14,7 @@ from rollmux_env.errors import InputError, require
 from rollmux_env.files import write_whole
 from runtime.commands.options import Format
 from runtime.commands.printing import print_as
+from runtime.gpus import device_count
 from runtime.profile import profile as measured
 from runtime.profile import profile_tables, subject, with_engine
 
@@ -50,8 +51,9 @@ def profile(
 
     if out is not None and (out.suffix != ".json" or not out.absolute().parent.is_dir()):
         raise InputError(f"--out {out}: must be a .json file in a folder that is there")
+    threads = 1 if size is None or device_count() else size
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # its cores, before torch counts them
-        os.environ[name] = str(size or 1)
+        os.environ[name] = str(threads)
     engine_profile = measured(with_engine(subject(target, job), None if engine is None else engine.value), rounds, size)
     if out is not None:
         write_whole(out, engine_profile.hardware.to_json())

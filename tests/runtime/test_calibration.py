@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,23 @@ def test_what_cannot_be_profiled_is_said_in_one_line(command: Command, arguments
     status, out, err = command("profile", *arguments)
     assert (status, out) == (2, "")
     assert problem in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "engine, gpus, problem",
+    [("vllm", 4, "4 GPUs are here"), ("torch", 1, "1 GPU is here"), ("torch", 8, "the torch engine takes one GPU")],
+)
+def test_a_size_that_the_gpus_or_the_engine_cannot_have_is_refused(
+    command: Command, monkeypatch: pytest.MonkeyPatch, engine: str, gpus: int, problem: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(name, "3")
+    status, out, err = command("profile", "tiny", "--engine", engine, "--size", "8")
+    assert (status, out, err) == (2, "", f"rollmux: --size 8: {problem}\n")
+    assert os.environ["OMP_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "1"  # the size counts GPUs
 
 
 def test_a_model_is_profiled_by_a_job_of_the_built_in_kind(tmp_path: Path) -> None:
