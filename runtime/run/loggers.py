@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.files import make_private, private_folder
-from rollmux_env.report.loggers import MakeLogger
+from rollmux_env.report.loggers import FigureLogger, MakeLogger
 from rollmux_env.scheduler.commands import Command
 from runtime.journal.facts import Fact, IterationSlice, PhaseSlice
 from runtime.report.scalars import iteration_figures, phase_figures
@@ -74,13 +75,17 @@ class JobLoggers:
 
     def __init__(self, make: MakeLogger, folder: Path, job_ids: Iterable[str], say: Callable[[str], None]) -> None:
         self._say, self._folder = say, folder / LOGGERS
-        self._loggers = {}
-        for job_id in job_ids:
-            private_folder(self._folder / job_id)
-            try:
-                self._loggers[job_id] = make(self._folder / job_id)
-            except PlanError as error:
-                raise InputError(str(error)) from error
+        self._loggers: dict[str, FigureLogger] = {}
+        private_folder(self._folder)
+        with ExitStack() as on_error:
+            on_error.callback(self.close)
+            for job_id in job_ids:
+                private_folder(self._folder / job_id)
+                try:
+                    self._loggers[job_id] = make(self._folder / job_id)
+                except PlanError as error:
+                    raise InputError(str(error)) from error
+            on_error.pop_all()
 
     def write(self, points: Sequence[IterationPoint]) -> None:
         """Write the figures of iterations, each to the logger of its job."""

@@ -143,15 +143,15 @@ def execute(plan: RunPlan, say: Callable[[str], None], make_logger: MakeLogger |
         InvariantError: If the scheduler broke an invariant.
         KeyboardInterrupt: If the user asked twice to stop.
     """
-    loggers = JobLoggers(make_logger, Path(plan.folder), [spec.id for spec in plan.specs], say) if make_logger else None
     try:
-        coordinator: Any = ray.remote(Coordinator).options(**coordinator_options()).remote(named(RunCoordinator), plan)
-        try:
+        with contextlib.ExitStack() as ends:
+            loggers = None
+            if make_logger:
+                loggers = JobLoggers(make_logger, Path(plan.folder), [spec.id for spec in plan.specs], say)
+                ends.callback(loggers.close)
+            coordinator: Any = ray.remote(Coordinator).options(**coordinator_options()).remote(named(RunCoordinator), plan)
+            ends.callback(ray.kill, coordinator)
             return watch(coordinator, coordinator.call.remote("run"), say, loggers=loggers)
-        finally:
-            ray.kill(coordinator)
-            if loggers is not None:
-                loggers.close()
     except RayDied as error:
         raise InputError(f"{error}; with --out DIR, `rollmux run --resume DIR` continues it") from error
     except ray.exceptions.RayTaskError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from rollmux_env.errors import InputError
 from rollmux_env.report.loggers import find_logger
 from runtime.journal.facts import IterationSlice
-from runtime.run.loggers import IterationPoints, JobLoggers
+from runtime.run import ray_session
+from runtime.run.loggers import LOGGERS, IterationPoints, JobLoggers
 
 
 class Kept:
@@ -29,6 +31,21 @@ class Kept:
 
     def close(self) -> None:
         raise OSError("gone")
+
+
+class Closing:
+    """A logger that cannot be made for job b."""
+
+    def __init__(self, folder: Path) -> None:
+        if folder.name == "b":
+            raise OSError("no network")
+        self.folder = folder
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int) -> None:
+        pass
+
+    def close(self) -> None:
+        (self.folder / "closed").touch()
 
 
 def number(folder: Path) -> int:
@@ -55,3 +72,21 @@ def test_each_iteration_is_written_once_and_a_failed_logger_gets_no_more(tmp_pat
 def test_what_is_no_logger_is_refused_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="returned 3, which has no `write` and `close`"):
         JobLoggers(find_logger(f"{__name__}:number"), tmp_path, ["a"], print)
+
+
+def test_loggers_are_closed_if_one_cannot_be_made_or_the_coordinator_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = find_logger(f"{__name__}:Closing")
+    with pytest.raises(InputError, match="raised OSError: no network"):
+        JobLoggers(make, tmp_path, ["a", "b"], print)
+    assert (tmp_path / LOGGERS / "a" / "closed").exists()
+
+    def no_options() -> dict[str, Any]:
+        raise OSError("no Ray")
+
+    monkeypatch.setattr(ray_session, "coordinator_options", no_options)
+    plan: Any = SimpleNamespace(folder=str(tmp_path), specs=[SimpleNamespace(id="c")])
+    with pytest.raises(OSError, match="no Ray"):
+        ray_session.execute(plan, print, make)
+    assert (tmp_path / LOGGERS / "c" / "closed").exists()
