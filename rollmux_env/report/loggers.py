@@ -32,7 +32,10 @@ class FigureLogger(Protocol):
 
 
 MakeLogger = Callable[[Path], FigureLogger]
-"""Function from a folder to a logger: `DIR/seed-N` in a training, whose parent has `config.json`, and `DIR/logs/JOB` in a run."""
+"""Function from a folder to a logger.
+
+The folder is `DIR/seed-N` in a training, whose parent has `config.json`, and `DIR/loggers/JOB` in a run.
+"""
 
 
 def find_logger(name: str) -> MakeLogger:

@@ -106,7 +106,7 @@ class Follower(Protocol):
     """An object that follows the facts of a run."""
 
     def follow(self, entry: object) -> None:
-        """Take a fact that was written to the journal."""
+        """Take a fact that was written to the journal, except for `PhaseGranted` and `SchedulerInformed`."""
 
 
 class RunFigures:
@@ -138,7 +138,7 @@ class RunFigures:
         Args:
             run: State of the run.
             record: Journal of the run that continues, or None for a new one.
-            followers: Objects that take each fact that is written from now on.
+            followers: Objects that take each fact that is written from now on, except for `PhaseGranted` and `SchedulerInformed`.
         """
         self._run, self._followers = run, followers
         if record is None:

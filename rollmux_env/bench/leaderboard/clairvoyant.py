@@ -65,7 +65,7 @@ def _by_rule(schedules: _Schedules, e: int, rule: int) -> int:
         if mask[row] == 0:
             continue
         k, phase = choice_of(members, row)
-        rank = 1e18  # of a tail
+        rank = 1e18  # tails come last
         if phase in (TRAINING, ROLLOUT):
             trains = phase == TRAINING
             r = progress[k]
@@ -181,7 +181,7 @@ def _schedules(group: SimulatedGroup, width: int, model: TailModel) -> _Schedule
 
 
 def _copy(schedules: _Schedules, which: Ints, to: _Schedules) -> None:
-    """Copy some schedules, but for the durations, which are those of all."""
+    """Copy some schedules without their durations, which all schedules share."""
     groups, others = schedules.groups, to.groups
     for name in ("groups", "clocks", "members", "progress", "last", "syncs"):
         getattr(others, name)[: len(which)] = getattr(groups, name)[which]

@@ -34,8 +34,8 @@ class RolloutJob:
         seed: Seed of the drawn lengths.
         lengths: Tokens of the responses to each of N prompts at their first attempt, the second, and so on, shape (N, ATTEMPTS, K),
             where K is the number of responses in a round with spare responses. Empty to draw them from the setting's distribution.
-        tails: Whether tails may move. False is an event replay, where the dispatch policy moves them.
-        spare: Whether rounds may launch more than they need. False is a real run.
+        tails: Whether tails may move. False as in an event replay, where the dispatch policy moves them.
+        spare: Whether rounds may launch more than they need. False as in a real run.
     """
 
     setting: Setting
