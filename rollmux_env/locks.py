@@ -15,7 +15,7 @@ from rollmux_env.files import private_opener
 from rollmux_env.validation_errors import one_line
 
 _LOCK = ".rollmux.lock"  # name of the lock's file in a folder that has a writer
-_GLANCE_S = 0.2  # for which `is_locked` cannot hold a lock
+GLANCE_S = 1.0  # far longer than `is_locked` holds a lock, also on a busy machine
 _HOLDER = 40  # characters of a lock's file that are read
 
 
@@ -55,7 +55,8 @@ def is_locked(path: Path, purpose: str) -> bool:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return file.read(_HOLDER).split()[1:] == [purpose]
+            holder = file.read(_HOLDER).split()
+            return not holder or holder[1:] == [purpose]  # it has been taken just now, or for the purpose
     return False
 
 
@@ -64,13 +65,13 @@ def take_lock(path: Path, wait_s: float = 0.0, purpose: str = "run") -> IO[str]:
 
     Args:
         path: Path of the lock's file, which is created and never removed.
-        wait_s: Time to wait for another process that holds the lock, in seconds. A process that looks at it is always waited for.
+        wait_s: Time to wait for another process that holds the lock, in seconds, such as `GLANCE_S` for one that looks at it.
         purpose: Word that the lock's file has beside the number of this process.
 
     Raises:
         InputError: If another process holds the lock, or the file cannot be created.
     """
-    until_s = time.monotonic() + max(wait_s, _GLANCE_S)
+    until_s = time.monotonic() + wait_s
     name = one_line(str(path.parent), 4096)
     try:
         file = open(path, "a+", opener=private_opener)  # noqa: SIM115 - the caller closes it

@@ -15,12 +15,12 @@ import torch
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
+from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
 from policies.placement.policy_file import Provenance, write_policy
 from rollmux_env.files import write_whole
-from rollmux_env.report.loggers import MakeLogger
+from rollmux_env.report.loggers import FigureLogger, MakeLogger
 from trainers.checkpoint import load_checkpoint, save_checkpoint
 from trainers.config import AnyConfig
 from trainers.group_ppo import group_ppo
@@ -92,7 +92,9 @@ def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
         callback.load(load_checkpoint(file, model))
     elif run.config.start:
         begin_with(model.policy.scorer, run.config.start, run.problem.policy_config(run.config.widths, {}))
-    writers: list[Any] = [TensorBoard(run.folder, model.num_timesteps), *([run.logger(run.folder)] if run.logger else [])]
+    writers: list[KVWriter] = [TensorBoard(run.folder, model.num_timesteps)]
+    if run.logger is not None:
+        writers.append(LoggerWriter(run.logger(run.folder)))
     logger = Logger(None, writers)
     model.set_logger(logger)
     left = run.config.steps - model.num_timesteps
@@ -121,6 +123,25 @@ def evaluate(problem: Problem, env: VectorEnv[Any, Any, Any], model: Any, first_
 
     played = play(env, range(first_seed, first_seed + env.num_envs), choose)
     return problem.figures(env, played, references)
+
+
+class LoggerWriter(KVWriter):
+    """A logger of a user's as a writer: `Logger` passes over what is none.
+
+    Args:
+        logger: The logger.
+    """
+
+    def __init__(self, logger: FigureLogger) -> None:
+        self._logger = logger
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0) -> None:
+        """Write the figures of a step."""
+        self._logger.write(key_values, key_excluded, step)
+
+    def close(self) -> None:
+        """Close the logger."""
+        self._logger.close()
 
 
 class TensorBoard(TensorBoardOutputFormat):

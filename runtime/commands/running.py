@@ -13,7 +13,6 @@ from rich.text import Text
 from policies.registry import make_runnable
 from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
-from rollmux_env.locks import take_lock
 from rollmux_env.replay.admission import admit_all
 from rollmux_env.report.decision_tables import plan_tables
 from rollmux_env.report.job_shapes import placed_shapes
@@ -23,7 +22,7 @@ from runtime.commands.options import RunOptions
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.file import JobFile
 from runtime.jobs.spec import JobSpec
-from runtime.journal.write import DRIVER_LOCK, read_run
+from runtime.journal.write import lock_driver, read_run
 from runtime.machine import Node, Pool
 from runtime.machines.forecast import MemoryForecast, MemoryLimits, check_memory, check_space, forecasts, limits
 from runtime.machines.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
@@ -53,7 +52,7 @@ def run_all(jobs: JobFile, options: RunOptions, folder: Path, file: Path) -> str
     Raises:
         InputError: If a node, a policy or a folder cannot be used, or the disk is too small for checkpoints; one line.
     """
-    with take_lock(folder / DRIVER_LOCK):
+    with lock_driver(folder):
         end_all_left(folder, typer.echo)
         check_space(jobs.jobs, folder, "--out")
         if options.out is not None:
@@ -98,7 +97,7 @@ def resume_all(folder: Path, options: RunOptions) -> str:
     """
     read_run(folder)  # raises if there is no run
     compare, here = options.compare, options.address is None
-    with take_lock(folder / DRIVER_LOCK):
+    with lock_driver(folder):
         end_all_left(folder, typer.echo)
         record = read_run(folder)
         specs = tuple(fact.spec for fact in record.submitted)
@@ -140,7 +139,7 @@ def run_dry(jobs: JobFile, options: RunOptions, folder: Path) -> None:
     Raises:
         InputError: If a node, a policy or a folder cannot be used, or a job fails in its profile; one line.
     """
-    with take_lock(folder / DRIVER_LOCK):
+    with lock_driver(folder):
         end_all_left(folder, typer.echo)
         _, cluster = _begin(jobs, options, folder, cached=options.cached, only_profile=True)
     record = read_run(folder)

@@ -10,14 +10,13 @@ import typer
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.errors import InputError, require
-from rollmux_env.locks import take_lock
 from rollmux_env.report.compiling import announce_compiling
 from rollmux_env.report.folder import make_folder
 from runtime.commands.options import Address, DispatchName, PolicyName, Seed
 from runtime.coordinator.run_plan import DISPATCH, planning_switches
 from runtime.jobs.file import load_cluster
 from runtime.journal.parts import newest_part
-from runtime.journal.write import DRIVER_LOCK, SERVES, is_begun, read_run
+from runtime.journal.write import SERVES, is_begun, lock_driver, read_run
 from runtime.machines.hosts import load_hosts
 from runtime.service.address import continuing, has_service, parse_listen
 from runtime.service.head import head
@@ -107,7 +106,7 @@ def serve(
     if is_begun(newest_part(folder)) and not (no_ray and has_service(folder)):  # a long journal takes long to be read
         _check_journal(folder)
     try:
-        with listening(), take_lock(folder / DRIVER_LOCK, purpose=SERVES):
+        with listening(), lock_driver(folder, SERVES):
             announce_compiling()
             wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace, max_hold)
             if no_ray:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import BaseModel
 
@@ -25,7 +25,7 @@ from rollmux_env.cluster.events import Progressed, Ticked
 from rollmux_env.cluster.recorded import apply_all_recorded
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
-from rollmux_env.locks import take_lock
+from rollmux_env.locks import GLANCE_S, take_lock
 from rollmux_env.scheduler import facts as scheduler_facts
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import CommonJob, written
@@ -61,6 +61,16 @@ _BATCH = 64  # largest number of facts of the batched kinds that a crash may los
 _TOGETHER = 240  # facts in one statement, because SQLite takes at least 999 values
 _RECENT = 5000  # facts to keep in memory as they were written
 _PASSING = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+
+
+def lock_driver(folder: Path, purpose: str = "run") -> IO[str]:
+    """Take the lock of the process that starts a run or a service in a folder, as `take_lock` does.
+
+    Args:
+        folder: Folder of the run or service.
+        purpose: `run` or `SERVES`.
+    """
+    return take_lock(folder / DRIVER_LOCK, GLANCE_S, purpose)
 
 
 class Unwritable(InputError):

@@ -11,6 +11,7 @@ import pytest
 from policies.rollout import make_rollout
 from policies.rollout.environment import PolicyAgent
 from rollmux_env.errors import InputError
+from rollmux_env.files import read_json
 from rollmux_env.rollout.job import JobRollouts
 from tests.trainers.going_on import check_going_on
 from trainers.config import check_config
@@ -58,6 +59,14 @@ def test_what_a_network_learns_of_rewards_it_reads_in_the_bench_too(tmp_path: Pa
     play(env, range(1000, 1002), PolicyAgent(f"learned:{tmp_path / BEST}", env).actions)
     setting = problem.generator.case(1000).setting
     assert JobRollouts(setting, make_rollout(f"learned:{tmp_path / BEST}"), 0).next().rewarded_s > 0
+
+
+def test_the_shipped_network_costs_what_its_card_says() -> None:
+    """Its costs on the first held-out jobs are those of `benchmarks/learning_gain.py`; another network has other ones."""
+    kept = read_json(Path(__file__).parents[2] / "benchmarks" / "results" / "learning_gain" / "rollout.json")["learned:default"]
+    problem = make_problem({"name": "rollout", "rollouts": 3}, "")
+    costs = [problem.reference_usd("learned:default", 2000 + k) for k in range(2)]
+    assert costs == pytest.approx(kept[:2], rel=1e-3)
 
 
 def test_what_does_not_fit_is_said_in_a_line(tmp_path: Path) -> None:
