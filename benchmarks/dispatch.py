@@ -74,9 +74,9 @@ def main() -> None:
     options.add_argument("policies", nargs="*", default=POLICIES)
     options.add_argument("--first", type=int, default=100)
     options.add_argument("--seeds", type=int, default=40)
-    options.add_argument("--streams", action="store_true")
-    options.add_argument("--stale", action="store_true")
-    options.add_argument("--known", action="store_true")
+    compared = options.add_mutually_exclusive_group()
+    for name in ("--streams", "--stale", "--known"):
+        compared.add_argument(name, action="store_true")
     arguments = options.parse_args()
     names = [BASE, *arguments.policies]
     seeds = range(arguments.first, arguments.first + arguments.seeds)

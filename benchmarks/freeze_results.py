@@ -40,6 +40,7 @@ FEW = 60  # number of jobs of a scenario for slow policies
 CHEAP = ("solo", "colocated", "random", "most-idle", "rollmux", "rollmux,prune=false", "learned:default,moves=false")
 DEAR = ("gavel", "regroup", "consolidate", "consolidate,known_stays=false", "learned:default", "optimal", "optimal-work")
 DISPATCHERS = ("round-robin", "round-robin,migrate=0.8", "fifo", "shortest-first", "longest-first,migrate=0.8", "learned:default")
+QUICK = {"mixed": "round-robin", "production": "round-robin,migrate=0.8"}  # dispatch policy of quick replays, by workload
 PLACEMENT, DISPATCH = "RollMux/Placement-v0", "RollMux/Dispatch-v0"
 TRACES: dict[str, tuple[str, dict[str, Any], int]] = {
     "placement toy": (PLACEMENT, {"generator": Toy()}, 60),
@@ -63,7 +64,7 @@ def cases(quick: bool) -> Iterator[Case]:
     for path in sorted(SCENARIOS.glob("*.json")):
         if quick:
             yield from ((path.name, policy, FEW, "") for policy in (*CHEAP, "consolidate"))
-            yield path.name, "rollmux", FEW, DISPATCHERS[path.name.startswith("production")]
+            yield path.name, "rollmux", FEW, QUICK[path.name.partition("-")[0]]
             continue
         yield from ((path.name, policy, None, "") for policy in CHEAP)
         yield from ((path.name, policy, FEW, "") for policy in (*CHEAP, *DEAR))

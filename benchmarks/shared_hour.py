@@ -5,7 +5,8 @@
 Ann (weight 2), Bob and Cas (weight 1 each) keep five attached jobs each for two rollout and two training nodes. The jobs sleep in
 their phases (`sleeping_job.py`). Users try what they may not do, an operator changes limits and drains a node, an owner and the
 service are killed, and notices come, signed, and as mail. At the end the benchmark prints each user's part of the node-hours, the
-usage, the notices and the audit of the journal. A shorter hour has the same steps.
+usage, the notices and the audit of the journal. A shorter hour has the same steps, closer together. One of a few minutes may end
+before the last of them.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from runtime.service.webhook import set_target, signature
 
 ROOT = Path(__file__).parents[1]
 WEIGHTS = {"ann": 2, "bob": 1, "cas": 1}
-PRESENT = 5  # jobs of each user that wait or run
+PRESENT = 5  # number of jobs that each user keeps waiting or running
 OPTIONS = ("--policy", "rollmux,order=fair,backfill=true,starve_h=24")
 LIVES = ("waiting", "running", "moving", "lost")
-AGAIN_S = 60.0  # after a kill its user starts a job again
+AGAIN_S = 60.0  # seconds from the kill of an owner until its user starts another
 
 
 @dataclass(eq=False)
@@ -96,6 +97,11 @@ class SharedHour:
         quotas = {"*": {"weight": 1}, "ann": {"weight": WEIGHTS["ann"]}}
         write_cluster(folder / "cluster.json", 2, pools, quotas=quotas)
         _write_sendmail(folder)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.people: list[Person] = []
+
+    def _begin(self) -> None:
+        """Start the service, and make tokens and receivers of notices."""
         self.process = self._start()
         tokens = Tokens(self.service_folder)
         self.people = [Person(name, tokens.make(name, Right.ATTACH)) for name in WEIGHTS]
@@ -257,9 +263,10 @@ class SharedHour:
                     return
 
     def _limit_month(self, user: str) -> None:
-        self.command(self.operator, "quota", "set", user, f"node_hours={0.9 * self.usage(self.viewer)[user]:.3f}")
+        self.command(self.operator, "quota", "set", user, f"node_hours={0.9 * self.usage(self.viewer).get(user, 0.0):.3f}")
 
     def _kill_service(self) -> None:
+        assert self.process is not None
         self.process.kill()
         self.process.wait()
         self.process = self._start()
@@ -267,6 +274,7 @@ class SharedHour:
 
     def run(self) -> dict[str, float]:
         """Let the hour pass, and return the node-hours of each user at its end."""
+        self._begin()
         self.began_s = time.monotonic()
         steps = sorted(self.steps(), key=lambda step: step[0])
         marks = [self.minutes * k / 6 for k in range(1, 7)]
@@ -283,8 +291,9 @@ class SharedHour:
 
     def close(self) -> None:
         """End all processes."""
-        self.process.terminate()
-        self.process.wait()
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait()
         for owner in (owner for person in self.people for owner in person.owners):
             owner.process.kill()
             owner.process.wait()
@@ -296,13 +305,19 @@ def _write_sendmail(folder: Path) -> None:
     program.parent.mkdir()
     program.write_text(f"#!/bin/sh\ngrep ^Subject: >> {folder}/mails.txt\n")
     program.chmod(0o755)
+    (folder / "mails.txt").touch()
     os.environ["PATH"] = os.pathsep.join((str(program.parent), os.environ["PATH"]))
 
 
-def parts(usage: dict[str, float]) -> str:
-    """Return each user's part of the users' node-hours as text."""
+def shares(usage: dict[str, float]) -> dict[str, float]:
+    """Return each user's share of the users' node-hours; 0 while there are none."""
     total = sum(usage.get(name, 0.0) for name in WEIGHTS)
-    return ", ".join(f"{name} {usage.get(name, 0.0) / total:.1%}" for name in WEIGHTS)
+    return {name: usage.get(name, 0.0) / total if total else 0.0 for name in WEIGHTS}
+
+
+def parts(usage: dict[str, float]) -> str:
+    """Return the shares as text."""
+    return ", ".join(f"{name} {share:.1%}" for name, share in shares(usage).items())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -316,9 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             used = hour.run()
         finally:
             hour.close()
-        worst = max(
-            abs(used[name] / sum(used[one] for one in WEIGHTS) * sum(WEIGHTS.values()) / WEIGHTS[name] - 1) for name in WEIGHTS
-        )
+        worst = max(abs(share * sum(WEIGHTS.values()) / WEIGHTS[name] - 1) for name, share in shares(used).items())
         print(f"\nparts of the hour: {parts(used)}; at most {worst:.1%} from the weights 2:1:1")
         mails = (Path(place) / "mails.txt").read_text().splitlines()
         print(f"notices with a good signature: {dict(hour.notices)}; mails: {len(mails)}\n")

@@ -200,13 +200,18 @@ def with_engine(spec: TaskJob, engine: Literal["vllm", "torch"] | None) -> TaskJ
     return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"engine": engine})})
 
 
+def check_cores(size: int) -> None:
+    """Raise an InputError if this process may not use so many cores."""
+    if size > (cores := len(os.sched_getaffinity(0))):
+        raise InputError(f"--size {size}: this process may use {cores} cores")
+
+
 def _check_size(size: int, with_torch: bool) -> None:
     """Raise an InputError if the engine cannot have so many GPUs, or cores on a machine without GPUs."""
     import torch
 
     if not torch.cuda.is_available():
-        if size > (cores := len(os.sched_getaffinity(0))):
-            raise InputError(f"--size {size}: this process may use {cores} cores")
+        check_cores(size)
     elif size > (gpus := torch.cuda.device_count()):
         raise InputError(f"--size {size}: {gpus} {'GPU is' if gpus == 1 else 'GPUs are'} here")
     elif size > 1 and with_torch:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -94,13 +92,3 @@ def browser(chromium: Browser) -> Iterator[Browser]:
     """The browser, whose tabs are closed after the test."""
     yield chromium
     chromium.close_tabs()
-
-
-@pytest.fixture(scope="session")
-def frozen() -> ModuleType:
-    """`benchmarks/freeze_results.py`."""
-    spec = importlib.util.spec_from_file_location("freeze_results", HERE.parent / "benchmarks" / "freeze_results.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

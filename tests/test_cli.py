@@ -345,21 +345,26 @@ def test_output_that_cannot_be_written_is_one_line_too(arguments: tuple[str, ...
     assert (ended.returncode, ended.stderr) == (2, "rollmux: standard output: No space left on device\n")
 
 
-@pytest.mark.parametrize("closed", ["0<&-", "2>&-", "0<&- 2>&-"])
-def test_closed_streams_take_nothing_from_a_command(closed: str, tmp_path: Path) -> None:
-    words = f"{sys.executable} -m rollmux schema {closed}"
+@pytest.mark.parametrize(
+    ("arguments", "closed", "key"),
+    [("schema", "0<&-", "title"), ("schema", "2>&-", "title"), (f"plan {QUICKSTART} --format json", "0<&- 2>&-", "groups")],
+)
+def test_closed_streams_take_nothing_from_a_command(arguments: str, closed: str, key: str) -> None:
+    words = f"{sys.executable} -m rollmux {arguments} {closed}"
     ended = subprocess.run(["bash", "-c", words], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    assert ended.returncode == 0 and json.loads(ended.stdout)["title"]
+    assert ended.returncode == 0 and json.loads(ended.stdout)[key]
 
 
-def test_a_closed_standard_output_is_said() -> None:
-    words = f"{sys.executable} -m rollmux validate {QUICKSTART} >&-"
+@pytest.mark.parametrize("name", ["validate", "plan"])
+def test_a_closed_standard_output_is_said(name: str) -> None:
+    words = f"{sys.executable} -m rollmux {name} {QUICKSTART} >&-"
     ended = subprocess.run(["bash", "-c", words], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (2, "rollmux: standard output: Bad file descriptor\n")
 
 
-def test_a_reader_that_has_gone_is_no_error_to_speak_of() -> None:
-    code = "import sys, rollmux; sys.argv = ['rollmux', 'schema']; rollmux.main()"
+@pytest.mark.parametrize("arguments", [("schema",), ("plan", QUICKSTART)])
+def test_a_reader_that_has_gone_is_no_error_to_speak_of(arguments: tuple[str, ...]) -> None:
+    code = f"import sys, rollmux; sys.argv = ['rollmux', *{arguments}]; rollmux.main()"
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdout and running.stderr
         running.stdout.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from runtime.journal.audit import audit
 from runtime.journal.kinds import kind_of
 from runtime.journal.write import JOURNAL, read_facts, record_of, state_of
 from runtime.report.figures import figures
+from tests.benchmarks import load_benchmark
 from tests.fixtures import FIXTURES, ROOT, copied
 
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
@@ -50,9 +50,10 @@ def known(found: Any, expected: Any) -> Any:
     return {key: known(value, expected[key]) for key, value in found.items() if key in expected}
 
 
-def of_policy(frozen: ModuleType) -> dict[str, Any]:
+def of_policy() -> dict[str, Any]:
     scenario = load_scenario(ROOT / "benchmarks/scenarios/mixed-fixed-seed0.json")
     run = replay(scenario.model_copy(update={"jobs": scenario.jobs[:20]}), Learned(str(FIXTURES / "policy.safetensors")))
+    frozen = load_benchmark("freeze_results")
     decisions = (frozen.known((event.job_id, event.placement)) for event in run.log if isinstance(event, Admitted | Moved))
     return {"cost_usd": metrics(run).cost_usd, "decisions": frozen.digest(decisions)}
 
@@ -62,5 +63,5 @@ def test_a_folder_of_an_earlier_version_says_the_same(name: str, tmp_path: Path)
     assert of_folder(name, tmp_path) == EXPECTED[name]
 
 
-def test_a_policy_file_of_an_earlier_version_decides_the_same(frozen: ModuleType) -> None:
-    assert of_policy(frozen) == EXPECTED["policy"]
+def test_a_policy_file_of_an_earlier_version_decides_the_same() -> None:
+    assert of_policy() == EXPECTED["policy"]

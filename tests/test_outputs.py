@@ -7,13 +7,13 @@ whole percentages and so many "times" are mostly computed from what is printed.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.benchmarks import load_benchmark
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "docs" / "results" / "output"
@@ -49,16 +49,6 @@ def commands(text: str) -> set[str]:
     named = {re.sub(r"\s+#.*| --(workers|out) \S+", "", line).strip() for line in [*lines, *spans]}
     linked = {command_of(name) for name in re.findall(r"\]\([\w./]*output/([\w-]+)\.txt\)", text)}
     return linked | {line for line in named if ABOUT.match(line) and not EXAMPLE.search(line)}
-
-
-@cache
-def freeze_outputs() -> Any:
-    """The script that keeps outputs."""
-    spec = importlib.util.spec_from_file_location("freeze_outputs", ROOT / "benchmarks" / "freeze_outputs.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def command_of(name: str) -> str:
@@ -122,10 +112,10 @@ def test_of_every_command_the_output_is_kept() -> None:
 @pytest.mark.parametrize("path", [path for path in OUTPUTS if "--suite" in command_of(path.stem)], ids=lambda path: path.stem)
 def test_the_remarks_below_a_kept_table_are_those_that_its_suite_prints_today(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert freeze_outputs().with_remarks(text) == text, f"python benchmarks/freeze_outputs.py {path.stem} --remarks"
+    assert load_benchmark("freeze_outputs").with_remarks(text) == text, f"python benchmarks/freeze_outputs.py {path.stem} --remarks"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["temporal", "rollout-heavy", "spatial", "contention", "fidelity", "allocation_work"])
 def test_what_draws_nothing_by_chance_and_measures_no_time_is_printed_again(name: str) -> None:
-    assert freeze_outputs().text_of(command_of(name)) == (OUTPUT / f"{name}.txt").read_text(encoding="utf-8")
+    assert load_benchmark("freeze_outputs").text_of(command_of(name)) == (OUTPUT / f"{name}.txt").read_text(encoding="utf-8")

@@ -52,7 +52,7 @@ def test_hosted_ci_runs_all_that_ours_runs() -> None:
     ours = set(re.findall(r"make ([a-z-]+)", re.sub(r"(#|echo).*", "", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))))
     hosted = {name for path in WORKFLOWS for name in targets(path)}
     assert ours == {"packages", "test"} and ours <= hosted
-    assert {"lint", "dist", "docs", "notebooks"} <= hosted
+    assert {"lint", "dist", "docs", "notebooks", "test-long"} <= hosted
 
 
 def test_it_runs_on_the_versions_of_python_that_the_distribution_names() -> None:

@@ -15,8 +15,8 @@ from rollmux_env.files import write_whole
 from runtime.commands.options import Format
 from runtime.commands.printing import print_as
 from runtime.gpus import device_count
+from runtime.profile import check_cores, profile_tables, subject, with_engine
 from runtime.profile import profile as measured
-from runtime.profile import profile_tables, subject, with_engine
 
 
 class EngineName(StrEnum):
@@ -51,7 +51,10 @@ def profile(
 
     if out is not None and (out.suffix != ".json" or not out.absolute().parent.is_dir()):
         raise InputError(f"--out {out}: must be a .json file in a folder that is there")
-    threads = 1 if size is None or device_count() else size
+    threads = 1
+    if size is not None and not device_count():
+        check_cores(size)
+        threads = size
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # its cores, before torch counts them
         os.environ[name] = str(threads)
     engine_profile = measured(with_engine(subject(target, job), None if engine is None else engine.value), rounds, size)

@@ -17,7 +17,10 @@ THREE = ("H20", "A100", "H800")
 
 
 def examples(count: int) -> settings:
-    """Return settings that draw the same examples in every run: `count` in the profile `thorough`, 30% of them else."""
+    """Return settings that draw the same examples in every run.
+
+    The profile `thorough` has `count` of them, and others 30% of `count`, at least 10.
+    """
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
     drawn = max(min(count, 10), count * settings().max_examples // 100)
     return settings(max_examples=drawn, deadline=None, derandomize=True, database=None, suppress_health_check=slow)

@@ -67,6 +67,7 @@ def moves_in(run: Run) -> list[Moved]:
 
 
 @pytest.mark.parametrize("known_stays", [True, False])
+@pytest.mark.hypothesis
 def test_random_streams_are_planned_within_all_limits_and_slos(known_stays: bool) -> None:
     @examples(40)
     @given(scenarios(max_jobs=9))

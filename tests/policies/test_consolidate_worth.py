@@ -96,6 +96,7 @@ def checked_replay(stream: Scenario) -> Checked:
 
 
 @pytest.mark.parametrize("extended", [False, True], ids=["as written", "shapes and pools"])
+@pytest.mark.hypothesis
 def test_what_is_said_to_be_saved_is_saved(extended: bool) -> None:
     """With it: every plan is within all limits, and never dearer than to leave all jobs where they are, as they are.
 

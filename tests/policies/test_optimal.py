@@ -278,7 +278,6 @@ def test_columns_that_enter_when_they_pay_give_the_same_optimum(objective: str, 
 
 
 @cache
-@cache
 def hard(objective: Objective, seed: int) -> tuple[Scenario, OptimalPlan]:
     """A problem whose program is not solved at once, and its optimum."""
     scenario = make_workload("rollout-heavy", WorkloadOptions(seed=seed, jobs=22, slo=(1.3, 2.0)))

@@ -23,11 +23,19 @@ from runtime.jobs.spec import TaskJob
 from runtime.profile import subject
 from tests.conftest import Command
 
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 TRUE = [
     ReplicaTiming(1e-3, 4e-4, 6e-7, 5e-5, 2e-5, 1e-8, 2e-4, 10**6),
     ReplicaTiming(5e-3, 1e-4, 1e-7, 2e-3, 1e-4, 1e-7, 1e-3, 10**6),
     ReplicaTiming(1e-4, 8e-3, 5e-6, 1e-6, 1e-5, 1e-9, 1e-5, 10**6),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command sets these; what they were comes back after each test."""
+    for name in THREADS:
+        monkeypatch.setenv(name, "1")
 
 
 class ModelledEngine:
@@ -84,7 +92,7 @@ def test_a_real_engine_is_measured_and_a_scenario_can_name_the_result(command: C
     file = tmp_path / "jobs.json"
     file.write_text(json.dumps({"version": 1, "jobs": [{"id": "a", "algorithm": algorithm, **jobs}]}))
     out = tmp_path / "here.json"
-    how = ("--engine", "torch", "--rounds", "1", "--size", "1", "--out", str(out), "--format", "json")
+    how = ("--engine", "torch", "--rounds", "1", "--out", str(out), "--format", "json")
     status, text, _ = command("profile", str(file), *how)
     assert status == 0
     report = json.loads(text)
@@ -120,6 +128,7 @@ def test_what_cannot_be_profiled_is_said_in_one_line(command: Command, arguments
     status, out, err = command("profile", *arguments)
     assert (status, out) == (2, "")
     assert problem in err and err.count("\n") == 1
+    assert [os.environ[name] for name in THREADS] == ["1", "1"]
 
 
 @pytest.mark.parametrize(
@@ -132,11 +141,11 @@ def test_a_size_that_the_gpus_or_the_engine_cannot_have_is_refused(
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(gpus))))
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    for name in THREADS:
         monkeypatch.setenv(name, "3")
     status, out, err = command("profile", "tiny", "--engine", engine, "--size", "8")
     assert (status, out, err) == (2, "", f"rollmux: --size 8: {problem}\n")
-    assert os.environ["OMP_NUM_THREADS"] == os.environ["MKL_NUM_THREADS"] == "1"  # the size counts GPUs
+    assert [os.environ[name] for name in THREADS] == ["1", "1"]  # the size counts GPUs
 
 
 def test_a_model_is_profiled_by_a_job_of_the_built_in_kind(tmp_path: Path) -> None:

@@ -96,9 +96,10 @@ def test_the_whole_suite_shows_every_published_figure_and_is_the_same_each_time(
     tabulated = {table.name for table in TABLES}
     assert shown == {key for key in SUITE.paper if key[0] in tabulated}
     assert len(shown) == sum(len(row.seconds) for table in TABLES for row in table.rows)
-    again = fidelity_rows((replace(tables.VERL, rows=tables.VERL.rows[3:5]),))[:-4]  # streamed; the last four sum up
-    seconds = {(row.case, row.policy): row.figures[SECONDS] for row in rows}
-    assert again and all(row.figures[SECONDS] == seconds[row.case, row.policy] for row in again)
+    again = fidelity_rows((replace(tables.VERL, rows=tables.VERL.rows[3:5]),))  # streamed
+    seconds = {(row.case, row.policy, SECONDS): row.figures[SECONDS] for row in rows}
+    alone = {(row.case, row.policy, SECONDS): row.figures[SECONDS] for row in again if row.figures[SECONDS] is not None}
+    assert alone and alone.items() <= seconds.items()
 
 
 def test_a_mean_never_passes_its_bound() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +32,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.report.leaderboard import LOWER, page
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of
+from tests.benchmarks import load_benchmark
 from tests.conftest import Command
 
 ROOT = Path(__file__).parents[3]
@@ -177,10 +177,7 @@ def test_one_command_prints_the_scores_and_writes_the_entry(
 
 
 def test_the_page_is_that_of_the_entries() -> None:
-    spec = importlib.util.spec_from_file_location("leaderboard", ROOT / "benchmarks" / "leaderboard.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_benchmark("leaderboard")
     assert module.PAGE.read_text() == page([read_entry(path) for path in ENTRIES]), "python benchmarks/leaderboard.py writes it"
     assert {file_name(entrant) for entrant in module.BASELINES} <= {path.name for path in ENTRIES}
 

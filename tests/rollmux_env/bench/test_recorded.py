@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -14,18 +12,9 @@ from policies.makers import makers
 from rollmux_env.bench.suites.fidelity import GAIN, SECONDS, SUITE
 from rollmux_env.bench.suites.overlapped import Steps, compared_steps
 from rollmux_env.bench.suites.recorded import RUNS, RecordedIteration, RecordedRun, compared_runs, measured, predicted
+from tests.benchmarks import load_benchmark
 
-HERE = Path(__file__).parent
-
-
-@pytest.fixture(scope="module")
-def importer() -> ModuleType:
-    """`benchmarks/import_timeslice.py`."""
-    spec = importlib.util.spec_from_file_location("import_timeslice", HERE.parents[2] / "benchmarks" / "import_timeslice.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+importer = load_benchmark("import_timeslice")
 
 
 def turns(shared: bool, *iterations: tuple[str, float, float]) -> RecordedRun:
@@ -72,7 +61,7 @@ def test_mean_stages_give_less_than_the_measured_step() -> None:
     assert len(gains) == 4 and all(each.measured < each.predicted < 1.09 * each.measured for each in gains)
 
 
-def test_a_page_of_locks_becomes_iterations(importer: ModuleType, tmp_path: Path) -> None:
+def test_a_page_of_locks_becomes_iterations(tmp_path: Path) -> None:
     """A made-up page of the same form: B trains while A samples; A then waits 5 s for the sampler, to send new weights."""
 
     def hold(job: str, pool: str, got: float, back: float, wait: float = 0.0) -> list[dict[str, object]]:

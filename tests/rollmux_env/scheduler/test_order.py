@@ -465,6 +465,7 @@ def test_nobody_is_parked_while_nobody_waits(order: str) -> None:
     policy = make(f"solo,order={order},backfill=true,park=true")
     run = replay_events(parse_scenario(small(*jobs, nodes=2, min_run_s=60)), policy, make_dispatch("round-robin"), 0)
     assert {event.job_id for event in run.log if isinstance(event, Departed)} == {"job0", "job1", "job2"}
+    assert not any(isinstance(event, Parked) for event in run.log)
 
 
 def test_a_resumed_job_is_in_no_pause_twice() -> None:

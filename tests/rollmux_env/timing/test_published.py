@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,12 +14,9 @@ from rollmux_env.timing.hardware import GPUS, achieved, hardware
 from rollmux_env.timing.models import SHAPES, ModelShape, model_shape
 from rollmux_env.timing.weights import flat_s, rollout_memory_gb, sync_s, topology_aware_s, training_memory_gb
 from rollmux_env.workloads.catalogue import PHASES_S
+from tests.benchmarks import load_benchmark
 
-spec = importlib.util.spec_from_file_location("timing", Path(__file__).parents[3] / "benchmarks" / "timing.py")
-assert spec is not None and spec.loader is not None
-timing = importlib.util.module_from_spec(spec)
-sys.modules["timing"] = timing
-spec.loader.exec_module(timing)
+timing = load_benchmark("timing")
 ROWS: list[Any] = timing.figures()
 
 PARAMETERS = {

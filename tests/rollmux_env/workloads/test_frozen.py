@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from pathlib import Path
-from types import ModuleType
-
-import pytest
 
 from rollmux_env.scenario import load_scenario
+from tests.benchmarks import load_benchmark
 
-FREEZE = Path(__file__).parents[3] / "benchmarks" / "freeze.py"
-
-
-@pytest.fixture(scope="module")
-def freeze() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("freeze", FREEZE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+freeze = load_benchmark("freeze")
 
 
-def test_files_have_their_hashes_and_the_generators_bytes(freeze: ModuleType) -> None:
+def test_files_have_their_hashes_and_the_generators_bytes() -> None:
     assert freeze.problems() == []
     assert {path.name for path in freeze.FOLDER.iterdir()} == {*freeze.FROZEN, freeze.SUMS}
 
 
-def test_files_load(freeze: ModuleType) -> None:
+def test_files_load() -> None:
     sizes = {name: len(load_scenario(freeze.FOLDER / name).jobs) for name in freeze.FROZEN}
     assert set(sizes.values()) == {200, 300}
 
 
-def test_a_changed_and_a_missing_file_are_named(freeze: ModuleType, tmp_path: Path) -> None:
+def test_a_changed_and_a_missing_file_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "scenarios"
     shutil.copytree(freeze.FOLDER, folder)
     changed, missing = sorted(freeze.FROZEN)[:2]

@@ -82,7 +82,7 @@ def test_rollouts_go_on_beside_trainings_and_a_checkpoint_has_what_was_sampled(t
 
 
 def test_a_job_trains_after_its_profile_as_it_would_have_without() -> None:
-    rewards = []
+    trained = []
     for profiled in (False, True):
         set_session(run := Here())
         made = Grpo(spec_of())
@@ -91,9 +91,10 @@ def test_a_job_trains_after_its_profile_as_it_would_have_without() -> None:
             runtime_hook.renew()
             made.profile()
             run.worst_case = False
-        rewards.append([one["reward"] for one in iterate(made, run, range(1))])
+        trained.append([{name: one[name] for name in one if not name.endswith("_s")} for one in iterate(made, run, range(2))])
         made.close()
-    assert rewards[0] == rewards[1]
+    assert trained[0] == trained[1]
+    assert {"reward", "loss", "grad_norm"} <= trained[0][1].keys()
 
 
 def test_an_engine_takes_new_weights_in_the_middle_of_responses_where_it_may() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -18,7 +18,7 @@ from runtime.run.loggers import LOGGERS, IterationPoints, JobLoggers
 class Kept:
     """A logger that keeps what it is given, until its third step."""
 
-    steps: list[tuple[str, int, dict[str, Any]]] = []  # noqa: RUF012
+    steps: ClassVar[list[tuple[str, int, dict[str, Any]]]] = []
 
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
@@ -52,7 +52,8 @@ def number(folder: Path) -> int:
     return 3
 
 
-def test_each_iteration_is_written_once_and_a_failed_logger_gets_no_more(tmp_path: Path) -> None:
+def test_each_iteration_is_written_once_and_a_failed_logger_gets_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kept, "steps", [])
     points, said = IterationPoints(), list[str]()
     loggers = JobLoggers(find_logger(f"{__name__}:Kept"), tmp_path, ["a", "b"], said.append)
     seen = 0

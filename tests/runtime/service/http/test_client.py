@@ -178,7 +178,8 @@ def test_a_service_that_is_starting_is_waited_for_and_a_run_is_not(tmp_path: Pat
     assert len(waited) == 2
     assert raised.value.has_journal
     waited.clear()
-    for lock in (nullcontext(), take_lock(tmp_path / DRIVER_LOCK)):
-        with lock, pytest.raises(NoService, match=r"no service runs there; `rollmux serve .*` starts one"):
+    for is_run in (False, True):
+        refused = pytest.raises(NoService, match=r"no service runs there; `rollmux serve .*` starts one")
+        with take_lock(tmp_path / DRIVER_LOCK) if is_run else nullcontext(), refused:
             connected(tmp_path).__enter__()
     assert not waited
