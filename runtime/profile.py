@@ -201,13 +201,13 @@ def with_engine(spec: TaskJob, engine: Literal["vllm", "torch"] | None) -> TaskJ
 
 
 def check_cores(size: int) -> None:
-    """Raise an InputError if this process may not use so many cores."""
+    """Raise an InputError if this process may not use `size` cores."""
     if size > (cores := len(os.sched_getaffinity(0))):
         raise InputError(f"--size {size}: this process may use {cores} cores")
 
 
 def _check_size(size: int, with_torch: bool) -> None:
-    """Raise an InputError if the engine cannot have so many GPUs, or cores on a machine without GPUs."""
+    """Raise an InputError if the engine cannot have `size` GPUs, or cores on a machine without GPUs."""
     import torch
 
     if not torch.cuda.is_available():

@@ -119,7 +119,7 @@ class Learned:
 
 
 def _expected(state: State, job_ids: Sequence[str], rows: Ints, left_h: Floats | None) -> Iterable[float]:
-    """Return the keys of jobs with so many hours left, or those of `Attained` while departures have not taught them."""
+    """Return the keys of jobs by the hours that they have left, or those of `Attained` while departures have not taught them."""
     if left_h is None:
         return Attained().keys(state, job_ids)
     return np.asarray(_nodes(state, rows) / weights(state, rows) * left_h)

@@ -209,12 +209,12 @@ class QueueServer:
         return True
 
     def _keep_reason(self, job_id: str, because: str) -> None:
-        """Keep the reason why a job has a group of its own, if it has one and reasons are kept."""
+        """Keep the reason why a job is alone in its group, if it is and reasons are kept."""
         if self.why is not None and len(self._planner.state.group_of(job_id).jobs) == 1:
             self.why[job_id] = because
 
     def _why_alone(self, job_id: str) -> str:
-        """Return why a waiting job would get a group of its own now, or an empty string if no reasons are kept."""
+        """Return why a waiting job would be alone in its group now, or an empty string if no reasons are kept."""
         if self.why is None or not (shown := self._planner.shown).tables.order.size:
             return ""
         return alone_because(shown, candidates(shown, job_id), bool(getattr(self._planner.policy, "prune", False)))
