@@ -92,10 +92,8 @@ def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
         callback.load(load_checkpoint(file, model))
     elif run.config.start:
         begin_with(model.policy.scorer, run.config.start, run.problem.policy_config(run.config.widths, {}))
-    writers: list[KVWriter] = [TensorBoard(run.folder, model.num_timesteps)]
-    if run.logger is not None:
-        writers.append(LoggerWriter(run.logger(run.folder)))
-    logger = Logger(None, writers)
+    own = [LoggerWriter(run.logger(run.folder))] if run.logger is not None else []  # before TensorBoard begins a thread
+    logger = Logger(None, [TensorBoard(run.folder, model.num_timesteps), *own])
     model.set_logger(logger)
     left = run.config.steps - model.num_timesteps
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -103,5 +104,7 @@ def test_a_folder_has_a_short_name_and_a_file_in_its_place_is_said(tmp_path: Pat
     ],
 )
 def test_what_cannot_be_swept_or_logged_is_one_line(command: Command, words: tuple[str, ...], error: str) -> None:
+    before = {*threading.enumerate()}
     status, out, err = command("train", "toy", *SHORT, *words)
     assert (status, out) == (2, "") and error in err.splitlines()[-1]
+    assert {*threading.enumerate()} <= before
