@@ -74,6 +74,11 @@ class JobLife:
         return self.state is JobState.YIELDING
 
     @property
+    def is_resting(self) -> bool:
+        """Whether the job's processes are being ended until it has a place."""
+        return self.state is JobState.RESTING
+
+    @property
     def is_alive(self) -> bool:
         """Whether the job has not ended and is not being ended."""
         return self.state not in (JobState.ENDING, JobState.GONE)

@@ -20,7 +20,6 @@ from runtime.coordinator.decisions import Errand
 from runtime.coordinator.ends import EVICTED, PARKED, RunEnd, interrupted_slices
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
-from runtime.coordinator.job_state import JobState
 from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.planned_drains import PlannedDrains
 from runtime.coordinator.profiling import arrival
@@ -167,14 +166,12 @@ class JobLifecycle:
             end = self._make_neighbours_leave(handle, end)
         if end.outcome in ("failed", "died", EVICTED):
             await self.fail(handle, end, again=end.outcome != "failed")
-        elif (
-            handle.life.is_alive and handle.life.state is not JobState.RESTING
-        ):  # the run stops; the job has its place when the run continues
+        elif handle.life.is_alive and not handle.life.is_resting:  # the run stops; the job has its place when the run continues
             self._halt(handle)
         await self._processes.of(handle).drop(handle)
         run.decisions.on_processes_ended(handle)
         self._end.watched.discard(handle)
-        if handle.life.state is JobState.RESTING:
+        if handle.life.is_resting:
             self._rested(handle)
         self._end.check()
 

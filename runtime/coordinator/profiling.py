@@ -24,7 +24,6 @@ from rollmux_env.scheduler.view import GroupView, WaitingPhase
 from runtime.coordinator import profiles
 from runtime.coordinator.ends import RunEnd, rest
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.job_state import JobState
 from runtime.coordinator.profiles import PhaseProfile, Profile
 from runtime.coordinator.run_state import RunState
 from runtime.jobside.messages import IterationResult, PhaseReport
@@ -367,7 +366,7 @@ def arrival(run: RunState, handle: JobHandle, again: bool = False) -> tuple[fact
         handle.processes.is_state_kept
         and handle.processes.controller is not None
         and handle.life.is_alive
-        and handle.life.state is not JobState.RESTING
+        and not handle.life.is_resting
     )
     handle.arrive()
     alive = handle.place.names if stays else frozenset()

@@ -135,6 +135,11 @@ class Journal:
                 raise
             raise InputError(f"{name}: cannot be written: {error}") from None
 
+    @property
+    def length(self) -> int:
+        """Number of facts of this part that are on the disk."""
+        return self.last_number - self.first_number + 1
+
     def put(self, *facts: Fact) -> None:
         """Queue facts for the next commit. The facts of one call are written together or not at all."""
         self._unwritten += map(row_of, facts)

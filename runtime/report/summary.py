@@ -82,8 +82,10 @@ def _pools(figures: Mapping[str, Any]) -> RenderableType:
     alone = Counter(group["jobs"][0] for group in figures["groups"] if len(group["jobs"]) == 1)
     for group in figures["groups"]:
         first, number = group["jobs"][0], group["group"]
-        when = f"group {number} while it is shared" if len(group["jobs"]) > 1 else f"{first} alone, warm"
-        when += f", group {number}" if len(group["jobs"]) == 1 and alone[first] > 1 else ""
+        if len(group["jobs"]) > 1:
+            when = f"group {number} while it is shared"
+        else:
+            when = f"{first} alone, warm" + (f", group {number}" if alone[first] > 1 else "")
         rows += [(f"{pool}, {when}", shares) for pool, shares in group["pools"].items()]
     table = make_table("", "running", "switching", "bubble")
     for name, shares in rows:

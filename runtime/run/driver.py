@@ -95,7 +95,7 @@ class RunDriver:
             if plan.resume:
                 path = newest_part(Path(plan.folder))
                 facts = plan.facts
-                if facts is None or len(facts) != log.journal.last_number - log.journal.first_number + 1:
+                if facts is None or len(facts) != log.journal.length:
                     facts = read_facts(path)  # also if its last writer was still at work when they were read
                 with name_in_errors(path):
                     self.record, self._recalled = record_of(facts), RecalledLeases(facts)

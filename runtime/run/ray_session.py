@@ -149,7 +149,9 @@ def execute(plan: RunPlan, say: Callable[[str], None], make_logger: MakeLogger |
             if make_logger:
                 loggers = JobLoggers(make_logger, Path(plan.folder), [spec.id for spec in plan.specs], say)
                 ends.callback(loggers.close)
-            coordinator: Any = ray.remote(Coordinator).options(**coordinator_options()).remote(named(RunCoordinator), plan)
+            coordinator: Any = (
+                ray.remote(Coordinator).options(**coordinator_options()).remote(named(RunCoordinator), plan, loggers is not None)
+            )
             ends.callback(ray.kill, coordinator)
             return watch(coordinator, coordinator.call.remote("run"), say, loggers=loggers)
     except RayDied as error:
@@ -228,12 +230,13 @@ class RunCoordinator:
 
     Args:
         plan: Plan of the run.
+        has_loggers: Whether the figures of iterations are kept for loggers.
     """
 
-    def __init__(self, plan: RunPlan) -> None:
+    def __init__(self, plan: RunPlan, has_loggers: bool = False) -> None:
         self._plan = plan
         self._driver: RunDriver | None = None
-        self._points = IterationPoints()
+        self._points = IterationPoints() if has_loggers else None
 
     async def run(self) -> str:
         """Run all jobs to their end; see `RunDriver.carry_out`."""
@@ -262,4 +265,5 @@ class RunCoordinator:
 
     async def points(self, behind: int) -> tuple[int, list[IterationPoint]]:
         """Return the number of iterations so far, and the figures of those after the first `behind` ones."""
+        assert self._points is not None
         return self._points.after(behind)

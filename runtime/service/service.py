@@ -122,15 +122,9 @@ class RunService:
             is_quiet = self.driver.is_quiet and all(sender.is_idle for sender in self._senders)
             quiet_s = quiet_s + _LOOKS_S if is_quiet and known == len(run.handles) else 0.0
             known = len(run.handles)
-            if quiet_s >= QUIET_S and self._journal_facts > MOST_FACTS and run.log.problem is None and not run.stopping:
+            if quiet_s >= QUIET_S and run.log.journal.length > MOST_FACTS and run.log.problem is None and not run.stopping:
                 run.log.say("no job is present: the service begins the next part of its journal")
                 self.driver.roll_over()
-
-    @property
-    def _journal_facts(self) -> int:
-        """Number of facts in the newest part of the journal."""
-        journal = self.run.log.journal
-        return journal.last_number - journal.first_number + 1
 
     async def _close(self) -> None:
         """Release what the service holds outside its run, at its end."""
@@ -282,7 +276,7 @@ class RunService:
 
     async def metrics(self) -> str:
         """Return the metrics in Prometheus's text format."""
-        self._figures.metrics.write("rollmux_journal_facts", self._journal_facts)
+        self._figures.metrics.write("rollmux_journal_facts", self.run.log.journal.length)
         self._reports.write_gauges()
         return await asyncio.to_thread(self._figures.metrics.text)
 

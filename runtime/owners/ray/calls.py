@@ -9,7 +9,6 @@ from rollmux_env.scheduler import facts
 from runtime.coordinator.ends import rest
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
-from runtime.coordinator.job_state import JobState
 from runtime.coordinator.lifecycle import JobLifecycle
 from runtime.coordinator.profiling import Profiling
 from runtime.coordinator.run_state import Consequences, RunState
@@ -96,7 +95,7 @@ class JobCalls:
         await self._run.written()
         if done is not None and self._run.has_seat(handle):
             self._completed(handle, done)
-        if self._run.stopping or handle.life.state is JobState.RESTING:
+        if self._run.stopping or handle.life.is_resting:
             raise Stopped("stops with the run" if self._run.stopping else "waits for nodes")
         order = await handle.processes.next_order()
         await self._run.written()

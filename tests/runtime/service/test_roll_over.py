@@ -45,7 +45,7 @@ def slept_s(ended: RunEnded | None, monkeypatch: pytest.MonkeyPatch) -> float:
         run.stopping = True
 
     monkeypatch.setattr(run_service, "asyncio", SimpleNamespace(sleep=sleep))
-    log = SimpleNamespace(journal=SimpleNamespace(first_number=1, last_number=5000), problem=None, say=lambda line: None)
+    log = SimpleNamespace(journal=SimpleNamespace(length=5000), problem=None, say=lambda line: None)
     run = SimpleNamespace(stopping=False, handles={}, log=log)
     driver = SimpleNamespace(is_quiet=True, record=SimpleNamespace(ended=ended), roll_over=roll_over)
     asyncio.run(Idle(cast("Any", run), cast("Any", driver)).roll_over())
