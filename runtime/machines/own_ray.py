@@ -24,6 +24,8 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # RollMux's actors choose their GPUs themselves
     "RAY_DEDUP_LOGS": "0",
     "RAY_memory_monitor_refresh_ms": "0",  # it would kill arbitrary processes; a job's processes watch their own memory
+    "RAY_enable_worker_prestart": "0",  # the processes that a job needs are started for it; more would be idle
+    "RAY_prestart_worker_first_driver": "0",
     "OMP_NUM_THREADS": "1",
     "RAY_worker_niceness": "0",  # with Ray's default, 15, other programs on the machine would slow phases down
 }

@@ -26,7 +26,7 @@ from runtime.jobside.worker import on_machine
 from runtime.machine import Node, Pool
 from runtime.machines.nodes import find_nodes
 from runtime.machines.own_ray import ENVIRONMENT, MARK, OBJECTS, asking_for_token, check_address, end_processes
-from runtime.machines.ray_health import RayDied, RayHealth, quieten_ray, shut_down, started_in_vain, wait_for_ends
+from runtime.machines.ray_health import RayDied, RayHealth, quieten_ray, shut_down, started_in_vain, trim_ray, wait_for_ends
 from runtime.own_folder import OwnFolder, left_folders, make_own_folder
 from runtime.run.driver import RunDriver
 from runtime.run.loggers import IterationPoint, IterationPoints, JobLoggers
@@ -68,6 +68,7 @@ def ray_session(address: str | None, counts: Mapping[Pool, int], note: Path | No
         if note is not None and folder is not None:
             write_whole(note, json.dumps(asdict(folder)), private=True)
         if folder is not None:
+            trim_ray()
             token.enter_context(asking_for_token(folder))
         try:
             quieten_ray()

@@ -67,7 +67,8 @@ def start_head(folder: Path, say: Callable[[str], None]) -> RayAddress:
     prepare_environment(address)
     os.environ.update({MARK: home, **{name: os.environ.get(name, value) for name, value in ENVIRONMENT.items()}})
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--node-ip-address=127.0.0.1", f"--port={port}"]
-    command += [f"--temp-dir={own.inside}", "--include-dashboard=false", "--include-log-monitor=false", "--disable-usage-stats"]
+    command += [f"--temp-dir={own.inside}", "--include-dashboard=false", "--include-log-monitor=false", "--no-monitor"]
+    command += ["--disable-usage-stats"]
     command += [f"--object-store-memory={OBJECTS}", f"--metrics-export-port={metrics}", f"--dashboard-agent-listen-port={agent}"]
     command += [f"--ray-client-server-port={clients}", "--min-worker-port=0", "--max-worker-port=0", "--log-style=record"]
     with tempfile.TemporaryFile() as output:  # not a pipe: Ray's own processes would keep it open

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ray._private import worker
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
 from runtime.journal.audit import check_run
@@ -20,6 +22,11 @@ SLEEPER = {"class": "toy_jobs:Sleeper"}
 
 def job(job_id: str, **options: object) -> dict[str, object]:
     return {"id": job_id, **SLEEPER, "options": options}
+
+
+def test_a_run_starts_only_the_processes_of_ray_that_it_uses(nodes: tuple[Node, ...]) -> None:
+    own: Any = worker._global_node
+    assert {kind for kind, started in own.all_processes.items() if started} == {"gcs_server", "raylet"}
 
 
 def test_two_jobs_take_turns(run: Running) -> None:
