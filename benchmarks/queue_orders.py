@@ -3,8 +3,8 @@
     python benchmarks/queue_orders.py
 
 Replays are of 1,000 jobs of `mixed` at load 1.6. Decisions are about jobs that arrive at such a fleet when it is full and other
-jobs wait. Times are CPU seconds of this process, so that other processes on the machine influence them less; replays that are
-compared take turns, and `times` is the median over their pairs.
+jobs wait, without and with backfill. Times are CPU seconds of this process, so that other processes on the machine influence them
+less; replays that are compared take turns, and `times` is the median over their pairs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from rollmux_env.workloads.fleets import with_fleet
 
 POLICIES = ("solo", "rollmux,prune=false", "fleet")
 WITH = "order=area,park=true"
+RULES = (WITH, f"{WITH},backfill=true")
 RUNS, DECISIONS = 3, 200
 
 
@@ -46,11 +47,11 @@ def decision_ms(policy: str, waiting: int) -> float:
     """Return the median time of the instant at which a job arrives while others wait, in milliseconds.
 
     Args:
-        policy: Name of the policy.
+        policy: Name of the policy, with its rules of the queue.
         waiting: Number of jobs that wait, beside a full fleet.
     """
     scenario = with_fleet(make_workload("mixed", WorkloadOptions(jobs=1000)), "load=1.6")
-    scheduler = Scheduler(State(scenario.cluster), make_runnable(f"{policy},{WITH}"))
+    scheduler = Scheduler(State(scenario.cluster), make_runnable(policy))
     jobs, times = iter(scenario.jobs), []
     while len(scheduler.state.waiting) < max(1, waiting):
         scheduler.step(0.0, [facts.Queued(next(jobs))])
@@ -74,10 +75,11 @@ def main() -> None:
         times = np.median(with_both / without)
         table.add_row(policy, f"{np.median(without):.2f}", f"{np.median(with_both):.2f}", f"{times:.1f}")
     show(table)
-    table = Table("policy", "none waits, ms", "500 wait, ms", "times")
-    for policy in POLICIES:
-        none, many = decision_ms(policy, 0), decision_ms(policy, 500)
-        table.add_row(policy, f"{none:.3f}", f"{many:.3f}", f"{many / none:.1f}")
+    table = Table("policy", "rules", "none waits, ms", "500 wait, ms", "times")
+    for rules in RULES:
+        for policy in POLICIES:
+            none, many = (decision_ms(f"{policy},{rules}", waiting) for waiting in (0, 500))
+            table.add_row(policy, rules, f"{none:.3f}", f"{many:.3f}", f"{many / none:.1f}")
     show(table)
 
 

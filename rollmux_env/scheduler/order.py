@@ -297,6 +297,8 @@ def queue_rules(options: Mapping[str, Any], own: Callable[[str], Order]) -> Queu
 
 def may_be_passed(state: State, rules: QueueRules, job_id: str) -> bool:
     """Return whether jobs behind a waiting job without a place may be served: with backfill, unless it has waited too long."""
+    if not rules.backfill or rules.starve_h == inf:
+        return rules.backfill
     parked = state.stays.parked.get(job_id)
     waited_s = state.now_s - state.job(job_id).arrival_s - (0.0 if parked is None else parked.placed_s)
-    return rules.backfill and waited_s <= rules.starve_h * 3600
+    return waited_s <= rules.starve_h * 3600

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Sequence
 from itertools import islice
 from math import inf
 
@@ -13,62 +14,59 @@ from rollmux_env.scheduler.ranking import Ranker
 _MOST_TRIED = 10  # jobs that are tried for a waiting job
 
 
-def parkable_for(state: State, ranker: Ranker, factor: float, job_id: str, declined: Collection[tuple[str, str]]) -> Iterator[str]:
-    """Yield the first running jobs that may be parked for a waiting job, in the order in which they are tried.
+class Parkable:
+    """The running jobs that may be parked in a state, in the order in which they are tried.
 
-    They are of a lower priority, or of the same one with a key above `factor` times that of the waiting job. The lowest priority
-    comes first, then the highest key, then the latest arrival. Those that have been tried are left out.
+    The order is the same for every waiting job: the lowest priority first, then the highest key, then the latest arrival. A running
+    job may be parked for a waiting one if it has a lower priority, or the same one and a key above `factor` times that of the
+    waiting job. So these are the first jobs of the order, and they are fewer for a job further back in the queue.
 
     Args:
-        state: State of the cluster.
+        state: State of the cluster, which may not change while the object is used.
         ranker: Ranker that has ranked the queue in this state.
         factor: As in `QueueRules`.
-        job_id: Identifier of the waiting job.
+        job_ids: Identifiers of the waiting jobs that may be asked about, at least one, in the order of the queue.
         declined: Pairs of a waiting job and a running one that have been tried, as in `Planner`.
     """
-    rows, models, arrival_s = state.tables.job_rows, state.tables.models, state.tables.job_records["arrival_s"]
-    own_priority, most = state.job(job_id).priority, factor * ranker.key(job_id)
 
-    def may_be_behind(other: str) -> bool:
-        priority = models[rows[other]].priority
-        return priority < own_priority or (priority == own_priority and ranker.may_exceed(other, most))
+    def __init__(
+        self, state: State, ranker: Ranker, factor: float, job_ids: Sequence[str], declined: Collection[tuple[str, str]]
+    ) -> None:
+        self._state, self._ranker, self._factor, self._job_ids, self._declined = state, ranker, factor, job_ids, declined
+        rows, models, arrival_s = state.tables.job_rows, state.tables.models, state.tables.job_records["arrival_s"]
+        priority, least = limit = self._limit(job_ids[0])
 
-    others = [other for other in state.stays.placed_at_s if may_be_behind(other) and has_run_enough(state, other)]
-    if len(others) <= _MOST_TRIED:  # all are tried, so those left out make no room for others
-        others = [other for other in others if (job_id, other) not in declined]
-    if not others:
-        return
-    keys = ranker.keys_of_running(state, others)
-    choices = [
-        (models[rows[other]].priority, -keys[other], -float(arrival_s[rows[other]]), -rows[other], other)
-        for other in others
-        if models[rows[other]].priority < own_priority or keys[other] > most
-    ]
-    legal = (other for *_, other in sorted(choices) if may_park(state, other))
-    yield from (other for other in islice(legal, _MOST_TRIED) if (job_id, other) not in declined)
+        def may_be_tried(other: str) -> bool:
+            own = models[rows[other]].priority
+            return own < priority or (own == priority and ranker.may_exceed(other, -least))
 
+        others = [other for other in state.stays.placed_at_s if may_be_tried(other) and has_run_enough(state, other)]
+        if len(job_ids) == 1 and len(others) <= _MOST_TRIED:  # all are tried, so those left out make no room for others
+            others = [other for other in others if (job_ids[0], other) not in declined]
+        keys = ranker.keys_of_running(state, others)
+        order = sorted(
+            (models[rows[other]].priority, -keys[other], -float(arrival_s[rows[other]]), -rows[other], other) for other in others
+        )
+        legal = (one for one in order if one[:2] < limit and may_park(state, one[-1]))
+        self._order = [*islice(legal, _MOST_TRIED)]
 
-def may_gain(state: State, ranker: Ranker, factor: float, job_ids: Sequence[str]) -> list[bool]:
-    """Return whether `parkable_for` may find a running job for each of some waiting ones. False is certain.
+    def tried_for(self, job_id: str) -> list[str]:
+        """Return the running jobs that are to be tried for a waiting one, in order, without those that have been tried."""
+        first = self._order[: bisect_left(self._order, self._limit(job_id))]
+        return [other for *_, other in first if (job_id, other) not in self._declined]
 
-    Args:
-        state: State of the cluster.
-        ranker: Ranker that has ranked the queue in this state.
-        factor: As in `QueueRules`.
-        job_ids: Identifiers of the waiting jobs.
-    """
-    if not job_ids:  # then no running job has been ranked either
-        return []
-    others = [other for other in state.stays.placed_at_s if has_run_enough(state, other)]
-    keys, highest = ranker.keys_of_running(state, others), dict[int, float]()
-    for other in others:
-        priority = state.job(other).priority
-        highest[priority] = max(keys[other], highest.get(priority, -inf))
-    lowest, priorities = min(highest, default=inf), [state.job(job_id).priority for job_id in job_ids]
-    return [
-        lowest < priority or highest.get(priority, -inf) > factor * ranker.key(job_id)
-        for job_id, priority in zip(job_ids, priorities, strict=True)
-    ]
+    def gains(self) -> list[bool]:
+        """Return whether there is a running job to try for each of `job_ids`."""
+        gains = [False] * len(self._job_ids)
+        for at, job_id in enumerate(self._job_ids):
+            if not self._order or self._order[0] >= self._limit(job_id):
+                break
+            gains[at] = bool(self.tried_for(job_id))
+        return gains
+
+    def _limit(self, job_id: str) -> tuple[int, float]:
+        """Return a bound of the order: the running jobs before it may be parked for a waiting job."""
+        return self._state.job(job_id).priority, -self._factor * self._ranker.key(job_id)
 
 
 def next_park_s(state: State, after_s: float) -> float:

@@ -17,7 +17,7 @@ from rollmux_env.scheduler.asking import ask, ask_for_moves
 from rollmux_env.scheduler.confined import confined_plan, freed_nodes
 from rollmux_env.scheduler.nodes import POOLS
 from rollmux_env.scheduler.order import may_be_passed, rows_of
-from rollmux_env.scheduler.parking import may_gain, parkable_for
+from rollmux_env.scheduler.parking import Parkable
 from rollmux_env.scheduler.planner import Planner
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.scheduler.reasons import alone_because
@@ -34,6 +34,7 @@ class _Pass(NamedTuple):
         positions: Positions in the queue of the jobs that may get a placement or end the pass, ascending.
         fits: Flags of all waiting jobs, in the order of the queue: whether one may fit at all.
         quotas: Quotas in the state.
+        parkable: Running jobs that may be parked for the waiting ones, or None if they are found for each job.
     """
 
     state: State
@@ -41,6 +42,7 @@ class _Pass(NamedTuple):
     positions: Sequence[int]
     fits: Sequence[bool]
     quotas: Quotas
+    parkable: Parkable | None
 
 
 class QueueServer:
@@ -160,12 +162,14 @@ class QueueServer:
         queue = planner.ranker.queue(state)
         positions: Sequence[int] = range(position, len(queue))
         fits: Sequence[bool] = [True] * len(queue)
-        if rules is not None and rules.backfill and only_places(planner.policy):
+        parkable: Parkable | None = None
+        if queue and rules is not None and rules.backfill and only_places(planner.policy):
             fits = may_fit(planner.visible(state), rows_of(state, queue)).tolist()
-            gains = may_gain(state, planner.ranker, rules.factor, queue) if rules.park else [False] * len(queue)
+            parkable = Parkable(state, planner.ranker, rules.factor, queue, planner.declined) if rules.park else None
+            gains = [False] * len(queue) if parkable is None else parkable.gains()
             asks = [fit and (job_id, "") not in planner.declined for job_id, fit in zip(queue, fits, strict=True)]
             positions = [at for at in positions if asks[at] or gains[at] or not may_be_passed(state, rules, queue[at])]
-        return _Pass(state, queue, positions, fits, Quotas(state))
+        return _Pass(state, queue, positions, fits, Quotas(state), parkable)
 
     def _try_to_place(self, one_pass: _Pass, position: int, event: Arrived) -> bool | None:
         """Return whether a waiting job has a placement now, or None if it is passed over because of its user's quota."""
@@ -252,7 +256,8 @@ class QueueServer:
         if is_confined and planner.reserved is not None:
             return False
         drained = set() if nodes is None else nodes.drained_groups()
-        for other in parkable_for(state, planner.ranker, factor, job_id, planner.declined):
+        parkable = one_pass.parkable or Parkable(state, planner.ranker, factor, [job_id], planner.declined)
+        for other in parkable.tried_for(job_id):
             if drained and state.group_of(other).id in drained:
                 continue
             if planner.reserved is not None and not planner.reserved.avoids((other,), ()):

@@ -21,10 +21,13 @@ from rollmux_env.replay.failures import Death, Failures
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.outcome import outcome
 from rollmux_env.scenario import parse_scenario
+from rollmux_env.scheduler import serving
+from rollmux_env.scheduler.order import QueueRules
+from rollmux_env.scheduler.parking import Parkable
 from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
 from rollmux_env.scheduler.preview import outlook
 from tests.oracle.draw import examples
-from tests.rollmux_env.scheduler.test_order import fleets, make, options, small
+from tests.rollmux_env.scheduler.test_order import finished, fleets, make, options, small
 
 ROUND_ROBIN = make_dispatch("round-robin")
 LONG, SHORT = {"id": "long", "iterations": 360}, {"id": "short", "iterations": 36, "arrival_s": 3610}
@@ -63,6 +66,39 @@ def test_p9(changes: dict[str, Any], cluster: dict[str, Any], at_s: float, legal
     else:
         with pytest.raises(PlanError, match="P9: job long may not be parked now"):
             carry_out(state, (Park("long"),), keeps_slo=True)
+
+
+def parkable_plainly(state: State, rules: QueueRules, job_id: str) -> list[str]:
+    """The first ten jobs that may be parked for a waiting one, as the rule says it."""
+    job_ids = [job_id, *state.stays.placed_at_s]
+    keys = dict(zip(job_ids, rules.keys(state, job_ids), strict=True))
+    priority, most = state.job(job_id).priority, rules.factor * keys[job_id]
+    others = {other: state.job(other) for other in state.stays.placed_at_s if may_park(state, other)}
+    behind = [one for one, job in others.items() if job.priority < priority or (job.priority == priority and keys[one] > most)]
+    return sorted(behind, key=lambda one: (others[one].priority, -keys[one], -others[one].arrival_s, -state.row(one)))[:10]
+
+
+@examples(15)
+@given(fleets(), options(park=True))
+def test_the_running_jobs_that_are_tried_are_those_of_the_rule(scenario: dict[str, Any], spec: str) -> None:
+    """One order of the running jobs serves all waiting ones of a pass."""
+    policy: Any = make(spec)
+
+    class Checked(Parkable):
+        def tried_for(self, job_id: str) -> list[str]:
+            tried = super().tried_for(job_id)
+            plainly = parkable_plainly(self._state, policy.queue_rules, job_id)
+            assert tried == [other for other in plainly if (job_id, other) not in self._declined]
+            return tried
+
+        def gains(self) -> list[bool]:
+            gains = super().gains()
+            assert gains == [bool(self.tried_for(job_id)) for job_id in self._job_ids]
+            return gains
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(serving, "Parkable", Checked)
+        finished(scenario, policy)
 
 
 def test_a_job_with_a_fixed_stay_is_never_parked() -> None:
