@@ -241,7 +241,7 @@ class Scheduler:
 
     def _end_guests(self) -> bool:
         """Take the nodes of guests that are done, and return whether there were any."""
-        if self.settling is None or not self.guests.end():
+        if self.settling is None or self.guests.group is None or not self.guests.end():
             return False
         self.settling.mark_unsettled(LEASE)
         return True
@@ -273,12 +273,12 @@ class Scheduler:
             return True
         if self.planner.next_s <= now_s + INSTANT_S or (self.planner.must_ask_policy and self.asks):
             return True
-        return (self.review is not None and self.review.is_due) or (self.guests.waiting and not self.guests.present)
+        return bool((self.review is not None and self.review.due) or (self.guests.waiting and not self.guests.present))
 
     def _review(self, review: Review, asks: bool) -> Iterator[Command]:
         """Review the jobs that have finished an iteration."""
         seats = self.members.seats
-        job_ids = [job_id for job_id in review.due() if job_id in seats]
+        job_ids = [job_id for job_id in review.take_due() if job_id in seats]
         here = [job_id for job_id in job_ids if not seats[job_id].moving]  # moving jobs may be in another shape than the state says
         for event in review.reprofiled(self.state, here, self.members.now_s):
             self.planner.note(event)

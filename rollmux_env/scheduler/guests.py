@@ -43,6 +43,7 @@ class Guests:
         group: Number of the group whose nodes they use, `LEASE` for lent nodes, or None without jobs.
         lent: Number of lent nodes of each pool, or None if none are lent.
         names: Names of the nodes that may be lent, or empty for any.
+        waiting: Batches of jobs that wait to be profiled, in order.
     """
 
     def __init__(self) -> None:
@@ -50,12 +51,7 @@ class Guests:
         self.group: int | None = None
         self.lent: dict[PoolName, int] | None = None
         self.names: frozenset[str] = frozenset()
-        self._batches: list[ProfilingBatch] = []
-
-    @property
-    def waiting(self) -> bool:
-        """Whether jobs wait to be profiled."""
-        return bool(self._batches)
+        self.waiting: list[ProfilingBatch] = []
 
     def ask(self, needs: Needs, rule: DispatchPolicy | None, names: frozenset[str]) -> None:
         """Queue jobs to be profiled. Those with a dispatch policy come first, and use the nodes that are already lent.
@@ -66,25 +62,25 @@ class Guests:
             names: Names of the nodes that they may use, or empty for any.
         """
         batch = ProfilingBatch(dict(needs), rule, names)
-        self._batches.insert(0 if rule is not None else len(self._batches), batch)
+        self.waiting.insert(0 if rule is not None else len(self.waiting), batch)
 
     def remove(self, job_id: str) -> None:
         """Remove a job that is profiled or has failed."""
         self.present.discard(job_id)
-        for batch in self._batches:
+        for batch in self.waiting:
             batch.needs.pop(job_id, None)
-        self._batches = [batch for batch in self._batches if batch.needs]
+        self.waiting = [batch for batch in self.waiting if batch.needs]
 
     def end(self) -> bool:
-        """Give back the lent nodes if no job needs them any longer.
+        """Give back the lent nodes, or leave the group in `group`, if no job needs its nodes any longer.
 
         Returns:
             Whether nodes were given back, or guests have left a group.
         """
-        if self.group is None or self.present:
+        if self.present:
             return False
-        if self.lent and self._batches and self._batches[0].rule is not None:
-            most = self._batches[0].most
+        if self.lent and self.waiting and self.waiting[0].rule is not None:
+            most = self.waiting[0].most
             if all(self.lent[pool] >= most[pool] for pool in POOLS):
                 return False
         self.group = self.lent = None
@@ -95,9 +91,9 @@ class Guests:
 
         The answer is None if there are none, or while nodes are missing that a job still has.
         """
-        if self.present or not self._batches or nodes.missing:
+        if self.present or not self.waiting or nodes.missing:
             return None
-        batch = self._batches[0]
+        batch = self.waiting[0]
         most = batch.most
         free = {pool: sum(batch.may_use(node.name) for node in nodes.free(pool)) for pool in POOLS}
         if self.lent is not None or all(free[pool] >= most[pool] for pool in POOLS):
@@ -108,7 +104,7 @@ class Guests:
                 return None
             self.group = host
         self.present = {*batch.needs}
-        return self._batches.pop(0)
+        return self.waiting.pop(0)
 
     def places(self) -> set[NodeSlot]:
         """Return the places of the lent nodes."""

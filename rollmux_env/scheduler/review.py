@@ -181,6 +181,7 @@ class Review:
         paces: Recent iterations by job.
         late: Identifiers of the jobs that break their SLO at their recent speed.
         estimates: Estimated worst cases of shapes without a profile.
+        due: Jobs that have finished an iteration since they were last reviewed.
     """
 
     def __init__(self, make_policy: Callable[[], Policy]) -> None:
@@ -188,7 +189,7 @@ class Review:
         self.paces: dict[str, Pace] = {}
         self.late: set[str] = set()
         self.estimates = Estimates()
-        self._due: dict[str, None] = {}
+        self.due: dict[str, None] = {}
 
     def pace(self, job_id: str) -> Pace:
         """Return the recent iterations of a job."""
@@ -197,22 +198,17 @@ class Review:
     def iterated(self, job_id: str, seconds: float) -> None:
         """Record the duration of a finished iteration."""
         self.pace(job_id).iteration(seconds)
-        self._due[job_id] = None
+        self.due[job_id] = None
 
     def forget(self, job_id: str) -> None:
         """Remove the recent iterations of a job that has another place or none."""
         self.paces.pop(job_id, None)
-        self._due.pop(job_id, None)
+        self.due.pop(job_id, None)
         self.late.discard(job_id)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether jobs have finished an iteration since the last call of `due`."""
-        return bool(self._due)
-
-    def due(self) -> list[str]:
-        """Return the jobs that have finished an iteration since the last call."""
-        due, self._due = [*self._due], {}
+    def take_due(self) -> list[str]:
+        """Return and clear the jobs in `due`."""
+        due, self.due = [*self.due], {}
         return due
 
     def reprofiled(self, state: State, job_ids: Iterable[str], now_s: float) -> list[Reprofiled]:

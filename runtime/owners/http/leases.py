@@ -356,13 +356,13 @@ class Leases:
         await self._run.durable()
         return {}
 
-    def job_of(self, lease_id: str) -> str:
-        """Return the id of a lease's job.
+    def handle_of(self, lease_id: str) -> JobHandle:
+        """Return the job of a lease.
 
         Raises:
             NotFound: If there is no such lease; one line.
         """
-        return self.ledger.lease(lease_id).handle.id
+        return self.ledger.lease(lease_id).handle
 
     def touch(self, lease_id: str) -> None:
         """Record that the owner of a lease is alive."""

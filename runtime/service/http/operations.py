@@ -201,14 +201,14 @@ def _owns(holder: Holder, user: str | None) -> bool:
     return holder.right >= Right.OPERATE or user == holder.user
 
 
-def _check_own(holder: Holder, user: str, job_id: str) -> None:
+def _check_own(holder: Holder, spec: JobSpec) -> None:
     """Check that a holder may act for a job.
 
     Raises:
         NotAllowed: If the job is another user's; one line.
     """
-    if not _owns(holder, user):
-        raise NotAllowed(f"job {job_id}: is another user's")
+    if not _owns(holder, spec.user):
+        raise NotAllowed(f"job {spec.id}: is another user's")
 
 
 async def _submit(call: ApiCall) -> Any:
@@ -244,7 +244,7 @@ def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
     if holder.right < Right.OPERATE and not dry:
         if not isinstance(spec, OwnersJob):
             raise NotAllowed(f"job {spec.id}: is started by the service, which takes the right to operate; this token may attach")
-        _check_own(holder, spec.user, spec.id)
+        _check_own(holder, spec)
         if problem := holder.problem_of_rank(spec.priority, spec.weight):
             raise NotAllowed(f"job {spec.id}: {problem}")
     try:
@@ -276,7 +276,7 @@ _endings: set[asyncio.Task[None]] = set()  # cancellations that take longer than
 
 async def _cancel(call: ApiCall) -> Any:
     job_id = call.path["job"]
-    _check_own(call.holder, call.service.handle_of(job_id).spec.user, job_id)
+    _check_own(call.holder, call.service.handle_of(job_id).spec)
     ending = asyncio.ensure_future(call.service.cancel(job_id))
     _endings.add(ending)
     ending.add_done_callback(_endings.discard)
@@ -361,8 +361,9 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[RequestInput], at:
     """
 
     def check(call: ApiCall) -> None:
-        job_id = call.path.get("job") or call.service.driver.leases.job_of(call.path["lease"])
-        _check_own(call.holder, call.service.handle_of(job_id).spec.user, job_id)
+        service, lease = call.service, call.path.get("lease")
+        handle = service.handle_of(call.path["job"]) if lease is None else service.driver.leases.handle_of(lease)
+        _check_own(call.holder, handle.spec)
 
     async def work(call: ApiCall) -> Any:
         leases, lease = call.service.driver.leases, call.path.get("lease")
