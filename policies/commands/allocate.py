@@ -10,22 +10,19 @@ import typer
 
 from policies.allocation import make_allocator
 from policies.commands.options import TableOrJson
+from policies.commands.printed import Printed
 from rollmux_env.allocation.allocation import parse_budget
 from rollmux_env.allocation.job import allocated_scenario
 from rollmux_env.allocation.run import run_file
 from rollmux_env.files import write_whole
 from rollmux_env.report.allocation import allocation_report, allocation_table
-from rollmux_env.report.results import to_json
-from rollmux_env.report.tables import show
 from rollmux_env.timing.work import make_work
 from rollmux_env.workloads.text import write_scenario
 
 
 def allocate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A size such as 7B, or a config.json.", show_default=False)],
-    budget: Annotated[
-        str, typer.Option("--budget", metavar="GPU=COUNT,...", help="GPUs that the job may have.", show_default=False)
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A size such as 7B, or a config.json.")],
+    budget: Annotated[str, typer.Option("--budget", metavar="GPU=COUNT,...", help="GPUs that the job may have.")],
     staleness: Annotated[int, typer.Option("--staleness", help="Most versions that a sample's weights may be old, 0 to 64.")] = 4,
     allocator: Annotated[str, typer.Option("--allocator", metavar="NAME", help="hex, exhaustive or uniform.")] = "hex",
     machine: Annotated[int, typer.Option("--gpus-per-node", help="GPUs of a node.")] = 8,
@@ -35,15 +32,11 @@ def allocate(
             "--set",
             metavar="KEY=VALUE",
             help="Work of an iteration: responses, prompt_tokens, response_tokens, cap, updates; can be repeated.",
-            show_default=False,
         ),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Scenario file with the job as planned.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Scenario file with the job as planned.")] = None,
     job_file: Annotated[
-        Path | None,
-        typer.Option("--job-file", metavar="FILE", help="Job file for `rollmux run` that executes the plan.", show_default=False),
+        Path | None, typer.Option("--job-file", metavar="FILE", help="Job file for `rollmux run` that executes the plan.")
     ] = None,
     shape_budgets: Annotated[
         list[str] | None,
@@ -51,7 +44,6 @@ def allocate(
             "--shape",
             metavar="GPU=COUNT,...",
             help="Another budget, whose plan is a shape of the job in --out and --job-file; can be repeated.",
-            show_default=False,
         ),
     ] = None,
     format: Annotated[TableOrJson, typer.Option("--format", help="Output format.")] = TableOrJson.table,
@@ -78,7 +70,5 @@ def allocate(
     if job_file is not None:
         folder = str(Path(model).parent.absolute()) if Path(model).suffix == ".json" else None
         write_whole(job_file, run_file(name, folder, plans))
-    if format is TableOrJson.json:
-        typer.echo(to_json(allocation_report(model, allocator, allocation)), nl=False)
-    else:
-        show(allocation_table(model, allocator, allocation, planner_s))
+    tables = [allocation_table(model, allocator, allocation, planner_s)]
+    Printed(allocation_report(model, allocator, allocation), tables).show(format)

@@ -21,14 +21,10 @@ class BenchOptions:
         typer.Argument(
             metavar="FILE...|WORKLOAD",
             help="Scenario files, one replicate each, or the name of a workload, or `module:name` of your own.",
-            show_default=False,
         ),
     ] = None
     suite: Annotated[
-        str | None,
-        typer.Option(
-            "--suite", metavar="NAME", help="Run an experiment instead of a file (docs/reference/suites.md).", show_default=False
-        ),
+        str | None, typer.Option("--suite", metavar="NAME", help="Run an experiment instead of a file (docs/reference/suites.md).")
     ] = None
     quick: Annotated[bool, typer.Option("--quick", help="Run the suite with shorter streams and one seed.")] = False
     policy: Annotated[
@@ -49,7 +45,6 @@ class BenchOptions:
             "--fleet",
             metavar="NODES|load=X",
             help="Replay on owned nodes: of each pool, as in 12+10, or load=1.6 for 1/1.6 of what the jobs need alone.",
-            show_default=False,
         ),
     ] = None
     sweep: Annotated[
@@ -58,7 +53,6 @@ class BenchOptions:
             "--sweep",
             metavar="KEY=VALUE,...",
             help="Compare at each value of `fleet`, of a workload's option (slo) or of a key of the cluster; can be repeated.",
-            show_default=False,
         ),
     ] = None
     format: Annotated[BenchFormat, typer.Option("--format", help="Output format.")] = BenchFormat.table
@@ -77,18 +71,14 @@ class BenchOptions:
             min=0.1,
             metavar="SECONDS",
             help="End with an error if one replay takes longer, in a separate process. (default: no limit)",
-            show_default=False,
         ),
     ] = None
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots to this folder.", show_default=False)
-    ] = None
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write results and plots to this folder.")] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="With --out: replace results that are there.")] = False
     plots: Annotated[Plots, typer.Option("--plots", help="With --out: the kind of plots.")] = Plots.png
     width_in: Width = None
     label: Annotated[
-        list[str] | None,
-        typer.Option("--label", metavar="POLICY=TEXT", help="Label of a policy in plots; can be repeated.", show_default=False),
+        list[str] | None, typer.Option("--label", metavar="POLICY=TEXT", help="Label of a policy in plots; can be repeated.")
     ] = None
     bound: Annotated[
         bool,
@@ -100,25 +90,15 @@ class BenchOptions:
     check: Annotated[bool, typer.Option("--check", help="Check the invariants after every instant.")] = False
     fidelity: Annotated[
         Fidelity | None,
-        typer.Option(
-            "--fidelity",
-            help="Simulate steady periods, or every phase. (default: fluid; event with --dispatch)",
-            show_default=False,
-        ),
+        typer.Option("--fidelity", help="Simulate steady periods, or every phase. (default: fluid; event with --dispatch)"),
     ] = None
     dispatch: Annotated[
-        str | None,
-        typer.Option(
-            "--dispatch", metavar="NAME", help="Dispatch policy for event replays. (default: round-robin)", show_default=False
-        ),
+        str | None, typer.Option("--dispatch", metavar="NAME", help="Dispatch policy for event replays. (default: round-robin)")
     ] = None
     rollout_policy: Annotated[
         str | None,
         typer.Option(
-            "--rollout-policy",
-            metavar="NAME",
-            help="Rollout policy for jobs with a model, in event replays. (default: plain)",
-            show_default=False,
+            "--rollout-policy", metavar="NAME", help="Rollout policy for jobs with a model, in event replays. (default: plain)"
         ),
     ] = None
     failures: FailureRates = None

@@ -44,4 +44,4 @@ def compare_policies(options: BenchOptions) -> Printed:
         benched = sweep(target, parse_sweep(options.sweep), **asked) if options.sweep else bench(target, **asked)
         if options.out:
             write_bench(options.out, benched, options.plots.value)
-    return Printed(benched.as_dict(), rows_csv(benched.rows()), tables_of(benched))
+    return Printed(benched.as_dict(), tables_of(benched), rows_csv(benched.rows()))

@@ -73,7 +73,7 @@ def enter_leaderboard(options: BenchOptions) -> Printed:
         entry = replace(measured, author=settings.get("author", ""), link=link)
         text = entry_json(entry)
         write_whole(file, text)
-    return Printed(json.loads(text), entry_csv(entry), [*entry_tables(entry, tracks), Text(f"written: {file}")])
+    return Printed(json.loads(text), [*entry_tables(entry, tracks), Text(f"written: {file}")], entry_csv(entry))
 
 
 def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None, tracks: Sequence[Track] = TRACKS) -> LeaderboardEntry:

@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (docs/reference/scenario.md).", show_default=False)]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file (docs/reference/scenario.md).")]
 PolicyName = Annotated[
-    str,
-    typer.Option("--policy", "-p", metavar="NAME", help="Policy name (docs/reference/policies.md) or `module:Class`."),
+    str, typer.Option("--policy", "-p", metavar="NAME", help="Policy name (docs/reference/policies.md) or `module:Class`.")
 ]
 
 
@@ -22,7 +21,6 @@ MostPhases = Annotated[
         min=1,
         metavar="N",
         help="Most phases of an event replay. (default: 20 million; 1 million where they are drawn)",
-        show_default=False,
     ),
 ]
 FailureRates = Annotated[
@@ -31,7 +29,6 @@ FailureRates = Annotated[
         "--failures",
         metavar="KEY=VALUE,...",
         help="What dies in event replays, as in job_h=24,node_h=3700,every=10 (docs/reference/failures.md).",
-        show_default=False,
     ),
 ]
 
@@ -63,12 +60,7 @@ class Plots(StrEnum):
 
 Width = Annotated[
     float | None,
-    typer.Option(
-        "--width",
-        metavar="INCHES",
-        help="Width of plots for a paper, as in 3.3 for a column. (default: for a screen)",
-        show_default=False,
-    ),
+    typer.Option("--width", metavar="INCHES", help="Width of plots for a paper, as in 3.3 for a column. (default: for a screen)"),
 ]
 
 

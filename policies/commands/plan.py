@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from policies.commands.options import File, Format, PolicyName
+from policies.commands.printed import Printed
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.commands.options import Seed
@@ -15,8 +16,7 @@ from rollmux_env.replay.admission import admit_all
 from rollmux_env.report.compiling import announce_compiling
 from rollmux_env.report.decision_tables import plan_tables
 from rollmux_env.report.job_shapes import placed_shapes
-from rollmux_env.report.results import plan_csv, plan_report, to_json
-from rollmux_env.report.tables import show
+from rollmux_env.report.results import plan_csv, plan_report
 from rollmux_env.scenario import load_scenario
 from rollmux_env.user_code import guarded, keep_stdout, seeded
 
@@ -42,9 +42,5 @@ def plan(
             raise InputError(f"--policy {policy}: it makes no groups, so there is nothing to plan; `rollmux bench` runs it")
         else:
             admission = admit_all(scenario, contender)
-    if format is Format.json:
-        typer.echo(to_json(plan_report(policy, admission)), nl=False)
-    elif format is Format.csv:
-        typer.echo(plan_csv(admission.decisions), nl=False)
-    else:
-        show(plan_tables(policy, admission), *placed_shapes(admission.decisions, scenario.jobs))
+    tables = [plan_tables(policy, admission), *placed_shapes(admission.decisions, scenario.jobs)]
+    Printed(plan_report(policy, admission), tables, plan_csv(admission.decisions)).show(format)

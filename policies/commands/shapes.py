@@ -27,15 +27,10 @@ class ShapesFormat(StrEnum):
 
 def shapes(
     file: File,
-    job: Annotated[
-        str | None, typer.Option("--job", "-j", metavar="ID", help="Only this job. (default: all with a model)", show_default=False)
-    ] = None,
+    job: Annotated[str | None, typer.Option("--job", "-j", metavar="ID", help="Only this job. (default: all with a model)")] = None,
     most_nodes: Annotated[int, typer.Option("--max-nodes", min=1, max=64, help="Most nodes of a phase.")] = 4,
     pool: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--pool", metavar="NAME", help="Pool that phases may use beside their own; can be repeated.", show_default=False
-        ),
+        list[str] | None, typer.Option("--pool", metavar="NAME", help="Pool that phases may use beside their own; can be repeated.")
     ] = None,
     format: Annotated[
         ShapesFormat, typer.Option("--format", help="Output format; yaml is the list `shapes` of a scenario file.")

@@ -23,14 +23,11 @@ from rollmux_env.user_code import keep_stdout, seeded
 
 
 def trace(
-    target: Annotated[
-        str, typer.Argument(metavar="FILE|WORKLOAD", help="A scenario file, or the name of a workload.", show_default=False)
-    ],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the pictures to this folder.", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="FILE|WORKLOAD", help="A scenario file, or the name of a workload.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write the pictures to this folder.")],
     policy: PolicyName = "rollmux",
     dispatch: Annotated[
-        str,
-        typer.Option("--dispatch", metavar="NAME", help="Dispatch policy (docs/reference/dispatch.md)."),
+        str, typer.Option("--dispatch", metavar="NAME", help="Dispatch policy (docs/reference/dispatch.md).")
     ] = "round-robin",
     rollout_policy: Annotated[
         str,

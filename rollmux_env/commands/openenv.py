@@ -13,7 +13,7 @@ def openenv(
     workload: Annotated[
         str, typer.Argument(metavar="WORKLOAD", help="production, mixed, ..., a scenario file, or `module:name`.")
     ] = "production",
-    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Number of jobs of a stream.", show_default=False)] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Number of jobs of a stream.")] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Let clients select streams that are held out.")] = False,
     host: Annotated[str, typer.Option("--host", help="Address to listen on; there are no tokens.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000,

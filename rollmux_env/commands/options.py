@@ -15,6 +15,5 @@ WorkloadSettings = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Option of the workload, as in stays=fixed, or of a suite; may be repeated (`rollmux workload --help` lists keys).",
-        show_default=False,
     ),
 ]

@@ -10,7 +10,7 @@ import typer
 from rollmux_env.scenario import load_scenario
 
 
-def validate(file: Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file.", show_default=False)]) -> None:
+def validate(file: Annotated[Path, typer.Argument(metavar="FILE", help="A scenario file.")]) -> None:
     """Check a scenario file, and print its size and hash.
 
     Example: `rollmux validate examples/quickstart.yaml`

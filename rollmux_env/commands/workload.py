@@ -24,7 +24,7 @@ def workload(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="production, mixed, ... (docs/reference/workloads.md), or `module:name`.")
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Output file, .json or .yaml.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Output file, .json or .yaml.")],
     settings: WorkloadSettings = None,
     seed: Seed = 0,
 ) -> None:

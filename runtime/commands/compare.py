@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from policies.commands.options import TableOrJson
+from policies.commands.printed import Printed
 from runtime.commands.options import Format
-from runtime.commands.printing import print_as
 from runtime.compare import compare as compare_run
 from runtime.compare import comparison_table
 from runtime.journal.check import explained
@@ -28,4 +28,4 @@ def compare(
     check_run(folder)
     with explained(folder):
         comparison = compare_run(read_run(folder))
-    print_as(format, comparison, comparison_table(comparison))
+    Printed(comparison, [comparison_table(comparison)]).show(format)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from policies.commands.options import TableOrJson
+from policies.commands.printed import Printed
 from runtime.commands.options import Format
-from runtime.commands.printing import print_as
 from runtime.doctor import as_report, examine, findings_table
 
 
@@ -14,4 +14,4 @@ def doctor(format: Format = TableOrJson.table) -> None:
     Example: `rollmux doctor`
     """
     findings = examine()
-    print_as(format, as_report(findings), findings_table(findings))
+    Printed(as_report(findings), [findings_table(findings)]).show(format)

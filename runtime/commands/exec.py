@@ -23,8 +23,7 @@ def exec_(
     words: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The command with its arguments, after `--`.")],
     job: Annotated[str | None, typer.Option("--job", metavar="ID", help="Job of the file. (default: the only one)")] = None,
     accept_changes: Annotated[
-        bool,
-        typer.Option("--accept-changes", help="Run even if the job's entry has changed; the service keeps its own version."),
+        bool, typer.Option("--accept-changes", help="Run even if the job's entry has changed; the service keeps its own version.")
     ] = False,
     at: At = None,
 ) -> None:

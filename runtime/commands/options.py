@@ -1,14 +1,13 @@
-"""Arguments and options that several commands share, and the output in a chosen format."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
 from policies.commands.options import TableOrJson
-from rollmux_env.report.loggers import MakeLogger
 
 PolicyName = Annotated[
     str | None,
@@ -46,33 +45,3 @@ FolderOrBundle = Annotated[
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.")]
 Format = Annotated[TableOrJson, typer.Option("--format", help="Output format.")]
-
-
-class RunOptions(NamedTuple):
-    """Options of `rollmux run`.
-
-    Attributes:
-        policy: Name of the placement policy.
-        dispatch: Name of the dispatch policy.
-        seed: Seed of random policies.
-        cached: Whether profiles from the cache are used.
-        dry_run: Whether to profile the jobs and print placements without running them.
-        compare: Whether to measure each job alone after its last iteration.
-        out: Folder of the run, or None for a temporary one.
-        address: Address of a Ray cluster, or None to start Ray on this machine.
-        accepts_changes: Whether a resumed run continues although files that it depends on have changed.
-        leave: Whether every job leaves its devices after each phase.
-        make_logger: Function that makes the logger of a job from a folder, or None.
-    """
-
-    policy: str
-    dispatch: str
-    seed: int
-    cached: bool
-    dry_run: bool
-    compare: bool
-    out: Path | None
-    address: str | None
-    accepts_changes: bool = False
-    leave: bool = False
-    make_logger: MakeLogger | None = None

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from policies.commands.options import TableOrJson
+from policies.commands.printed import Printed
 from rollmux_env.errors import InputError, require
 from rollmux_env.files import write_whole
 from runtime.commands.options import Format
-from runtime.commands.printing import print_as
 from runtime.gpus import device_count
 from runtime.profile import check_cores, profile_tables, subject, with_engine
 from runtime.profile import profile as measured
@@ -60,4 +60,4 @@ def profile(
     engine_profile = measured(with_engine(subject(target, job), None if engine is None else engine.value), rounds, size)
     if out is not None:
         write_whole(out, engine_profile.hardware.to_json())
-    print_as(format, engine_profile.as_report(), profile_tables(engine_profile))
+    Printed(engine_profile.as_report(), [profile_tables(engine_profile)]).show(format)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from policies.dispatch import make_dispatch
 from policies.placement.baselines import ColocatedJobs
 from policies.registry import make_runnable
+from rollmux_env.command_options import takes
 from rollmux_env.errors import InputError, require
 from rollmux_env.report.folder import make_folder
 from rollmux_env.report.loggers import find_logger
-from runtime.commands.options import Address, DispatchName, PolicyName, RunOptions, Seed
-from runtime.coordinator.run_plan import DISPATCH, planning_switches
+from runtime.commands.run_options import RunOptions
 from runtime.jobs.file import load_jobs
 from runtime.journal.parts import newest_part
 from runtime.journal.write import is_begun
@@ -26,54 +24,8 @@ from runtime.service.address import check_run
 from runtime.signals import listening
 
 
-class Comparison(StrEnum):
-    """Comparisons that a run can measure."""
-
-    solo = "solo"
-
-
-def run(
-    context: typer.Context,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A job file (docs/reference/jobs.md).")] = None,
-    policy: PolicyName = None,
-    dispatch: DispatchName = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Profile the jobs and print their placements and periods without running them.")
-    ] = False,
-    compare: Annotated[
-        Comparison | None, typer.Option("--compare", help="Also measure each job alone, at the end, on the nodes it had.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Folder for journal, checkpoints, logs and report. (default: keep nothing)"),
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="DIR", help="Resume the run in this folder, instead of FILE.")
-    ] = None,
-    accept_changes: Annotated[
-        bool,
-        typer.Option(
-            "--accept-changes", help="With --resume: continue even if data, modules, models or the job file have changed."
-        ),
-    ] = False,
-    leave: Annotated[
-        bool, typer.Option("--leave", help="Offload every job from its devices after each phase, even if it would fit.")
-    ] = False,
-    address: Address = None,
-    seed: Seed = 0,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Profile all jobs again, even those whose profiles are in the cache.")
-    ] = False,
-    logger: Annotated[
-        str | None,
-        typer.Option(
-            "--logger",
-            metavar="MODULE:NAME",
-            help="Function of a folder that returns a job's logger, as in `rollmux train`.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
+@takes(RunOptions)
+def run(options: RunOptions) -> None:
     """Run real RL post-training jobs, co-executed on a rollout pool and a training pool.
 
     Ctrl-C stops the run at the next phase boundary; with --out it can be resumed later.
@@ -85,49 +37,50 @@ def run(
     `rollmux run --resume run`
     """
     require("run", "run")
+    resume = options.resume
     if resume is not None:
-        _check_alone(context)
-    elif file is None:
+        _check_alone(options)
+    elif options.file is None:
         raise InputError("FILE: is missing; a job file to run, or --resume DIR")
-    elif accept_changes:
+    elif options.accept_changes:
         raise InputError("--accept-changes: goes with --resume; a new run has nothing that could have changed")
-    if logger is not None and dry_run:
-        raise InputError("--logger: does not go with --dry-run, which runs nothing")
-    names = planning_switches(policy), dispatch or DISPATCH
-    make_logger = find_logger(logger) if logger is not None else None
-    options = RunOptions(*names, seed, not no_cache, dry_run, compare is not None, out, address, accept_changes, leave, make_logger)
-    if address is None:
+    if options.logger is not None:
+        if options.dry_run:
+            raise InputError("--logger: does not go with --dry-run, which runs nothing")
+        find_logger(options.logger)
+    if options.address is None:
         stay_on_loopback()
     try:
         with listening():
-            outcome = _resume_all(resume, options) if resume is not None else _begin(file, options)  # type: ignore[arg-type]
+            outcome = _resume_all(resume, options) if resume is not None else _begin(options.file, options)  # type: ignore[arg-type]
     except KeyboardInterrupt:
         outcome = "stopped at once"
     if outcome.startswith("stopped"):
-        _say_stopped(outcome, resume or (None if dry_run else out), address, compare)
+        _say_stopped(outcome, resume or (None if options.dry_run else options.out), options)
         raise KeyboardInterrupt
     if outcome == "failed":
         raise typer.Exit(1)
 
 
-def _check_alone(context: typer.Context) -> None:
+def _check_alone(options: RunOptions) -> None:
     """Check that --resume comes without options that the run has recorded.
 
     Raises:
         InputError: If it does not; one line.
     """
     for name in ("file", "policy", "dispatch", "dry_run", "out", "seed", "no_cache"):
-        source = context.get_parameter_source(name)
+        source = options.context.get_parameter_source(name)
         if source is not None and source.name != "DEFAULT":
             what = "FILE" if name == "file" else f"--{name.replace('_', '-')}"
             raise InputError(f"--resume: does not go with {what}; the run has its own")
 
 
-def _say_stopped(how: str, folder: Path | None, address: str | None, compare: Comparison | None) -> None:
+def _say_stopped(how: str, folder: Path | None, options: RunOptions) -> None:
     """Print how a run was stopped, and the command that continues it if its folder stays."""
     if folder is not None and is_begun(newest_part(folder)):
-        options = "".join(f" --{name} {value}" for name, value in (("address", address), ("compare", compare)) if value is not None)
-        how = f"{how}; `rollmux run --resume {folder}{options}` continues it"
+        again = (("address", options.address), ("compare", options.compare))
+        words = "".join(f" --{name} {value}" for name, value in again if value is not None)
+        how = f"{how}; `rollmux run --resume {folder}{words}` continues it"
     typer.echo(how)
 
 
@@ -136,11 +89,11 @@ def _begin(file: Path, options: RunOptions) -> str:
     jobs, out = load_jobs(file), options.out
     if elsewhere := next((job.id for job in jobs.jobs if job.is_attached), None):
         raise InputError(f"{file}: job {elsewhere}: `rollmux serve` and `rollmux submit` are for attached jobs and commands")
-    in_turn = isinstance(make_runnable(options.policy, options.seed), ColocatedJobs)
+    in_turn = isinstance(make_runnable(options.placement_policy, options.seed), ColocatedJobs)
     if in_turn and (stale := next((number for number, job in enumerate(jobs.jobs) if job.staleness), None)) is not None:
         where = f"{file}: jobs[{stale}].staleness"
         raise InputError(f"{where}: does not go with --policy colocated, where phases take turns on one pool")
-    make_dispatch(options.dispatch)
+    make_dispatch(options.dispatch_policy)
     if options.dry_run and options.compare:
         raise InputError("--compare: does not go with --dry-run, which runs nothing")
     from runtime.commands import running

@@ -18,7 +18,7 @@ from rollmux_env.report.decision_tables import plan_tables
 from rollmux_env.report.job_shapes import placed_shapes
 from rollmux_env.report.tables import figure, heading, make_table, show
 from rollmux_env.scenario import Scenario
-from runtime.commands.options import RunOptions
+from runtime.commands.run_options import RunOptions
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.file import JobFile
 from runtime.jobs.spec import JobSpec
@@ -57,9 +57,10 @@ def run_all(jobs: JobFile, options: RunOptions, folder: Path, file: Path) -> str
         check_space(jobs.jobs, folder, "--out")
         if options.out is not None:
             remember(folder, jobs.jobs, file)
-        cached = options.cached and not options.compare
+        compare = options.compare is not None
+        cached = not (options.no_cache or compare)
         outcome, _ = _begin(
-            jobs, options, folder, cached=cached, compare=options.compare, models=options.out is not None, leave=options.leave
+            jobs, options, folder, cached=cached, compare=compare, models=options.out is not None, leave=options.leave
         )
     return _report(folder, outcome)
 
@@ -78,7 +79,9 @@ def _begin(jobs: JobFile, options: RunOptions, folder: Path, **more: Any) -> tup
         cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo, gpu_memory_gb(nodes, here))
         if (needed := forecast_memory(jobs.jobs, nodes, here, typer.echo)) and options.dry_run:
             show(needed)
-        plan = RunPlan(jobs.jobs, cluster, nodes, options.policy, options.dispatch, options.seed, str(folder), **more)
+        plan = RunPlan(
+            jobs.jobs, cluster, nodes, options.placement_policy, options.dispatch_policy, options.seed, str(folder), **more
+        )
         return execute(plan, typer.echo, options.make_logger), cluster
 
 
@@ -96,7 +99,7 @@ def resume_all(folder: Path, options: RunOptions) -> str:
         InputError: If there is no run, it is done, or another process uses it; or as in `run_all`; one line.
     """
     read_run(folder)  # raises if there is no run
-    compare, here = options.compare, options.address is None
+    compare, here = options.compare is not None, options.address is None
     with lock_driver(folder):
         end_all_left(folder, typer.echo)
         record = read_run(folder)
@@ -109,7 +112,7 @@ def resume_all(folder: Path, options: RunOptions) -> str:
         ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled} | record.over_budget
         left = [spec for spec in specs if spec.id not in ended]
         check_space(left, folder, "--resume")
-        check_unchanged(folder, specs, options.accepts_changes)
+        check_unchanged(folder, specs, options.accept_changes)
         start = record.started
         with ray_session(options.address, nodes_wanted(start.cluster, specs), folder / RAY) as nodes:
             check_pools(start.cluster, nodes)
@@ -141,15 +144,17 @@ def run_dry(jobs: JobFile, options: RunOptions, folder: Path) -> None:
     """
     with lock_driver(folder):
         end_all_left(folder, typer.echo)
-        _, cluster = _begin(jobs, options, folder, cached=options.cached, only_profile=True)
+        _, cluster = _begin(jobs, options, folder, cached=not options.no_cache, only_profile=True)
     record = read_run(folder)
     for failed in record.failed:
         raise InputError(f"job {failed.job_id}: fails in its profile: {failed.problem}")
     known = record.jobs
     if all(spec.id in known for spec in jobs.jobs):  # not if the user has stopped the profiling
         arriving = tuple(known[spec.id].model_copy(update={"arrival_s": spec.arrival_s}) for spec in jobs.jobs)
-        admission = admit_all(Scenario(version=1, cluster=cluster, jobs=arriving), make_runnable(options.policy, options.seed))
-        show(plan_tables(options.policy, admission), *placed_shapes(admission.decisions, arriving))
+        admission = admit_all(
+            Scenario(version=1, cluster=cluster, jobs=arriving), make_runnable(options.placement_policy, options.seed)
+        )
+        show(plan_tables(options.placement_policy, admission), *placed_shapes(admission.decisions, arriving))
 
 
 def forecast_memory(

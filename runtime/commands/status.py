@@ -12,10 +12,10 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from policies.commands.options import TableOrJson
+from policies.commands.printed import Printed
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import not_one_of
 from runtime.commands.options import At, Format
-from runtime.commands.printing import print_as
 from runtime.commands.waiting import ends_quietly, pause
 from runtime.journal.check import explained
 from runtime.service.address import folder_of
@@ -66,7 +66,7 @@ def status(
 
         with explained(folder_of(at)):
             report = past_report(folder_of(at))
-    print_as(format, selected(report), *status_tables(selected(report), every))
+    Printed(selected(report), status_tables(selected(report), every)).show(format)
 
 
 def _watch(status_of: Callable[[], dict[str, Any]], format: TableOrJson, every: bool) -> None:
@@ -85,7 +85,7 @@ def _watch(status_of: Callable[[], dict[str, Any]], format: TableOrJson, every: 
             shown, shown_s = now, monotonic()
             if format is TableOrJson.table:
                 typer.echo(strftime("%Y-%m-%d %H:%M:%S"))
-            print_as(format, report, *status_tables(report, every))
+            Printed(report, status_tables(report, every)).show(format)
         pause(_EVERY_S)
 
 

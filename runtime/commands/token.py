@@ -40,8 +40,7 @@ def make(
         typer.Option("--right", help="look; attach and submit own jobs; or run code and operate (docs/guides/security.md)."),
     ],
     priority: Annotated[
-        int,
-        typer.Option("--priority", metavar="N", help="Highest priority of the user's jobs; --right operate has no limit."),
+        int, typer.Option("--priority", metavar="N", help="Highest priority of the user's jobs; --right operate has no limit.")
     ] = 0,
     at: At = None,
 ) -> None:

@@ -17,25 +17,16 @@ def train(
     name: Annotated[str, typer.Argument(metavar="NAME|CONFIG", help="A preset (toy, mixed, production, ...) or a YAML file.")],
     changes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Override a value, as in ppo.n_steps=256; can be repeated.", show_default=False
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a value, as in ppo.n_steps=256; can be repeated."),
     ] = None,
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Number of runs, with seeds counting up from the configuration's.")
     ] = 1,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Output folder. (default: runs/NAME)", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder. (default: runs/NAME)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume exactly from the checkpoints in the folder.")] = False,
     swept: Annotated[
         list[str] | None,
-        typer.Option(
-            "--sweep",
-            metavar="KEY=VALUE,...",
-            help="Train at each value; repeated, at all combinations.",
-            show_default=False,
-        ),
+        typer.Option("--sweep", metavar="KEY=VALUE,...", help="Train at each value; repeated, at all combinations."),
     ] = None,
     logger: Annotated[
         str | None,
@@ -43,7 +34,6 @@ def train(
             "--logger",
             metavar="MODULE:NAME",
             help="Function of a run's folder that returns a logger, with write() as SB3's KVWriter.",
-            show_default=False,
         ),
     ] = None,
 ) -> None:

@@ -70,7 +70,7 @@ def test_profiles_of_the_cache_are_left_alone_where_that_is_asked(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
-    monkeypatch.setattr(running, "run_dry", lambda jobs, planning, *_: seen.append(planning.cached))
+    monkeypatch.setattr(running, "run_dry", lambda jobs, planning, *_: seen.append(not planning.no_cache))
     for more in ((), ("--no-cache",)):
         assert command("run", str(EXAMPLE), "--dry-run", *more)[0] == 0
     assert seen == [True, False]
