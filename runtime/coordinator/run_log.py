@@ -75,7 +75,8 @@ class RunLog:
             *facts: The facts, in order.
 
         Raises:
-            InputError: If the journal can never be written, while the run begins; one line.
+            InputError: If the journal cannot be written while the run begins: decisions that are not carried out would let it
+                decide wrongly about leases; one line.
         """
         self._observe(facts)
         if self._commits is not None:
@@ -83,10 +84,13 @@ class RunLog:
             if self.journal.is_due:
                 self.commit()
             return
+        if self.problem is not None:
+            raise Unwritable(self.problem)
         try:
             self.journal.write(*facts)
-        except Unwritable as error:
+        except InputError as error:
             self.problem = str(error)
+            raise
 
     def commit(self) -> None:
         """Commit soon what was written, including facts that may wait for a common commit.
@@ -131,7 +135,9 @@ class RunLog:
             self.problem = None
 
     async def close(self) -> None:
-        """Close the journal."""
+        """Close the journal. A run that has not begun leaves it with what is on the disk."""
+        if self._commits is None:
+            self.journal.discard()
         await self.end()
         with contextlib.suppress(InputError):  # the disk is full, which has been reported
             self.journal.close()

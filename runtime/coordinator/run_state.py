@@ -286,3 +286,4 @@ class RunState:
         """End the run with an error."""
         if not self.over.done():
             self.over.set_exception(error)
+            self.over.exception()  # else asyncio logs it if the run ends before it waits for its outcome

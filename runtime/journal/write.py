@@ -207,6 +207,10 @@ class Journal:
         self._unwritten[:0] = rows
         self.binds, self._binding = self.binds or self._binding, False
 
+    def discard(self) -> None:
+        """Drop the queued facts."""
+        self._unwritten, self.binds = [], False
+
     @property
     def has_unwritten(self) -> bool:
         """Whether there are queued facts that no commit has taken yet."""

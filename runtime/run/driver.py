@@ -9,7 +9,7 @@ from time import monotonic, time
 
 from policies.registry import make_runnable, observed_state
 from rollmux_env.cluster.plan import Policy
-from rollmux_env.errors import InputError, PlanError
+from rollmux_env.errors import PlanError
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
@@ -130,8 +130,6 @@ class RunDriver:
             log.zero_s = monotonic()
             started = RunStarted(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
             log.write(started, *(JobSubmitted(0.0, spec) for spec in plan.specs))
-        if log.problem is not None:
-            raise InputError(log.problem)
         log.begin(run.on_written, run.fail)
         state = run.scheduler.state
         placed_ids = {*state.waiting, *run.scheduler.members.seats}

@@ -112,11 +112,18 @@ class Network:
         self.used: dict[str, int] = {}
         self.answered: Callable[[Answered], None] = lambda _: None
         self._listener: tuple[Process, ASGIApp] | None = None
+        self._away_s, self._since_s = 0.0, world.now_s
         self._open: dict[_Exchange, Callable[[], None]] = {}
+
+    @property
+    def away_s(self) -> float:
+        """For how long nobody has listened so far, in all."""
+        return self._away_s + (self.world.now_s - self._since_s if self._listener is None else 0.0)
 
     def listen(self, app: ASGIApp) -> None:
         """The process whose turn it is answers from now on."""
         process = self.world.current
+        self._away_s = self.away_s
         self._listener = (process, app)
         process.ends.append(lambda: self._died(process))
 
@@ -132,7 +139,7 @@ class Network:
 
     def _take_no_more(self, process: Process) -> None:
         if self._listener is not None and self._listener[0] is process:  # else the next one listens already
-            self._listener = None
+            self._listener, self._since_s = None, self.world.now_s
 
     def _died(self, process: Process) -> None:
         self._take_no_more(process)

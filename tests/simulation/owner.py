@@ -94,7 +94,7 @@ class Owner:
 
     def _fence(self, why: str) -> None:
         self.scene.world.note(f"{self.process.name}: {why}")
-        self.scene.counts["fenced"] += 1
+        self.scene.fenced(self, why)
         self.scene.end_ranks(self)
         self.process.kill()
         raise Dead

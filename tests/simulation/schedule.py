@@ -115,6 +115,11 @@ class Schedule:
         return not others and all(job.movable and not {"nodes", "profile"} & job.entry.keys() for job in self.jobs)
 
     @property
+    def spares_owners(self) -> bool:
+        """Whether only the service and its disk go wrong, of which no owner ends if the service is back in time."""
+        return {fault.kind for fault in self.faults} <= {*DISK, *BAD_MINUTES, "kill service", "terminate", "second service"}
+
+    @property
     def parks(self) -> bool:
         """Whether its policy parks jobs."""
         return "park=true" in self.policy

@@ -296,6 +296,12 @@ def test_five_bad_minutes_of_the_disk_end_no_owner(kind: str) -> None:
     assert [(one.problems, one.counts.get("fenced", 0)) for one in outcomes] == [((), 0)] * 3
 
 
+def test_a_service_that_finds_its_disk_full_when_it_begins_again_ends_no_owner() -> None:
+    """What it had begun to write would say that the places of all leases had gone."""
+    worlds = [plain(0, Fault("dies before", at), Fault("full", at + 1), drifts=False) for at in range(11, 22, 2)]
+    assert [carry_out(world).problems for world in worlds] == [()] * len(worlds)
+
+
 def test_nodes_of_two_lost_leases_are_looked_at_for_both() -> None:
     """Its operator forgot the second one when the first had ended, and nothing was granted any more."""
     durable = Durable()

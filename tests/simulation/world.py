@@ -50,6 +50,7 @@ STOPS_S = 20.0  # in which a service that is told to stop has ended
 _PHASES = 4  # of an iteration at most, with an evaluation and a sync
 _ON_THE_WAY_S = 5.0  # all that the network and the disk may take in a period without faults
 _RATES = (1.0, 0.999, 1.001, 0.95, 1.05)  # of clocks; quartz is within 0.0005
+_AWAY_S = 20.0  # of the service in all, which no owner minds: two thirds of the time to live of a lease
 _CLOSED_S = 20.0  # from the deadline of a drain until its node is used again
 _RANKS = 100_000  # first process id of ranks
 RAM = Path("/dev/shm")
@@ -229,6 +230,14 @@ class Scene:
     def owner_of(self, job_id: str) -> Owner | None:
         """The last process of a job."""
         return next((owner for owner in reversed(self.owners) if owner.plan.id == job_id), None)
+
+    def fenced(self, owner: Owner, why: str) -> None:
+        """An owner ends itself: not because the service was away for a while, or its disk was full when it began."""
+        self.counts["fenced"] += 1
+        if self.schedule.spares_owners and self.network.away_s < _AWAY_S:
+            self.problems.append(
+                f"{owner.process.name} has ended beside a service that was away for {self.network.away_s:.1f} s: {why}"
+            )
 
     # processes of owners in sessions of their own
 
