@@ -118,6 +118,11 @@ class Charges:
         """Return the work of a job in its earlier rows."""
         return self._accounts[row].earlier
 
+    def has_begun(self, row: int) -> bool:
+        """Return whether a job has ever been admitted, in this row or an earlier one."""
+        admitted_s = self._accounts[row].admitted_s
+        return admitted_s == admitted_s
+
     def share(self, row: int) -> Share:
         """Return the current share of a job."""
         account = self._accounts[row]

@@ -157,5 +157,5 @@ def waits_for_ever(state: State, job_id: str = "") -> str:
         job_id: Identifier of the first job that does, by default the first one of the queue.
     """
     first = state.job(job_id or state.waiting[0])
-    why = f": {held_words(state, first.user)}" if Quotas(state).bars(first) else ""
+    why = f": {held_words(state, first)}" if Quotas(state).bars(first) else ""
     return f"{len(state.waiting)} jobs wait for ever, the first is {first.id}{why}"

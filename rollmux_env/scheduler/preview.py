@@ -199,12 +199,12 @@ def _quota_reason(state: State, job_id: str, quotas: Quotas, policy: Policy | No
     """Return that a job is passed over because of a quota, or an empty text. Without a policy it is not asked."""
     job = state.job(job_id)
     if quotas.bars(job):
-        return held_words(state, job.user)
+        return held_words(state, job)
     if policy is None or state.cluster.quota_of(job.user) is None:
         return ""
     if job.user not in quotas.broken(ask(policy, state, Arrived(state.now_s, job)), policy, queue):
         return ""
-    return f"{held_words(state, job.user)}, and its place would take it above"
+    return f"{held_words(state, job)}, and its place would take it above"
 
 
 def _compared(state: State, rules: QueueRules, keys: Mapping[str, float], head: str, job_id: str) -> str:

@@ -21,20 +21,31 @@ from rollmux_env.kernel.tables import TOLERANCE
 from rollmux_env.keys.job import Job
 
 
-def held_words(state: State, user: str) -> str:
-    """Return in words how much of the quota a user holds, or that the user's month is used up."""
+def held_words(state: State, job: Job) -> str:
+    """Return in words how much of the quota a waiting job's user holds, or that the month is used up."""
+    user = job.user
+    if is_barred_for_month(state, job):
+        return used_words(state, user)
     quota, share = state.cluster.quota_of(user), state.charges.user_share(user)
-    whose = f"user {user}" if user else "the user without a name"
     assert quota is not None
-    if is_used_up(state, user):
-        used_h = state.charges.month_h(user, state.now_s)
-        return f"{whose} has used {used_h:.4g} of {quota.node_hours:.4g} node-hours of this month"
     parts = []
     if quota.nodes is not None:
         parts.append(f"{share.nodes:.4g} of {quota.nodes} nodes")
     if quota.usd_per_hour is not None:
         parts.append(f"{share.usd_per_hour:,.2f} of {quota.usd_per_hour:,.2f} $/h")
-    return f"{whose} holds {' and '.join(parts)}"
+    return f"{_named(user)} holds {' and '.join(parts)}"
+
+
+def used_words(state: State, user: str) -> str:
+    """Return in words how much of the month a user has used."""
+    quota = state.cluster.quota_of(user)
+    assert quota is not None
+    used_h = state.charges.month_h(user, state.now_s)
+    return f"{_named(user)} has used {used_h:.4g} of {quota.node_hours:.4g} node-hours of this month"
+
+
+def _named(user: str) -> str:
+    return f"user {user}" if user else "the user without a name"
 
 
 def is_used_up(state: State, user: str) -> bool:
@@ -43,6 +54,11 @@ def is_used_up(state: State, user: str) -> bool:
     if quota is None or quota.node_hours is None:
         return False
     return state.charges.month_h(user, state.now_s) >= quota.node_hours * (1 - TOLERANCE)
+
+
+def is_barred_for_month(state: State, job: Job) -> bool:
+    """Return whether a waiting job gets no place in this month. A job that has had one continues."""
+    return is_used_up(state, job.user) and not state.charges.has_begun(state.row(job.id))
 
 
 def is_above(state: State, user: str, share: Share) -> bool:
@@ -120,15 +136,18 @@ class Quotas:
         )
 
     def bars(self, job: Job) -> bool:
-        """Return whether a job's user has used up the month, or the job would take its user above the quota in every shape.
+        """Return whether a job is barred for this month, or would take its user above the quota in every shape.
 
         The latter is checked for a group with no other member and for every group with room.
         """
-        if self._state.cluster.quota_of(job.user) is None:
+        state, user = self._state, job.user
+        if state.cluster.quota_of(user) is None:
             return False
-        if job.user not in self._used_up:
-            self._used_up[job.user] = is_used_up(self._state, job.user)
-        return self._used_up[job.user] or all(self._bars(job, shape) for shape in range(1 + len(job.shapes)))
+        if user not in self._used_up:
+            self._used_up[user] = is_used_up(state, user)
+        if self._used_up[user] and not state.charges.has_begun(state.row(job.id)):
+            return True
+        return all(self._bars(job, shape) for shape in range(1 + len(job.shapes)))
 
     def _bars(self, job: Job, shape: int) -> bool:
         state, user = self._state, job.user

@@ -57,12 +57,17 @@ class Capacity:
         return self._beyond(spec, self._left())
 
     def new_beyond(self, specs: Iterable[JobSpec]) -> Iterator[str | None]:
-        """Yield for each new job the reason why it can never be placed, or which of its shapes never can, or None.
+        """Yield for each new job the reason why it or one of its shapes can never be placed, or exceeds its user's quota, or None.
 
-        A shape that becomes impossible later is only never chosen.
+        A shape that becomes impossible later is only never chosen. A job that exceeds a later quota waits for another one.
         """
         left = self._left()
-        return (self._beyond(spec, left) or too_few_nodes(spec, left, " left") for spec in specs)
+        return (self._beyond(spec, left) or self.beyond_quota(spec) or too_few_nodes(spec, left, " left") for spec in specs)
+
+    def beyond_quota(self, spec: JobSpec) -> str | None:
+        """Return how a job alone exceeds its user's present quota, or None."""
+        cluster = self._state.cluster
+        return cluster.beyond_quota(spec.user, {pool: getattr(spec, pool).nodes for pool in cluster.sides})
 
     def _beyond(self, spec: JobSpec, left: Counter[str]) -> str | None:
         return beyond(spec, self._state.cluster, self._plan.policy, left)

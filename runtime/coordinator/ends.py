@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.quotas import is_used_up
+from rollmux_env.scheduler.quotas import Quotas
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import Consequences, RunState
 from runtime.coordinator.slices import sides_of, slice_of
@@ -119,13 +119,14 @@ class RunEnd:
     def _give_up_waiting(self) -> None:
         """Handle a queue that fits nowhere while no job runs: fail the run, or refuse the first job if more jobs may come.
 
-        In a service, jobs whose user has used up the month wait for the next one.
+        In a service, jobs that a quota bars wait for the next month, or for another quota.
         """
         run, state = self._run, self._run.scheduler.state
         if not self._keeps_running:
             run.fail(PlanError(waits_for_ever(state)))
             return
-        job_id = next((job_id for job_id in state.waiting if not is_used_up(state, state.job(job_id).user)), None)
+        quotas = Quotas(state)
+        job_id = next((job_id for job_id in state.waiting if not quotas.bars(state.job(job_id))), None)
         if job_id is not None:
             run.refuse(run.handles[job_id], waits_for_ever(state, job_id))
             self.check()

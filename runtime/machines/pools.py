@@ -98,7 +98,7 @@ def too_few_nodes(spec: JobSpec, there: Mapping[str, int], left: str = "") -> st
 
 
 def beyond(spec: JobSpec, cluster: Cluster, policy: str, left: Mapping[str, int]) -> str | None:
-    """Return the reason why a job can never be placed, as a line, or None.
+    """Return the reason why a job can never be placed, whatever its user's quota is, as a line, or None.
 
     Args:
         spec: The job.
@@ -112,11 +112,10 @@ def beyond(spec: JobSpec, cluster: Cluster, policy: str, left: Mapping[str, int]
         return "staleness: does not go with the policy colocated, where phases take turns on one pool"
     if spec.shapes and cluster.one_device:
         return _NO_SHAPES
-    asked: dict[str, int] = {pool: getattr(spec, pool).nodes for pool in cluster.sides}
-    for pool, asks in asked.items():
-        if asks > left[pool]:
+    for pool in cluster.sides:
+        if (asks := getattr(spec, pool).nodes) > left[pool]:
             return f"{pool}.nodes: asks for {asks} nodes; there are {left[pool]} of this pool left"
-    return cluster.beyond_quota(spec.user, asked)
+    return None
 
 
 def too_large(job: Job, cluster: Cluster) -> str | None:

@@ -131,6 +131,8 @@ class RunDriver:
             started = RunStarted(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
             log.write(started, *(JobSubmitted(0.0, spec) for spec in plan.specs))
         log.begin(run.on_written, run.fail)
+        if not self._keeps_running:
+            self._refuse_beyond_quotas()
         state = run.scheduler.state
         placed_ids = {*state.waiting, *run.scheduler.members.seats}
         coming = [handle for handle in run.handles.values() if not handle.life.is_gone and handle.id not in placed_ids]
@@ -141,6 +143,13 @@ class RunDriver:
             run.spawn(work)
         for work in (self._tick(), run.write_again(), self._keep_logs(), self.lifecycle.planned_drains.follow()):
             run.spawn(work)
+
+    def _refuse_beyond_quotas(self) -> None:
+        """Refuse jobs that exceed their user's quota, which no one changes in a run."""
+        run = self.run
+        for handle in run.handles.values():
+            if not handle.life.is_gone and (problem := run.capacity.beyond_quota(handle.spec)):
+                run.refuse(handle, problem)
 
     async def carry_out(self) -> str:
         """Run until the end.

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rollmux_env.cluster.events import OverBudget
-from rollmux_env.scheduler.quotas import held_words, is_used_up
+from rollmux_env.scheduler.quotas import is_used_up, used_words
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.overdue import overdue_phases
 from runtime.coordinator.run_state import RunState
@@ -69,7 +69,7 @@ class Notices:
         for user in self._users_at_limit():
             now.add(("quota_reached", user))
             if ("quota_reached", user) not in self._known:
-                self._write("quota_reached", None, held_words(run.scheduler.state, user), user)
+                self._write("quota_reached", None, used_words(run.scheduler.state, user), user)
         self._known = now
 
     def _users_at_limit(self) -> list[str]:

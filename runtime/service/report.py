@@ -42,7 +42,8 @@ from runtime.service.figures import RunFigures, ends_of, held_spans
 from runtime.service.quotas import quotas_of, user_reports
 from runtime.standstill import gap_warning
 
-STATES = ("waiting", "profiling", "running", "moving", "lost", "stopped", "done", "over_budget", "failed", "cancelled")
+STATES = ("waiting", "parked", "profiling", "running", "moving", "lost", "stopped", "done", "over_budget", "failed", "cancelled")
+WAIT = ("waiting", "parked")  # states of jobs without nodes
 _TOGETHER = 25
 
 T = TypeVar("T")
@@ -134,7 +135,7 @@ def past_report(folder: Path) -> dict[str, Any]:
     for spec in (fact.spec for fact in record.submitted):
         done = record.iterations_of(spec.id)
         running = state.knows(spec.id) and state.is_running(spec.id)
-        name, problem = ends.get(spec.id, ("stopped" if running else "waiting", ""))
+        name, problem = ends.get(spec.id, ("stopped" if running else _waits(state, spec.id), ""))
         metrics = done[-1].metrics if done else {}
         job = _described(spec, name, problem or None, known.get(spec.id), len(done), metrics, record.started.cluster)
         over = spec.id in ends
@@ -163,6 +164,11 @@ def past_report(folder: Path) -> dict[str, Any]:
         "usd_per_hour_solo": 0.0,
         "throughput_gain": None,
     }
+
+
+def _waits(state: State, job_id: str) -> str:
+    """Return the state, one of `WAIT`, of a job without nodes."""
+    return "parked" if job_id in state.stays.parked else "waiting"
 
 
 def _waited(stays: StayTimes, job_id: str, now_s: float, over: bool) -> dict[str, Any]:
@@ -304,7 +310,7 @@ class Reports:
         if handle.place.group is not None and handle.iteration == PROFILE:
             return "profiling"
         if not state.is_running(handle.id):
-            return "waiting"
+            return _waits(state, handle.id)
         return "moving" if handle.life.is_moving or state.is_paused(handle.id) else "running"
 
     def _job(self, handle: JobHandle, turn: tuple[int, float | None] | None, outlook: Outlook) -> dict[str, Any]:
@@ -339,7 +345,7 @@ class Reports:
         return {
             "eta_s": known.eta_s if known is not None and queued else None,
             "done_eta_s": outlook.done_s.get(handle.id),
-            "reason": self._reason(handle, queued, known) if name == "waiting" else holdup(self._ledger, handle),
+            "reason": self._reason(handle, queued, known) if name in WAIT else holdup(self._ledger, handle),
             "overdue": next((_described_overdue(one) for one in overdue_phases(self._run, handle)), None),
         }
 

@@ -20,7 +20,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.cluster.totals import totals_of
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.queue import Quota
-from rollmux_env.scheduler.quotas import is_used_up
+from rollmux_env.scheduler.quotas import Quotas, held_words, is_used_up
 from tests.rollmux_env.cluster.twin import CLUSTER, make_job, model
 
 PAIR_USD = 8 * 1.85 + 8 * 5.28
@@ -42,6 +42,24 @@ def test_a_month_begins_at_nothing_and_jobs_keep_their_totals() -> None:
     alone_usd = PAIR_USD / 3600  # of a second
     assert month.before["a"] == pytest.approx((2.0, PAIR_USD, 2300 * alone_usd, 100.0))
     assert totals.since(month.before["a"]) == pytest.approx((1.0, PAIR_USD / 2, 1250 * alone_usd, 50.0))
+
+
+def test_jobs_that_had_a_place_continue_when_the_month_is_used_up() -> None:
+    old, new = (model(make_job(name, user="ann")) for name in ("old", "new"))
+    state = State(Cluster.model_validate(CLUSTER), observed=True)
+    for event in (
+        Arrived(0.0, old),
+        Admitted(0.0, "old", isolated(old)),
+        Departed(3600.0, "old"),
+        Requeued(3600.0, old),
+        Arrived(3600.0, new),
+        QuotaSet(3600.0, "ann", Quota(node_hours=2.0, nodes=9)),
+    ):
+        apply(state, event)
+    assert [Quotas(state).bars(job) for job in (old, new)] == [False, True]
+    assert held_words(state, new) == "user ann has used 2 of 2 node-hours of this month"
+    apply(state, QuotaSet(3600.0, "ann", Quota(node_hours=2.0, nodes=0)))
+    assert Quotas(state).bars(old) and held_words(state, old) == "user ann holds 0 of 0 nodes"
 
 
 def test_a_job_that_had_to_leave_its_nodes_keeps_its_totals() -> None:

@@ -84,6 +84,7 @@ def test_an_owner_leaves_and_continues_when_its_job_has_a_place_again(tmp_path: 
         report = await report_of(run)
         parked = report["jobs"]["long"]
         assert parked["reason"].startswith("parked for short since ") and (parked["position"], parked["key"]) == (1, 0.0)
+        assert parked["state"] == "parked" and report["states"]["parked"] == 1
         assert parked["done_eta_s"] > parked["eta_s"] and report["jobs"]["short"]["done_eta_s"] == parked["eta_s"]
         await finish(run, "short", range(1))
         await finish(run, "long", range(2, 4))

@@ -103,6 +103,22 @@ def test_quotas_hold_from_the_moment_they_are_set_and_over_a_restart(shared: Ser
     assert asyncio.run(again())["quotas"] == quotas
 
 
+def test_a_lower_quota_lets_jobs_wait_and_fails_none(shared: Served) -> None:
+    bobs, anns = place(shared, "a", user="bob")["lease"], place(shared, "b", user="ann")["lease"]
+    assert not place(shared, "c", user="ann")["placed"]
+    set_quota(shared, "ann", nodes=0)
+    shared.ask("DELETE", f"/v1/leases/{anns}")  # her script begins again
+    shared.until("/v1/jobs/b", lambda job: job["state"] == "waiting")
+    shared.ask("DELETE", f"/v1/leases/{bobs}?done=true")
+    shared.until("/v1/jobs/a", lambda job: job["state"] == "done")
+    shared.until("/v1/jobs/c", lambda job: job["reason"] == "user ann holds 0 of 0 nodes")
+    assert not shared.ask("POST", "/v1/jobs/b/attach", {"wait_s": 0}).value["placed"]
+    answer = shared.ask("POST", "/v1/jobs", {"id": "d", "user": "ann", **ALONE})
+    assert (answer.status, answer.value["error"]) == (422, "job d: asks for 2 nodes; user ann has a quota of 0")
+    set_quota(shared, "ann", nodes=4)
+    assert all("lease" in shared.ask("POST", f"/v1/jobs/{job_id}/attach", {"wait_s": 5}).value for job_id in "bc")
+
+
 def test_usage_is_that_of_the_journal_live_and_afterwards(command: Command, shared: Served) -> None:
     ask = {"phase": "rollout", "iteration": 0}
     lease = place(shared, "a", user="ann")["lease"]

@@ -226,7 +226,7 @@ def test_nothing_that_users_write_becomes_a_part_of_the_page(browser: Browser, a
 
 
 def test_it_shows_when_a_waiting_job_would_be_placed_with_one_more_node(browser: Browser, answering: Answers) -> None:
-    waits = hostile_job("waits", "waiting") | {"eta_s": STATUS["now_s"] + 7200.0}
+    waits = hostile_job("waits", "parked") | {"eta_s": STATUS["now_s"] + 7200.0}
     pool = {"nodes": 1, "busy": 1, "idle": 0, "free": 0, "suspect": 0, "draining": 0, "utilization": 0.5}
     server = answering(STATUS | {"jobs": [waits], "pools": {"rollout": pool, "training": pool}}, lambda number: [])
     server.what_if = {"after": {"jobs": [{"job": "waits", "admitted_s": STATUS["now_s"] + 600.0}]}}
