@@ -3,8 +3,8 @@
     rollmux exec examples/trl_job.yaml --job plain -- python examples/trl_job.py --out plain
     rollmux exec examples/trl_job.yaml --job lora -- python examples/trl_job.py --out lora --lora --evaluate
 
-Without a service it runs as it is: `python examples/trl_job.py`. Needs trl beside `rollmux` or `rollmux-client`, and peft for
-`--lora`.
+Without a service it runs as it is: `python examples/trl_job.py`. Needs trl beside `rollmux[run]`, whose small model and tasks it
+uses, and peft for `--lora`; a script of your own needs trl and `rollmux-client`.
 """
 
 from __future__ import annotations

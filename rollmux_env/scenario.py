@@ -102,7 +102,7 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
         InputError: If the mapping is invalid. The message names the source, the path of the field and the problem.
     """
     kind = next((key for key in _KINDS_OF_JOB_FILES if has_key(data, key)), "class" if _has_own_class(data) else None)
-    hint = f"; {kind} is a key of job files, which `rollmux run` reads" if kind else ""
+    other = f"is a job file (it has `{kind}`): `rollmux run` reads it" if kind else ""
 
     def prepare(data: dict[str, Any]) -> dict[str, Any]:
         merged = merge_defaults(data)
@@ -115,7 +115,7 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
 
         return fill_in(merged, folder)
 
-    return checked(Scenario, data, source, prepare, hint)
+    return checked(Scenario, data, source, prepare, other)
 
 
 def _has_own_class(data: dict[str, Any]) -> bool:

@@ -43,6 +43,7 @@ from runtime.machine import Node, Pool
 from runtime.samples import SampleGroup, make_group
 
 PhaseOfJob = Literal["rollout", "train", "sync"]
+_NAMES: dict[str, PhaseOfJob] = {"rollout": "rollout", "training": "train", "train": "train", "sync": "sync"}
 POOL_OF: dict[str, Pool] = {"rollout": "rollout", "train": "training"}
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -171,17 +172,18 @@ def set_side(session: Session) -> None:
     _side.session, _side.reported = session, IterationReports()
 
 
-def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
+def phase(name: Literal["rollout", "training", "train", "sync"]) -> Callable[[_Method], _Method]:
     """Mark a method as a phase of its job.
 
     Args:
-        name: Name of the phase: `rollout`, `train` or `sync`.
+        name: Name of the phase: `rollout`, `train` (or `training`, as attached jobs call it) or `sync`.
 
     Raises:
         ValueError: If the name is another one.
     """
-    if name not in ("rollout", "train", "sync"):
+    if name not in _NAMES:
         raise ValueError(f"phase {name!r}: must be 'rollout', 'train' or 'sync'")
+    phase = _NAMES[name]
 
     def mark(method: _Method) -> _Method:
         @functools.wraps(method)
@@ -189,16 +191,16 @@ def phase(name: PhaseOfJob) -> Callable[[_Method], _Method]:
             session = _here()
             if session is None:
                 return method(self, *arguments, **options)
-            if (id(self), name) in _phases_in_use:  # called by the same phase of a subclass
+            if (id(self), phase) in _phases_in_use:  # called by the same phase of a subclass
                 return method(self, *arguments, **options)
-            _phases_in_use.add((id(self), name))
+            _phases_in_use.add((id(self), phase))
             try:
-                with session.hold(self, name):
+                with session.hold(self, phase):
                     return method(self, *arguments, **options)
             finally:
-                _phases_in_use.discard((id(self), name))
+                _phases_in_use.discard((id(self), phase))
 
-        run.rollmux_phase = name  # type: ignore[attr-defined]
+        run.rollmux_phase = phase  # type: ignore[attr-defined]
         return run  # type: ignore[return-value]
 
     return mark

@@ -471,7 +471,11 @@ def test_plan_and_explain_say_how_a_job_runs_in_its_shapes(command: Command, tmp
 @pytest.mark.parametrize("name", ["two_jobs", "async_jobs", "shapes"])
 def test_a_job_file_is_named_as_one_where_a_scenario_is_wanted(command: Command, name: str) -> None:
     status, _, err = command("plan", str(ROOT / "examples" / f"{name}.yaml"))
-    assert status == 2 and err.endswith("task is a key of job files, which `rollmux run` reads\n") and err.count("\n") == 1
+    assert (
+        status == 2
+        and err.endswith(f"{name}.yaml: is a job file (it has `task`): `rollmux run` reads it\n")
+        and err.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize("words", [("run",), ("submit",), ("exec", "true")])
@@ -479,4 +483,4 @@ def test_a_job_file_is_named_as_one_where_a_scenario_is_wanted(command: Command,
 def test_a_scenario_is_named_as_one_where_jobs_are_wanted(command: Command, name: str, words: tuple[str, ...]) -> None:
     status, _, err = command(words[0], str(ROOT / "examples" / f"{name}.yaml"), *words[1:])
     assert status == 2 and err.count("\n") == 1
-    assert err.endswith("no job has a task, class, attach or command: `rollmux bench` reads scenario files\n")
+    assert err.endswith("is a scenario file (no job has a task, class, attach or command): `rollmux bench` reads it\n")

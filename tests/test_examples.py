@@ -35,7 +35,7 @@ def test_an_example_is_found_by_its_name_where_no_file_has_it(command: Command, 
 def test_a_job_file_is_found_with_what_lies_beside_it(command: Command) -> None:
     assert "jobs[0]" not in command("exec", "attached", "--", "true")[2]
     assert command("exec", "attached", "--", "true")[2] == "rollmux: attached: has 2 jobs; --job says which: first, second\n"
-    assert "`rollmux bench` reads scenario files" in command("run", "quickstart")[2]
+    assert "`rollmux bench` reads it" in command("run", "quickstart")[2]
     status, _, err = command("submit", "own_job", "--at", "nowhere")
     assert status == 2 and "nowhere: no service runs there" in err, "own_job.py is found, or the file would be refused"
 

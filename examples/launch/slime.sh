@@ -2,8 +2,8 @@
 # slime on the GPUs that trainer and engines share, in turns with other jobs: examples/launch/slime.sh MODEL MODEL_torch_dist DATA.jsonl
 # followed by the model's own arguments (scripts/models of slime). Megatron-LM and slime are on PYTHONPATH.
 set -euo pipefail
-cd "$(dirname "$0")/.."
-exec rollmux exec gpu_jobs.yaml --job slime -- python -m rollmux_slime \
+jobs=$(dirname "$(realpath "$0")")/../gpu_jobs.yaml
+exec rollmux exec "$jobs" --job slime -- python -m rollmux_slime \
     --actor-num-nodes 1 --actor-num-gpus-per-node 8 \
     --colocate \
     --advantage-estimator grpo \

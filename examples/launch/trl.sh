@@ -3,5 +3,5 @@
 # With vLLM its GRPOConfig has use_vllm=True, vllm_mode="colocate", vllm_enable_sleep_mode=True.
 set -euo pipefail
 script=$(realpath "$1")
-cd "$(dirname "$0")/.."
-exec rollmux exec gpu_jobs.yaml --job trl -- torchrun --nproc-per-node 8 "$script" "${@:2}"
+jobs=$(dirname "$(realpath "$0")")/../gpu_jobs.yaml
+exec rollmux exec "$jobs" --job trl -- torchrun --nproc-per-node 8 "$script" "${@:2}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # GRPO in verl with FSDP, in turns with other jobs: examples/launch/verl_fsdp.sh MODEL TRAIN.parquet TEST.parquet
 set -euo pipefail
-cd "$(dirname "$0")/.."
-exec rollmux exec gpu_jobs.yaml --job verl-fsdp -- python -m verl.trainer.main_ppo \
+jobs=$(dirname "$(realpath "$0")")/../gpu_jobs.yaml
+exec rollmux exec "$jobs" --job verl-fsdp -- python -m verl.trainer.main_ppo \
     trainer.v1.trainer_mode=rollmux \
     trainer.n_gpus_per_node=8 \
     algorithm.adv_estimator=grpo \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # GRPO in verl with Megatron, in turns with other jobs: examples/launch/verl_megatron.sh MODEL TRAIN.parquet TEST.parquet
 set -euo pipefail
-cd "$(dirname "$0")/.."
-exec rollmux exec gpu_jobs.yaml --job verl-megatron -- python -m verl.trainer.main_ppo \
+jobs=$(dirname "$(realpath "$0")")/../gpu_jobs.yaml
+exec rollmux exec "$jobs" --job verl-megatron -- python -m verl.trainer.main_ppo \
     model_engine=megatron \
     trainer.v1.trainer_mode=rollmux \
     trainer.n_gpus_per_node=8 \

@@ -46,5 +46,5 @@ for seed in range(20):
         pass
     costs_of_chance.append(env.run.cost_usd / env.solo_usd)
     costs_of_rollmux.append(replay(env.scenario, algorithm1)["cost_usd"] / env.solo_usd)
-print("\n20 episodes of the environment, in dollars of solo:", end=" ")
+print("\n20 random streams of the environment, not the file above, in dollars of solo:", end=" ")
 print(f"random feasible places {np.mean(costs_of_chance):.1%}, rollmux {np.mean(costs_of_rollmux):.1%}")

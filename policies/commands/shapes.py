@@ -28,7 +28,7 @@ class ShapesFormat(StrEnum):
 def shapes(
     file: File,
     job: Annotated[str | None, typer.Option("--job", "-j", metavar="ID", help="Only this job. (default: all with a model)")] = None,
-    most_nodes: Annotated[int, typer.Option("--max-nodes", min=1, max=64, help="Most nodes of a phase.")] = 4,
+    most_nodes: Annotated[int, typer.Option("--max-nodes", min=1, max=64, help="Largest number of nodes of a phase.")] = 4,
     pool: Annotated[
         list[str] | None, typer.Option("--pool", metavar="NAME", help="Pool that phases may use beside their own; can be repeated.")
     ] = None,

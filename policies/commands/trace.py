@@ -45,7 +45,7 @@ def trace(
     hours: Annotated[
         float | None, typer.Option("--hours", metavar="HOURS", help="Length of the window. (default: six meta-iterations)")
     ] = None,
-    plots: Annotated[Plots, typer.Option("--plots", help="The kind of the Gantt chart.")] = Plots.png,
+    plots: Annotated[Plots, typer.Option("--plots", help="File format of the Gantt chart.")] = Plots.png,
     width_in: Width = None,
     failures: FailureRates = None,
     settings: WorkloadSettings = None,

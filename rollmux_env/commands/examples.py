@@ -33,7 +33,7 @@ def examples(context: typer.Context) -> None:
 
 @app.command()
 def copy(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As `rollmux examples` lists it.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of an example.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the copies go.")] = Path(),
 ) -> None:
     """Copy the files of an example, to change them; existing files are not replaced.

@@ -17,6 +17,7 @@ from rollmux_env.kernel.candidates import SLO
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.asking import ask, shown_to
+from rollmux_env.suggestions import did_you_mean
 from rollmux_env.user_code import brief, guarded
 
 
@@ -92,8 +93,10 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
         InputError: If there is no such job, or the policy was never asked about it.
         PlanError: If the policy's scores cannot be used.
     """
-    if job_id not in {job.id for job in scenario.jobs}:
-        raise InputError(f"--job {job_id}: no such job in the scenario")
+    ids = [job.id for job in scenario.jobs]
+    if job_id not in ids:
+        known = did_you_mean(job_id, ids) or f"; the first of {len(ids)} is {ids[0]}"
+        raise InputError(f"--job {job_id}: no such job in the scenario{known}")
     recorder = _RecordingPolicy(policy, job_id)
     replay(scenario, cast("Policy", recorder))
     table = recorder.table

@@ -26,7 +26,8 @@ def _note(yardstick: str, tables: Sequence[Sequence[ComparisonRow]]) -> str:
     breaking = dict.fromkeys(row.policy for row in below if row.policy not in keeping)
     note = f"{yardstick}: least {'$/work-h' if of_work else '$/h'} now, regrouped for free"
     note += f", no bound: {', '.join(keeping)} {'have' if len(keeping) > 1 else 'has'} less" if keeping else ""
-    return note + (f"; SLOs are broken for less by {', '.join(breaking)}" if breaking else "")
+    verb = "have less and break" if len(breaking) > 1 else "has less and breaks"
+    return note + (f"; {', '.join(breaking)} {verb} SLOs" if breaking else "")
 
 
 def _below(yardstick: str, rows: Sequence[ComparisonRow], of_work: bool) -> list[ComparisonRow]:

@@ -14,8 +14,8 @@ from runtime.export import export_model
 
 def export(
     folder: Folder,
-    job: Annotated[str, typer.Argument(help="Id of a built-in job.")],
-    to: Annotated[Path, typer.Option("--to", metavar="FOLDER", help="A new folder for the model.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Id of a built-in job.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="New folder for the model.")],
 ) -> None:
     """Write the model that a job has trained, as a Hugging Face folder that transformers and vLLM load.
 

@@ -18,7 +18,7 @@ from runtime.commands.waiting import ends_quietly, pause
 from runtime.jobside.job_log import without_details
 from runtime.output import LOGS, follow_lines, lines, read_log
 from runtime.service.address import folder_of
-from runtime.service.client import NoService, connected, is_named
+from runtime.service.client import NoService, connected, is_named, no_service
 
 _EVERY_S = 1.0  # interval of status updates
 
@@ -74,6 +74,8 @@ def _log_lines(job: str, follow: bool, at: Path | None) -> Iterator[str]:
     except NoService as nobody:
         if not nobody.has_journal:
             raise
+    if not folder_of(at).is_dir():
+        raise no_service(folder_of(at))
     if Path(job).name != job or not home.is_dir():
         names = [path.name for path in home.parent.iterdir()] if home.parent.is_dir() else []
         raise InputError(f"job {job}: no process of such a job has begun at {folder_of(at)}{did_you_mean(job, names)}")

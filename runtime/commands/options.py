@@ -36,7 +36,7 @@ At = Annotated[
     typer.Option(
         "--at",
         metavar="DIR",
-        help="The service's folder. (default: the service of $ROLLMUX_URL and $ROLLMUX_TOKEN; $ROLLMUX_SERVICE; rollmux-service)",
+        help="The service's folder. (default: the service at $ROLLMUX_URL, else the folder $ROLLMUX_SERVICE, else rollmux-service)",
     ),
 ]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or a service.")]

@@ -23,7 +23,7 @@ from runtime.jobs.checks import check_names
 from runtime.jobs.named import located
 from runtime.jobs.spec import KINDS, NO_POOL, JobSpec, for_its_kind
 
-_SCENARIO = "; no job has a task, class, attach or command: `rollmux bench` reads scenario files"
+_SCENARIO = "is a scenario file (no job has a task, class, attach or command): `rollmux bench` reads it"
 
 
 class JobFile(FileModel):
@@ -71,8 +71,8 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> JobFile:
     Raises:
         InputError: One line with the source, the path of the field and what is wrong with its value.
     """
-    hint = "" if any(has_key(data, kind) for kind in KINDS) else _SCENARIO
-    jobs = checked(JobFile, data, source, lambda mapping: merge_defaults(mapping, for_its_kind), hint)
+    other = _SCENARIO if data.get("jobs") and not any(has_key(data, kind) for kind in KINDS) else ""
+    jobs = checked(JobFile, data, source, lambda mapping: merge_defaults(mapping, for_its_kind), other)
     here = [job.model_copy(update={"folder": os.path.abspath(located(folder, job.folder))}) for job in jobs.jobs]
     return jobs.model_copy(update={"jobs": tuple(here)})
 

@@ -88,7 +88,7 @@ class ServiceClient(Service):
         except Refused as error:
             raise InputError(str(error)) from None
         except OSError as error:
-            raise (_nobody(self._folder) if self._folder else NoService(f"{self._where}: {error}")) from None
+            raise (no_service(self._folder) if self._folder else NoService(f"{self._where}: {error}")) from None
 
     def submit(self, specs: Sequence[JobSpec]) -> None:
         """Submit jobs, in several requests if they are too long for one; each request takes all of its jobs or none.
@@ -238,7 +238,7 @@ def _answering(folder: Path) -> ServiceAddress:
         starting = is_locked(folder / DRIVER_LOCK, SERVES)
         is_near = starting or (address is not None and _is_beginning(folder))
         if not is_near or monotonic() > until_s:
-            raise _nobody(folder, starting)
+            raise no_service(folder, starting)
         sleep(_LOOKS_S)
     return address
 
@@ -249,7 +249,7 @@ def _is_beginning(folder: Path) -> bool:
     return False
 
 
-def _nobody(folder: Path, starting: bool = False) -> NoService:
+def no_service(folder: Path, starting: bool = False) -> NoService:
     """Return the error that no service answers in a folder.
 
     Args:

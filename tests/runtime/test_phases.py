@@ -75,6 +75,7 @@ def test_reports_are_numbers() -> None:
 
 def test_what_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="must be 'rollout', 'train' or 'sync'"):
-        rollmux.phase("training")  # type: ignore[arg-type]
+        rollmux.phase("trains")  # type: ignore[arg-type]
+    assert rollmux.phase("training")(len).rollmux_phase == "train"  # type: ignore[attr-defined]
     with pytest.raises(RuntimeError, match="workers can be started in a run alone"):
         rollmux.runtime_hook.wait([])

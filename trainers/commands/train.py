@@ -37,7 +37,7 @@ def train(
         ),
     ] = None,
 ) -> None:
-    """Train a policy on a Gymnasium environment.
+    """Train a scheduling policy on a Gymnasium environment; `rollmux run` trains language models.
 
     Every seed gets a folder: a checkpoint, the policy files last.safetensors and best.safetensors, curve.csv, TensorBoard's events.
 

@@ -34,9 +34,9 @@ def test_policies_that_have_less_are_named() -> None:
         row("optimal-work", 3, 2),
     ]
     assert yardstick_notes([rows]) == [
-        "optimal: least $/h now, regrouped for free, no bound: consolidate, rollmux have less; SLOs are broken for less by random",
+        "optimal: least $/h now, regrouped for free, no bound: consolidate, rollmux have less; random has less and breaks SLOs",
         "optimal-work: least $/work-h now, regrouped for free, no bound: consolidate, optimal have less; "
-        "SLOs are broken for less by random",
+        "random has less and breaks SLOs",
     ]
 
 
