@@ -41,7 +41,7 @@ from runtime.service.webhook import set_target, signature
 ROOT = Path(__file__).parents[1]
 WEIGHTS = {"ann": 2, "bob": 1, "cas": 1}
 PRESENT = 5  # number of jobs that each user keeps waiting or running
-OPTIONS = ("--policy", "rollmux,order=fair,backfill=true,starve_h=24")
+OPTIONS = ("--policy", "rollmux,order=fair,held_h=0.25,backfill=true,starve_h=24")
 LIVES = ("waiting", "parked", "running", "moving", "lost")
 AGAIN_S = 60.0  # seconds from the kill of an owner until its user starts another
 

@@ -24,8 +24,9 @@ from rollmux_env.scheduler.asking import shown_to
 from rollmux_env.user_code import apart, brief, guarded, is_users
 from rollmux_env.validation_errors import not_one_of
 
-_AHEAD_H = 0.25  # time for which held nodes count as usage already, with `Fair`
-OPTIONS = ("order", "backfill", "park", "half_life_h", "starve_h", "factor")
+OPTIONS = ("order", "backfill", "park", "half_life_h", "held_h", "starve_h", "factor")
+# Least value of each number, and whether it is allowed itself.
+_LEAST = {"half_life_h": (0.0, False), "held_h": (0.0, True), "starve_h": (0.0, False), "factor": (1.0, True)}
 
 
 class Order(Protocol):
@@ -125,14 +126,17 @@ def _expected(state: State, job_ids: Sequence[str], rows: Ints, left_h: Floats |
     return np.asarray(_nodes(state, rows) / weights(state, rows) * left_h)
 
 
+@dataclass(frozen=True)
 class Fair:
     """Order by the usage of the jobs' users over their weights: nodes charged over time, halved every half-life.
 
-    What a user's jobs hold counts for a quarter of an hour more. Without it, all nodes that are free at one instant would go to the
-    user who is behind, or to the first one while no user has any usage.
+    Attributes:
+        held_h: Time for which the nodes that a user's jobs hold count as usage in advance, hours. With 0 all nodes that are free at
+            one instant go to the user who is behind, or to the first one while no user has any usage.
     """
 
     unit, scale = "node-hours used", 1.0
+    held_h: float = 0.0
 
     def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
         """Return node-hours."""
@@ -140,7 +144,7 @@ class Fair:
         quotas = {user: state.cluster.quota_of(user) for user in {*users}}
         weights = {user: 1.0 if quota is None else quota.weight for user, quota in quotas.items()}
         charges, now_s = state.charges, state.now_s
-        usage_h = {user: charges.usage_h(user, now_s) + _AHEAD_H * charges.user_share(user).nodes for user in weights}
+        usage_h = {user: charges.usage_h(user, now_s) + self.held_h * charges.user_share(user).nodes for user in weights}
         keys = {user: usage_h[user] / weight for user, weight in weights.items()}
         return [keys[user] for user in users]
 
@@ -178,6 +182,7 @@ class QueueRules:
         backfill: Whether a job that gets no place is passed over.
         park: Whether running jobs may be parked for waiting ones.
         half_life_h: Time after which the usage of a user counts half, hours, at most 1e9.
+        held_h: Time for which held nodes count as usage in advance, as in `Fair`, hours.
         starve_h: Time that a job waits, in hours, after which no job behind it is served before it.
         factor: Number of times by which the key of a running job exceeds that of a waiting one of its priority for which it is
             parked.
@@ -191,6 +196,7 @@ class QueueRules:
     backfill: bool
     park: bool = False
     half_life_h: float = HALF_LIFE_H
+    held_h: float = 0.0
     starve_h: float = inf
     factor: float = 1.5
 
@@ -198,12 +204,12 @@ class QueueRules:
         for name in ("backfill", "park"):
             if not isinstance(value := getattr(self, name), bool):
                 raise InputError(f"{name}: must be true or false, not {value!r}")
-        for name, least in (("half_life_h", 0.0), ("starve_h", 0.0), ("factor", 1.0)):
+        for name, (least, includes_it) in _LEAST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
                 raise InputError(f"{name}: must be a number, not {value!r}")
-            if value < least or value == 0 or (name != "starve_h" and not isfinite(value)):
-                raise InputError(f"{name}: must be {'above 0' if not least else 'at least 1'}, not {value:g}")
+            if value < least or (value == least and not includes_it) or (name != "starve_h" and not isfinite(value)):
+                raise InputError(f"{name}: must be {'at least' if includes_it else 'above'} {least:g}, not {value:g}")
         if self.half_life_h > 1e9:
             raise InputError(f"half_life_h: must be at most 1e9, not {self.half_life_h:g}")
 
@@ -288,6 +294,8 @@ def queue_rules(options: Mapping[str, Any], own: Callable[[str], Order]) -> Queu
     if not isinstance(name, str) or (":" not in name and name not in ORDERS):
         raise InputError(f"order: {not_one_of(str(name), sorted(ORDERS), ', or module:Class of your own')}")
     order = own(name) if ":" in name else ORDERS[name]()
+    if isinstance(order, Fair):
+        order = Fair(others.get("held_h", 0.0))
     with apart("the order"):
         has_keys = callable(getattr(order, "keys", None))
     if not has_keys:

@@ -23,7 +23,8 @@ _BAD_S = 300.0
 _POLICIES = ("rollmux", "rollmux", "rollmux,switches=true", "consolidate,budget=200")  # a search that costs no more than the rest
 _PARKING = (
     *("solo,order=fcfs,park=true", "solo,order=attained,park=true", "rollmux,order=fcfs,park=true"),
-    *("fleet,order=attained,park=true,moves=false", "solo,order=fair,half_life_h=0.1,park=true", "solo,order=gittins,park=true"),
+    *("fleet,order=attained,park=true,moves=false", "solo,order=fair,half_life_h=0.1,held_h=0.25,park=true"),
+    "solo,order=gittins,park=true",
 )
 STATED_GB = 2.0  # of device memory, where any is
 _LAST_S = 25.0  # of faults that come at a time

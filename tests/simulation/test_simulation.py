@@ -223,8 +223,8 @@ def parking(seed: int, *faults: Fault, **more: Any) -> Schedule:
 
 
 def test_a_place_that_is_reserved_is_not_parked_for_another_job() -> None:
-    """What a user holds counts at once in a fair order: the job for which one is parked would be parked for that one."""
-    world = parking(0, policy="solo,order=fair,half_life_h=0.02,park=true", resume_s=0.0)
+    """What a user holds counts at once with `held_h`: the job for which one is parked would be parked for that one."""
+    world = parking(0, policy="solo,order=fair,half_life_h=0.02,held_h=0.25,park=true", resume_s=0.0)
     jobs = tuple(replace(job, user=user, entry={"parkable": True}) for job, user in zip(world.jobs, ("ann", "bob"), strict=True))
     outcome = carry_out(replace(world, jobs=jobs))
     assert outcome.problems == () and outcome.counts["parks"] > 1

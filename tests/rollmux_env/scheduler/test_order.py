@@ -298,12 +298,31 @@ def test_a_policys_own_option_of_that_name_is_none_of_the_queue(tmp_path: Path, 
     assert vars(state.charges) == vars(State(cluster).charges)
 
 
+def test_a_fair_order_compares_what_users_have_been_charged() -> None:
+    """Computed by hand: free nodes go to one user by the file's order; then usage counts, halved every half an hour."""
+    first = (("a1", "ann", 36), ("a2", "ann", 36), ("b1", "bob", 36), ("c1", "cas", 72))
+    jobs = [{"id": name, "user": user, "iterations": iterations} for name, user, iterations in first]
+    jobs += [{"id": name, "user": user, "iterations": 36, "arrival_s": 5400} for name, user in (("b2", "bob"), ("a3", "ann"))]
+    scenario, policy = parse_scenario(small(*jobs, nodes=2)), make("solo,order=fair,half_life_h=0.5")
+    run = finished(scenario, policy)
+    assert [(at_s / 3600, job_id) for at_s, job_id, _ in placed(run)] == [
+        *((0, "a1"), (0, "a2"), (1, "b1"), (1, "c1"), (2, "a3"), (3, "b2")),
+    ]
+    state, rules = observed_state("solo,order=fair,half_life_h=0.5", scenario.cluster), rules_of(policy)
+    for event in run.log:
+        if event.at_s < 7200.0 or (isinstance(event, Departed) and event.at_s == 7200.0):
+            apply(state, event)
+    an_hour = (1 - 0.5**2) * 0.5 / log(2)  # of one node, at its end
+    assert rules is not None
+    assert rules.keys(state, ["b2", "a3"]) == pytest.approx([2 * an_hour, 4 * an_hour * 0.5**2])
+
+
 def test_usage_is_divided_by_the_weight_of_its_user() -> None:
     """Half of the work is done by half of each user's jobs, though those of the first come first."""
     counts = {"ann": 24, "bob": 12, "cas": 12}
     jobs = [{"id": f"{user}{k}", "user": user, "iterations": 12} for user, count in counts.items() for k in range(count)]
     scenario = parse_scenario(small(*jobs, nodes=3, quotas={"ann": {"weight": 2}, "*": {"weight": 1}}))
-    log = replay(scenario, make("solo,order=fair"), check=True).log
+    log = replay(scenario, make("solo,order=fair,held_h=0.25"), check=True).log
     first = [event.job_id[:3] for event in log if isinstance(event, Admitted)][:24]
     assert all(abs(first.count(user) - count / 2) <= 1 for user, count in counts.items()), first
 
@@ -315,7 +334,7 @@ def test_users_have_their_weights_of_the_first_hour(policy: str, count: int, mos
     jobs = [{"id": f"{user}{k}", "user": user, "iterations": 15 + 3 * (k % 3)} for user in weights for k in range(count)]
     scenario = parse_scenario(small(*jobs, nodes=8, quotas={"ann": {"weight": 2}}, max_group_size=most))
     state = observed_state("solo", scenario.cluster)
-    for event in replay(scenario, make(f"{policy},order=fair"), check=True).log:
+    for event in replay(scenario, make(f"{policy},order=fair,held_h=0.25"), check=True).log:
         if event.at_s <= 3600.0:
             apply(state, event)
     used_h = {user: state.charges.month_h(user, 3600.0) for user in weights}
@@ -421,6 +440,7 @@ def test_reasons_compare_the_keys_of_the_whole_queue_in_a_users_own_unit(tmp_pat
         ("solo,order=area,park=1", "park: must be true or false, not 1"),
         ("solo,order=area,factor=0.5", "factor: must be at least 1, not 0.5"),
         ("solo,order=fair,half_life_h=0", "half_life_h: must be above 0, not 0"),
+        ("solo,order=fair,held_h=-1", "held_h: must be at least 0, not -1"),
         ("solo,order=fair,half_life_h=2e9", "half_life_h: must be at most 1e9, not 2e+09"),
         ("solo,order=json:JSONDecoder", "order: json:JSONDecoder has no method `keys`"),
         ("solo,order=no_such_module:Order", "there is no module 'no_such_module'"),
