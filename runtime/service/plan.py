@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollmux_env.errors import InputError, TooMany, Unprocessable
+from rollmux_env.errors import TooMany, Unprocessable
 from rollmux_env.keys.cluster import Cluster
 from runtime.coordinator.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches
 from runtime.jobs.spec import JobSpec
@@ -18,6 +18,7 @@ from runtime.machine import Node, Pool
 from runtime.machines.nodes import keep_names
 from runtime.machines.pools import check_pools, cluster_of, gpu_memory_gb, nodes_wanted
 from runtime.service.address import Listen
+from runtime.service.quotas import cluster_differences
 
 MOST_JOBS = 10_000  # waiting or running jobs
 MOST_BYTES = 64 << 10  # size of a job's description, which the journal records
@@ -28,8 +29,8 @@ class ServiceOptions:
     """Options of `rollmux serve`. None means the value in the journal, or the default of a new service.
 
     Attributes:
-        policy: Name of the placement policy.
-        dispatch: Name of the dispatch policy.
+        policy: Name of the placement policy of a new service.
+        dispatch: Name of the dispatch policy of a new service.
         seed: Seed of the policies.
         cluster: Cluster of a new service, or None for the nodes that are present.
         listen: Place at which to listen.
@@ -68,7 +69,11 @@ def past(folder: Path) -> RunRecord | None:
 
 
 def service_plan(
-    folder: Path, wish: ServiceOptions, before: RunRecord | None, find: Callable[[dict[Pool, int]], tuple[Node, ...]]
+    folder: Path,
+    wish: ServiceOptions,
+    before: RunRecord | None,
+    find: Callable[[dict[Pool, int]], tuple[Node, ...]],
+    say: Callable[[str], None],
 ) -> RunPlan:
     """Return the plan of a new service, or of one that continues from its journal.
 
@@ -77,9 +82,10 @@ def service_plan(
         wish: Options of the command.
         before: Record of the service that was in the folder before, or None for a new one.
         find: Function that returns nodes for a number of nodes in each pool.
+        say: Callback for a line about an option that differs from the journal.
 
     Raises:
-        InputError: If nodes are missing, or an option contradicts the journal; one line.
+        InputError: If nodes are missing; one line.
     """
     rules = LeaseRules(grace_s=wish.grace_s, max_hold_worst_cases=wish.max_hold_worst_cases)
     if before is None:
@@ -89,16 +95,29 @@ def service_plan(
         names = planning_switches(wish.policy), wish.dispatch or DISPATCH
         return RunPlan((), cluster, nodes, *names, wish.seed, str(folder), models=True, leases=rules)
     start = before.started
-    for option in ("policy", "dispatch"):
-        value, recorded = getattr(wish, option), getattr(start, option)
-        if value not in (None, recorded) and (option, planning_switches(value)) != ("policy", recorded):
-            raise InputError(f"--{option} {value}: the service in {folder} was begun with {recorded} and continues with it")
-    if wish.cluster is not None:
-        raise InputError(f"--cluster: the service in {folder} was begun with its own cluster and continues with it")
+    for line in _unused_options(wish, before):
+        say(line)
     nodes = keep_names(find(nodes_wanted(start.cluster, ())), before.nodes.values())
     check_pools(start.cluster, nodes)
     specs, names = tuple(fact.spec for fact in before.submitted), (start.policy, start.dispatch)
     return RunPlan(specs, start.cluster, nodes, *names, start.seed, str(folder), resume=True, models=True, leases=rules)
+
+
+def _unused_options(wish: ServiceOptions, before: RunRecord) -> Iterator[str]:
+    """Yield a line for each option that differs from the journal. A service that is restarted at boot is given them again."""
+    start = before.started
+    if wish.policy is not None and start.policy not in (wish.policy, planning_switches(wish.policy)):
+        yield f"--policy {wish.policy}: the service was begun with {start.policy}, which holds"
+    if wish.dispatch not in (None, start.dispatch):
+        yield f"--dispatch {wish.dispatch}: the service was begun with {start.dispatch}, which holds"
+    if wish.cluster is not None:
+        yield from unused_keys(wish.cluster, before.cluster)
+
+
+def unused_keys(file: Cluster, known: Cluster) -> Iterator[str]:
+    """Yield a line for each key of a cluster file that is not as the service has it, which holds."""
+    for words in cluster_differences(file, known):
+        yield f"--cluster: cluster.{words}, which holds{' (`rollmux quota` changes it)' if words.startswith('quotas') else ''}"
 
 
 def check_limits(specs: Sequence[JobSpec], present: int) -> None:

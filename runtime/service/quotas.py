@@ -153,7 +153,7 @@ def cluster_differences(file: Cluster, known: Cluster) -> Iterator[str]:
     """Yield the keys of a cluster file whose values are not those of the journal, with both.
 
     Args:
-        file: Cluster as the file has it. Only keys that it states are compared, and no numbers of nodes.
+        file: Cluster as the file has it. Only keys that it states are compared.
         known: Cluster as the journal has it, which holds.
     """
     for user in sorted(file.quotas.keys() | known.quotas.keys()) if "quotas" in file.model_fields_set else ():
@@ -166,6 +166,6 @@ def cluster_differences(file: Cluster, known: Cluster) -> Iterator[str]:
             yield f"{key}: {getattr(file, key)} in the file, {getattr(known, key)} in the journal"
     for name, pool in file.pools.items():
         recorded = known.pools.get(name)
-        for key in sorted(pool.model_fields_set & {"gpu", "gpus_per_node", "usd_per_gpu_hour"}):
+        for key in sorted(pool.model_fields_set & {"gpu", "gpus_per_node", "usd_per_gpu_hour", "max_nodes"}):
             if recorded is not None and getattr(pool, key) != getattr(recorded, key):
                 yield f"{name}.{key}: {getattr(pool, key)} in the file, {getattr(recorded, key)} in the journal"

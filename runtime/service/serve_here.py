@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollmux_env.errors import InputError
-from rollmux_env.keys.cluster import Cluster
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.file import load_cluster
 from runtime.journal.parts import newest_part
@@ -20,8 +19,7 @@ from runtime.machines.hosts import HostsFile, load_hosts, more_nodes, nodes_here
 from runtime.service.address import SERVICE, let_in, listening_of, withdraw
 from runtime.service.http.listening import ListeningService
 from runtime.service.patience import Patience
-from runtime.service.plan import ServiceOptions, past_facts, service_plan
-from runtime.service.quotas import cluster_differences
+from runtime.service.plan import ServiceOptions, past_facts, service_plan, unused_keys
 from runtime.service.service import RunService
 from runtime.signals import allowing, check_signals, hangups
 
@@ -56,7 +54,7 @@ def serve_here(folder: Path, wish: ServiceOptions, file: Path | None, say: Calla
                     begin_next_part(folder, say)
                     plan = _plan(folder, wish, hosts, say)
                 outcome = asyncio.run(_serve(folder, wish, plan, file if hosts is not None else None, take_hangups, say))
-                wish = replace(wish, cluster=None)
+                wish = replace(wish, policy=None, dispatch=None, cluster=None)
             except _NotBegun as error:
                 if outcome != ROLLED_OVER:
                     raise
@@ -82,9 +80,6 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None, say: Call
         if own is not None:
             raise InputError(f"--no-ray: the service in {folder} has had job {own}, which needs Ray")
         if hosts is not None:
-            for line in () if wish.cluster is None else _differences(wish.cluster, record.cluster):
-                say(line)
-            wish = replace(wish, cluster=None)
             before += more_nodes(hosts, record.started.cluster, before)
 
     def find(counts: dict[Pool, int]) -> tuple[Node, ...]:
@@ -92,13 +87,7 @@ def _plan(folder: Path, wish: ServiceOptions, hosts: HostsFile | None, say: Call
             return before
         return nodes_of_hosts(hosts, wish.cluster) if hosts is not None and wish.cluster is not None else nodes_here(counts)
 
-    return replace(service_plan(folder, wish, record, find), facts=facts)
-
-
-def _differences(file: Cluster, known: Cluster) -> Iterator[str]:
-    """Yield a line for each key of a cluster file that is not as the service has it, which holds."""
-    for words in cluster_differences(file, known):
-        yield f"--cluster: cluster.{words}, which holds{' (`rollmux quota` changes it)' if words.startswith('quotas') else ''}"
+    return replace(service_plan(folder, wish, record, find, say), facts=facts)
 
 
 def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
@@ -115,7 +104,7 @@ def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
             raise InputError("SIGHUP: this `rollmux serve` was given no cluster file with hosts")
         changes = service.driver.lifecycle.node_changes
         changes.join(more_nodes(hosts, plan.cluster, [*changes.known.values()]))
-        for line in _differences(load_cluster(file), service.run.scheduler.state.cluster):
+        for line in unused_keys(load_cluster(file), service.run.scheduler.state.cluster):
             service.run.log.say(line)
     except InputError as error:
         service.run.log.say(str(error))

@@ -73,7 +73,8 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
                 if watch(service, service.call.remote("ended"), say, lines_said) != ROLLED_OVER:
                     break
                 ray.kill(service)
-                service, wish, has_rolled_over = None, replace(wish, cluster=None), True
+                service, has_rolled_over = None, True
+                wish = replace(wish, policy=None, dispatch=None, cluster=None)
             except RayDied as error:
                 raise InputError(f"{error}; `rollmux serve {folder}` continues from the journal") from error
             except InputError as error:
@@ -191,7 +192,7 @@ def _find(folder: Path, address: RayAddress) -> Any:
 
 def _start(folder: Path, address: RayAddress, wish: ServiceOptions, say: Callable[[str], None]) -> Any:
     begin_next_part(folder, say)
-    plan = service_plan(folder, wish, past(folder), _nodes)
+    plan = service_plan(folder, wish, past(folder), _nodes, say)
     options = {**coordinator_options(), "name": address.actor, "namespace": address.namespace, "lifetime": "detached"}
     service: Any = ray.remote(Coordinator).options(**options).remote(named(ListeningService), plan)
     try:
