@@ -25,7 +25,7 @@ def make_named(
     kind: str,
     table: Mapping[str, Callable[..., Made]],
     spec: str,
-    learned: Callable[[], Callable[..., Made]] | None = None,
+    learned: str | None = None,
     methods: Sequence[str] = (),
 ) -> Made:
     """Create the policy that a spec names.
@@ -35,7 +35,7 @@ def make_named(
         table: Factories by name. They take keyword options.
         spec: A name in `table`, `learned:PATH`, `learned:default`, or `module:Class` of the user's own, followed by options as
             `key=value`, separated by commas.
-        learned: Function that imports the factory of learned policies, which takes a path. None if this kind has none.
+        learned: Factory of learned policies as `module:Class`, which takes a path, or None if this kind has none.
         methods: Methods that a policy of this kind must have.
 
     Raises:
@@ -44,7 +44,7 @@ def make_named(
     name, *pairs = spec.split(",")
     label = f"{kind} '{spec}'"
     if learned is not None and name.startswith(LEARNED):
-        return make_with(label, LEARNED, partial(learned(), name.removeprefix(LEARNED)), pairs)
+        return make_with(label, LEARNED, partial(own_object(label, learned), name.removeprefix(LEARNED)), pairs)  # type: ignore[no-any-return]
     if is_own(name):
         made = make_with(label, name, own_object(label, name), pairs)
         if lacking := [method for method in methods if not callable(getattr(made, method, None))]:

@@ -19,20 +19,25 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.features import CLUSTER_FEATURES, JOB_FEATURES
 
 
-def placement_config(moves: bool, shapes: bool, known_stays: bool, widths: Sequence[int], provenance: Provenance) -> PolicyConfig:
-    """Return the configuration of a network trained on `RollMux/Placement-v0` with these arguments."""
-    features = JOB_FEATURES, candidate_names(moves, shapes), CLUSTER_FEATURES
-    return PolicyConfig.of(features, widths, provenance, moves=moves, known_stays=known_stays)
+def config_of(env: object, widths: Sequence[int], provenance: Provenance) -> PolicyConfig:
+    """Return the configuration of the policy file of a network that was trained on an environment.
 
+    Args:
+        env: Vector environment of RollMux.
+        widths: Width of each layer.
+        provenance: Origin of the network.
 
-def dispatch_config(stale: bool, widths: Sequence[int], provenance: Provenance) -> PolicyConfig:
-    """Return the configuration of a network trained on `RollMux/Dispatch-v0`, with or without stale members."""
-    return PolicyConfig.of(STALE if stale else ON_POLICY, widths, provenance, decides="dispatch")
-
-
-def rollout_config(rewards: bool, widths: Sequence[int], provenance: Provenance) -> PolicyConfig:
-    """Return the configuration of a network trained on `RollMux/Rollout-v0`, with or without rewards."""
-    return PolicyConfig.of(feature_names(rewards), widths, provenance, decides="rollout")
+    Raises:
+        InputError: The environment is of another type.
+    """
+    if isinstance(env, PlacementVectorEnv):
+        features = JOB_FEATURES, candidate_names(env.moves, env.generator.shapes > 0), CLUSTER_FEATURES
+        return PolicyConfig.of(features, widths, provenance, moves=env.moves, known_stays=env.known_stays)
+    if isinstance(env, DispatchVectorEnv):
+        return PolicyConfig.of(STALE if env.generator.stale else ON_POLICY, widths, provenance, decides="dispatch")
+    if isinstance(env, RolloutVectorEnv):
+        return PolicyConfig.of(feature_names(env.generator.rewards), widths, provenance, decides="rollout")
+    raise InputError(f"export_policy: the model's environment is {type(env).__name__}, none of RollMux's")
 
 
 def export_policy(model: Any, path: str | Path, **provenance: str | float) -> PolicyConfig:
@@ -55,17 +60,8 @@ def export_policy(model: Any, path: str | Path, **provenance: str | float) -> Po
     if not isinstance(scorer, Scorer):
         kind = type(getattr(model, "policy", model)).__name__
         raise InputError(f"export_policy: the policy is a {kind}; a policy file holds a network of trainers.pointer.PointerPolicy")
-    widths = model.policy.widths
     made: Provenance = {"algorithm": type(model).__name__, "steps": int(model.num_timesteps), **provenance}
-    env = _environment(model.get_env())
-    if isinstance(env, PlacementVectorEnv):
-        config = placement_config(env.moves, env.generator.shapes > 0, env.known_stays, widths, made)
-    elif isinstance(env, DispatchVectorEnv):
-        config = dispatch_config(env.generator.stale, widths, made)
-    elif isinstance(env, RolloutVectorEnv):
-        config = rollout_config(env.generator.rewards, widths, made)
-    else:
-        raise InputError(f"export_policy: the model's environment is {type(env).__name__}, none of RollMux's")
+    config = config_of(_environment(model.get_env()), model.policy.widths, made)
     write_policy(path, config, scorer.weights())
     return config
 

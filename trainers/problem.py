@@ -34,7 +34,7 @@ from rollmux_env.envs.rollout.reward import Cost
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, not_one_of, problems
 from trainers.config import Settings
-from trainers.export import dispatch_config, placement_config, rollout_config
+from trainers.export import config_of
 from trainers.vec_env import play
 
 Figures = Mapping[str, NDArray[Any]]
@@ -45,6 +45,15 @@ NO_RULES = ("masked-random", "untrained", "optimal", "optimal-work")
 
 class Problem(Settings):
     """A learning problem. Its fields are the keys of a configuration's `environment`."""
+
+    @cached_property
+    def generator(self) -> Any:
+        """Generator of streams."""
+        raise NotImplementedError
+
+    def model_post_init(self, context: Any) -> None:
+        """Create the generator early, so that errors in the options are reported at once."""
+        _ = self.generator
 
     def environment(self, streams: int, autoreset: bool = True) -> VectorEnv[Any, Any, Any]:
         """Create an environment with parallel streams.
@@ -106,7 +115,7 @@ class Problem(Settings):
 
     def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
         """Return the configuration that a policy file has for a network with these layers."""
-        raise NotImplementedError
+        return config_of(self.environment(1), widths, provenance)
 
 
 class WorkloadPart(Settings):
@@ -145,10 +154,6 @@ class PlacementProblem(Problem):
     """Penalty of a masked action, in Solo-D dollars of a mean job."""
     slo_penalty: Annotated[float, Field(ge=0)] = 1.0
     """Penalty of a job that leaves with its SLO broken, in the same dollars."""
-
-    def model_post_init(self, context: Any) -> None:
-        """Create the generator early, so that errors in the options are reported at once."""
-        _ = self.generator
 
     @cached_property
     def generator(self) -> Generator:
@@ -207,10 +212,6 @@ class PlacementProblem(Problem):
             "moves_per_hour": played["migrations"] / hours,
         }
 
-    def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
-        """Return the configuration of a network that reads this environment's observations."""
-        return placement_config(self.moves, self.generator.shapes > 0, self.known_stays, widths, provenance)
-
 
 class DispatchProblem(Problem):
     """The problem on `RollMux/Dispatch-v0`: arguments of its generator and its reward. Dollars are per work-hour."""
@@ -231,10 +232,6 @@ class DispatchProblem(Problem):
     """Penalty of a second behind an SLO, in seconds of work."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01
     """Penalty of a masked action, as a share of the horizon."""
-
-    def model_post_init(self, context: Any) -> None:
-        """Create the generator early, so that errors in the options are reported at once."""
-        _ = self.generator
 
     @cached_property
     def generator(self) -> RandomGroups:
@@ -274,10 +271,6 @@ class DispatchProblem(Problem):
             "worst_over_slo": np.minimum(played["worst_over_slo"], 10.0),
             "tails_migrated": played["tails_migrated"],
         }
-
-    def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
-        """Return the configuration of a network that reads this environment's observations."""
-        return dispatch_config(self.generator.stale > 0, widths, provenance)
 
 
 class RolloutProblem(Problem):
@@ -331,10 +324,6 @@ class RolloutProblem(Problem):
         names = ("seconds_over_plain", "held_over_plain", "switches", "migrated")
         over = {f"cost_over_{name}": self.usd(played) / other for name, other in references.items()}
         return over | {name: played[name] for name in names}
-
-    def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
-        """Return the configuration of a network that reads this environment's observations."""
-        return rollout_config(self.rewards, widths, provenance)
 
 
 def _mode(autoreset: bool) -> AutoresetMode:

@@ -30,13 +30,7 @@ def make_dispatch(spec: str) -> DispatchPolicy:
     Raises:
         InputError: The name or an option is unknown, the policy file is invalid, or the user's class is no dispatch policy.
     """
-    policy = make_named("dispatch policy", DISPATCH, spec, _learned, ("choose",))
+    policy = make_named("dispatch policy", DISPATCH, spec, "policies.dispatch.learned:Learned", ("choose",))
     if not isinstance(migration_of(policy), Migration | None):
         raise InputError(f"dispatch policy '{spec}': its `migration` must be None or a rollmux_env.timing.tail.Migration")
     return policy
-
-
-def _learned() -> Callable[..., DispatchPolicy]:
-    from policies.dispatch.learned import Learned
-
-    return Learned

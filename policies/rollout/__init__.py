@@ -76,7 +76,7 @@ def make_rollout(spec: str) -> RolloutPolicy:
 
 
 def _make_part(spec: str) -> RolloutPolicy:
-    policy = make_named("rollout policy", ROLLOUT, spec, _learned, ("begin_job",))
+    policy = make_named("rollout policy", ROLLOUT, spec, "policies.rollout.learned:Learned", ("begin_job",))
     if not isinstance(migration_of(policy), Migration | None):
         raise InputError(f"rollout policy '{spec}': its `migration` must be None or a rollmux_env.timing.tail.Migration")
     try:
@@ -84,12 +84,6 @@ def _make_part(spec: str) -> RolloutPolicy:
     except TypeError as error:
         raise InputError(f"rollout policy '{spec}': must be hashable, as a frozen dataclass is: {error}") from None
     return policy
-
-
-def _learned() -> Callable[..., RolloutPolicy]:
-    from policies.rollout.learned import Learned
-
-    return Learned
 
 
 def migrating(dispatch: str, policy: RolloutPolicy) -> str:

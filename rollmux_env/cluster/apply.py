@@ -5,31 +5,10 @@ from __future__ import annotations
 from bisect import insort_left, insort_right
 from collections.abc import Callable, Sequence
 
-from rollmux_env.cluster import link
+from rollmux_env.cluster import events, link
 from rollmux_env.cluster.charges import NO_WORK, NOTHING
 from rollmux_env.cluster.demand import Demand, demand_of, limits_of, write_known
-from rollmux_env.cluster.events import (
-    Admitted,
-    Arrived,
-    Begun,
-    Carried,
-    Departed,
-    Event,
-    MonthBegun,
-    Moved,
-    OverBudget,
-    Parked,
-    Placement,
-    Progressed,
-    QuotaSet,
-    Reprofiled,
-    Requeued,
-    Resized,
-    Resumed,
-    Ticked,
-    Warm,
-    Withdrawn,
-)
+from rollmux_env.cluster.events import Event
 from rollmux_env.cluster.group import NodeCounts, nodes_of
 from rollmux_env.cluster.months import Month
 from rollmux_env.cluster.state import State
@@ -58,7 +37,7 @@ def change(state: State, event: Event) -> None:
         _cool_down(state.tables)
     state.now_s = float(event.at_s)  # an integer clock would compile all kernels a second time
     _CHANGES[type(event)](state, event)
-    if state.cluster.network is not None and not isinstance(event, Progressed | Ticked):
+    if state.cluster.network is not None and not isinstance(event, events.Progressed | events.Ticked):
         state.link_is_full = link.share(state, _settle, _replan_member)
 
 
@@ -95,7 +74,7 @@ def forecast(state: State) -> State:
 # Waiting jobs.
 
 
-def _arrived(state: State, event: Arrived) -> None:
+def _arrived(state: State, event: events.Arrived) -> None:
     job, tables = event.job, state.tables
     demands = _demands(state, job)
     nodes, steps = max(demand.rollout_nodes for demand in demands), max(len(demand.by_nodes) for demand in demands)
@@ -106,11 +85,11 @@ def _arrived(state: State, event: Arrived) -> None:
     state.charges.add(row, job, before, earlier)
     state.arrived += 1
     _describe(state, row, job, demands)
-    insert = insort_left if isinstance(event, Requeued) else insort_right
+    insert = insort_left if isinstance(event, events.Requeued) else insort_right
     insert(state.waiting, job.id, key=lambda job_id: -state.job(job_id).priority)
 
 
-def _withdrawn(state: State, event: Withdrawn) -> None:
+def _withdrawn(state: State, event: events.Withdrawn) -> None:
     state.waiting.remove(event.job_id)
     _forget_estimate(state.tables, state.row(event.job_id))
     state.stays.parked.pop(event.job_id, None)
@@ -121,7 +100,7 @@ def _forget_estimate(tables: Tables, row: int) -> None:
         tables.estimated.pop(one, None)
 
 
-def _warm(state: State, event: Warm) -> None:
+def _warm(state: State, event: events.Warm) -> None:
     tables, row = state.tables, state.row(event.job_id)
     _cool_down(tables)
     tables.warm = [row, int(tables.job_records["first_shape"][row])]  # only shape 0 can enter warm
@@ -153,7 +132,7 @@ def _describe(state: State, row: int, job: Job, demands: Sequence[Demand]) -> No
 # Placements.
 
 
-def _admitted(state: State, event: Admitted) -> None:
+def _admitted(state: State, event: events.Admitted) -> None:
     row, jobs = state.row(event.job_id), state.tables.job_records
     state.waiting.remove(event.job_id)
     transitions.begin_stay(jobs, row, state.now_s)
@@ -178,7 +157,7 @@ def _resume(state: State, job_id: str, parked: ParkedStay) -> None:
     transitions.begin_pause(jobs, row, state.now_s, pause_s)
 
 
-def _parked(state: State, event: Parked) -> None:
+def _parked(state: State, event: events.Parked) -> None:
     row, jobs = state.row(event.job_id), state.tables.job_records
     _settle(state, int(jobs["group"][row]))
     _give_back(state, _leave(state, row))
@@ -201,13 +180,13 @@ def _turn(state: State, row: int) -> int:
     return len(state.waiting)
 
 
-def _begun(state: State, event: Begun) -> None:
+def _begun(state: State, event: events.Begun) -> None:
     row, jobs = state.row(event.job_id), state.tables.job_records
     jobs["admitted_s"][row] = state.now_s
     jobs["admitted_warm"][row] = jobs["entered_warm"][row] = 1
 
 
-def _moved(state: State, event: Moved) -> None:
+def _moved(state: State, event: events.Moved) -> None:
     row, jobs, pause_s = state.row(event.job_id), state.tables.job_records, state.cluster.migration_s
     _settle(state, int(jobs["group"][row]))
     left = _leave(state, row, event.placement)
@@ -218,15 +197,15 @@ def _moved(state: State, event: Moved) -> None:
     state.stays.placed_at_s[event.job_id] = state.now_s
 
 
-def _resumed(state: State, event: Resumed) -> None:
+def _resumed(state: State, event: events.Resumed) -> None:
     state.charges.pause(state.row(event.job_id), state.now_s, NOTHING)
     _give_back(state, state.pauses.end(event.job_id))
 
 
-def _departed(state: State, event: Departed) -> None:
+def _departed(state: State, event: events.Departed) -> None:
     row, jobs = state.row(event.job_id), state.tables.job_records
     _settle(state, int(jobs["group"][row]))
-    if not state.observed and not isinstance(event, OverBudget):
+    if not state.observed and not isinstance(event, events.OverBudget):
         transitions.end_stay(jobs, row)
     _give_back(state, _leave(state, row))
     state.charges.depart(row)
@@ -236,7 +215,7 @@ def _departed(state: State, event: Departed) -> None:
     state.departed += 1
 
 
-def _enter(state: State, row: int, placement: Placement) -> None:
+def _enter(state: State, row: int, placement: events.Placement) -> None:
     """Make a job the last member of its placement's group, which may be new."""
     tables, jobs = state.tables, state.tables.job_records
     kept_nodes, new_nodes = placement.rollout_nodes, placement.new_rollout_nodes
@@ -285,7 +264,7 @@ def _attach_colocated(state: State, row: int, group: int) -> None:
     membership.attach_colocated(tables.job_records, tables.group_records, row, group, *times_s)
 
 
-def _leave(state: State, row: int, to: Placement | None = None) -> NodeCounts:
+def _leave(state: State, row: int, to: events.Placement | None = None) -> NodeCounts:
     """Remove a job from its settled group, and return the nodes that become unused.
 
     Args:
@@ -347,7 +326,7 @@ def _replan_member(state: State, row: int, group: int) -> None:
 # Changes of knowledge.
 
 
-def _reprofiled(state: State, event: Reprofiled) -> None:
+def _reprofiled(state: State, event: events.Reprofiled) -> None:
     row, job = state.row(event.job.id), event.job
     group = int(state.tables.job_records["group"][row])
     if group != NOWHERE:
@@ -357,18 +336,18 @@ def _reprofiled(state: State, event: Reprofiled) -> None:
         _replan_member(state, row, group)
 
 
-def _progressed(state: State, event: Progressed) -> None:
+def _progressed(state: State, event: events.Progressed) -> None:
     for job_id, *done in event.jobs:
         row = state.row(job_id)
         for column, value in zip(("done", "rollout_busy_s", "training_busy_s"), done, strict=True):
             state.tables.job_records[column][row] = value
 
 
-def _ticked(state: State, event: Ticked) -> None:
+def _ticked(state: State, event: events.Ticked) -> None:
     """Change nothing: `change` has set the clock."""
 
 
-def _resized(state: State, event: Resized) -> None:
+def _resized(state: State, event: events.Resized) -> None:
     sized = {
         name: pool.model_copy(update={"max_nodes": getattr(event, f"{name}_nodes")}) for name, pool in state.cluster.pools.items()
     }
@@ -376,16 +355,16 @@ def _resized(state: State, event: Resized) -> None:
     state.limits = limits_of(state.cluster)
 
 
-def _quota_set(state: State, event: QuotaSet) -> None:
+def _quota_set(state: State, event: events.QuotaSet) -> None:
     state.cluster = state.cluster.with_quota(event.user, event.quota)
 
 
-def _month_begun(state: State, event: MonthBegun) -> None:
+def _month_begun(state: State, event: events.MonthBegun) -> None:
     state.months = (*state.months, Month(event.month, totals_of_all(state)))
     state.charges.begin_month(state.now_s)
 
 
-def _carried(state: State, event: Carried) -> None:
+def _carried(state: State, event: events.Carried) -> None:
     for usage in event.usage:
         state.charges.carry(usage.user, state.now_s, usage.node_s, usage.month_s)
     for length in event.lengths_h:
@@ -393,22 +372,22 @@ def _carried(state: State, event: Carried) -> None:
 
 
 _CHANGES: dict[type[Event], Callable[..., None]] = {
-    Arrived: _arrived,
-    Requeued: _arrived,
-    Warm: _warm,
-    Admitted: _admitted,
-    Begun: _begun,
-    Moved: _moved,
-    Resumed: _resumed,
-    Departed: _departed,
-    OverBudget: _departed,
-    Parked: _parked,
-    Withdrawn: _withdrawn,
-    Reprofiled: _reprofiled,
-    Progressed: _progressed,
-    Ticked: _ticked,
-    Resized: _resized,
-    QuotaSet: _quota_set,
-    MonthBegun: _month_begun,
-    Carried: _carried,
+    events.Arrived: _arrived,
+    events.Requeued: _arrived,
+    events.Warm: _warm,
+    events.Admitted: _admitted,
+    events.Begun: _begun,
+    events.Moved: _moved,
+    events.Resumed: _resumed,
+    events.Departed: _departed,
+    events.OverBudget: _departed,
+    events.Parked: _parked,
+    events.Withdrawn: _withdrawn,
+    events.Reprofiled: _reprofiled,
+    events.Progressed: _progressed,
+    events.Ticked: _ticked,
+    events.Resized: _resized,
+    events.QuotaSet: _quota_set,
+    events.MonthBegun: _month_begun,
+    events.Carried: _carried,
 }

@@ -7,28 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
+from typing import Any
 
+from rollmux_env.cluster import events
 from rollmux_env.cluster.apply import apply, change, keep_promises
-from rollmux_env.cluster.events import (
-    Admitted,
-    Arrived,
-    Begun,
-    Carried,
-    Departed,
-    Event,
-    MonthBegun,
-    Moved,
-    OverBudget,
-    Parked,
-    Progressed,
-    QuotaSet,
-    Reprofiled,
-    Resized,
-    Resumed,
-    Ticked,
-    Warm,
-    Withdrawn,
-)
+from rollmux_env.cluster.events import Event
 from rollmux_env.cluster.plan import check_nodes
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, PlanError
@@ -50,13 +33,13 @@ def apply_recorded(state: State, event: Event) -> None:
     apply(state, event)
 
 
-def apply_all_recorded(state: State, events: Iterable[Event]) -> None:
+def apply_all_recorded(state: State, recorded: Iterable[Event]) -> None:
     """Apply events one after the other, each if it is possible at that point.
 
     Raises:
         InputError: An event is impossible.
     """
-    for event in events:
+    for event in recorded:
         try:
             _check(state, event)
             change(state, event)
@@ -76,49 +59,48 @@ def _check(state: State, event: Event) -> None:
         raise InputError(problem)
 
 
-JobEvent = Admitted | Withdrawn | Warm | Begun | Moved | Resumed | Departed | OverBudget | Parked
 _WAITS, _RUNS, _PAUSED = "is not waiting", "is not running", "is not in a pause"
 _NEEDS: dict[type[Event], str] = {  # error for an event whose job is in another state than it needs
-    Admitted: _WAITS,
-    Withdrawn: _WAITS,
-    Warm: _WAITS,
-    Begun: _RUNS,
-    Moved: f"{_RUNS}, or in a pause",
-    Parked: f"{_RUNS}, or in a pause",
-    Resumed: _PAUSED,
-    Departed: _RUNS,
-    OverBudget: _RUNS,
+    events.Admitted: _WAITS,
+    events.Withdrawn: _WAITS,
+    events.Warm: _WAITS,
+    events.Begun: _RUNS,
+    events.Moved: f"{_RUNS}, or in a pause",
+    events.Parked: f"{_RUNS}, or in a pause",
+    events.Resumed: _PAUSED,
+    events.Departed: _RUNS,
+    events.OverBudget: _RUNS,
 }
 
 
 def _problem(state: State, event: Event) -> str | None:
     """Return the reason why an event is impossible, or None if it is possible."""
     match event:
-        case Arrived(job=job):
+        case events.Arrived(job=job):
             is_present = job.id in state.waiting or state.is_running(job.id)
             return f"job {job.id} is there already" if is_present else None
-        case Reprofiled(job=job):
+        case events.Reprofiled(job=job):
             return _changed(state.job(job.id), job) if state.knows(job.id) else f"job {job.id} has not arrived"
-        case Progressed(jobs=jobs):
+        case events.Progressed(jobs=jobs):
             unknown = next((done.job_id for done in jobs if not state.knows(done.job_id)), None)
             return None if unknown is None else f"job {unknown} has not arrived"
-        case Resized(rollout_nodes=rollout_nodes, training_nodes=training_nodes):
+        case events.Resized(rollout_nodes=rollout_nodes, training_nodes=training_nodes):
             return None if min(rollout_nodes, training_nodes) >= 0 else "a pool has a negative number of nodes"
-        case Carried():
+        case events.Carried():
             return "a job has arrived before it" if state.arrived else None
-        case Ticked() | QuotaSet() | MonthBegun():
+        case events.Ticked() | events.QuotaSet() | events.MonthBegun():
             return None
     return _problem_of_job(state, event)
 
 
-def _problem_of_job(state: State, event: JobEvent) -> str | None:
-    """Return the reason why an event of a job is impossible, or None if it is possible."""
+def _problem_of_job(state: State, event: Any) -> str | None:
+    """Return the reason why an event in `_NEEDS` is impossible, or None if it is possible."""
     job_id, needs = event.job_id, _NEEDS[type(event)]
     paused = state.is_paused(job_id)
     holds = job_id in state.waiting if needs == _WAITS else paused if needs == _PAUSED else state.is_running(job_id)
-    if not holds or (isinstance(event, Moved | Parked) and paused):
+    if not holds or (isinstance(event, events.Moved | events.Parked) and paused):
         return f"job {job_id} {needs}"
-    if isinstance(event, Admitted | Moved):
+    if isinstance(event, events.Admitted | events.Moved):
         check_nodes(state, job_id, event.placement)
     return None
 

@@ -109,7 +109,8 @@ def replay_events(
     least = sum(2 * (job.iterations or 1) for job in scenario.jobs)
     if least > watch.most:
         raise too_many(f"the jobs have {least:,} phases", watch.most)
-    return _Replay(scenario, policy, dispatch, seed, tails or TailModel(), rollout, failures, watch).play()
+    durations = partial(Durations, seed=seed, tails=tails or TailModel(), policy=rollout)
+    return _Replay(scenario, policy, dispatch, durations, seed, failures, watch).play()
 
 
 def too_many(what: str, most: int) -> InputError:
@@ -123,9 +124,8 @@ class _Replay:
         scenario: Scenario,
         policy: Policy,
         dispatch: DispatchPolicy,
+        durations: Callable[..., Durations],
         seed: int,
-        tails: TailModel,
-        rollout: RolloutPolicy | None,
         failures: Failures | None,
         watch: Watch,
     ) -> None:
@@ -140,7 +140,7 @@ class _Replay:
         self.dying = Dying(self.failures, FailureTimes(self.failures, seed, self.arrivals.next_s), self.jobs, self.scheduler)
         if failures is not None:
             self.run.failures = self.dying.log
-        self.durations = partial(Durations, seed=seed, tails=tails, migration=self.scheduler.members.migration, policy=rollout)
+        self.durations = partial(durations, migration=self.scheduler.members.migration)
         self.watch = watch
         self.begun = 0  # number of phases, and of instants at which placements may have changed
         self.look = min(_TOLD, watch.most + 1)  # value of `begun` at which progress is reported next

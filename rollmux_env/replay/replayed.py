@@ -153,32 +153,6 @@ class ReplayedJob:
         void: Number up to which all other entries on the heap are void.
     """
 
-    __slots__ = (
-        "ahead",
-        "busy_s",
-        "checkpoints",
-        "durations",
-        "iteration",
-        "job",
-        "last",
-        "paced",
-        "parks",
-        "place",
-        "placed",
-        "rewarding",
-        "rollouts",
-        "row",
-        "runs",
-        "sampled",
-        "stamp",
-        "trained",
-        "trainings",
-        "unsent",
-        "versions",
-        "void",
-        "weights",
-    )
-
     def __init__(self, job: Job, row: int, durations: Durations, begins: int, every: int) -> None:
         self.job = job
         self.row = row

@@ -36,6 +36,7 @@ _LONGEST_SHOWN = 4.0  # largest slowdown shown, since a long tail would hide the
 _POINTS = 1200  # number of points of a line
 _TOGETHER = 5  # largest number of policies whose bands share a panel
 _ABREAST = 4  # largest number of small panels in a row
+_STEPS: Any = {"drawstyle": "steps-post", "linewidth": 1.0}  # options of a line of counts
 
 Figures = dict[str, Callable[[], Figure]]
 """Functions that draw figures, by name."""
@@ -205,6 +206,16 @@ def _grid(runs: Runs) -> Floats:
     return np.linspace(0.0, max(float(_hours(run)[-1]) for own in runs.values() for run in own), _POINTS)
 
 
+def _over_hours(grid: Floats, counted: str) -> Callable[[Axes], None]:
+    """Return a function that sets the labels and limits of a panel over hours, whose values begin at 0."""
+
+    def finish(axis: Axes) -> None:
+        axis.set(xlabel="hours", ylabel=counted, xlim=(0, grid[-1]))
+        axis.set_ylim(bottom=0)
+
+    return finish
+
+
 def _steps(run: Result, counts: Sequence[int], grid: Floats) -> Floats:
     """Return counts that hold from each time of a run on, at the hours of a plot."""
     return np.asarray(counts, dtype=np.float64)[np.searchsorted(_hours(run), grid, side="right") - 1]
@@ -221,12 +232,7 @@ def _cost_over_time(scenario: Scenario, runs: Runs) -> Figure:
         return np.asarray(np.interp(grid, _hours(run), usd) / 1000)
 
     values = {policy: np.array([thousands(run) for run in own]) for policy, own in runs.items()}
-
-    def finish(axis: Axes) -> None:
-        axis.set(xlabel="hours", ylabel="thousand $ so far", xlim=(0, grid[-1]))
-        axis.set_ylim(bottom=0)
-
-    return _over_policies({"": values}, grid, finish, "Cost over time")
+    return _over_policies({"": values}, grid, _over_hours(grid, "thousand $ so far"), "Cost over time")
 
 
 def _gpus_over_time(scenario: Scenario, runs: Runs) -> Figure:
@@ -235,23 +241,13 @@ def _gpus_over_time(scenario: Scenario, runs: Runs) -> Figure:
         counts = {policy: np.array([_steps(run, run.outcome.nodes[name], grid) for run in own]) for policy, own in runs.items()}
         title = f"{name[:1].upper()}{name[1:]} pool {pool.gpu}".strip()
         panels[title] = {policy: pool.gpus_per_node * own for policy, own in counts.items()}
-
-    def finish(axis: Axes) -> None:
-        axis.set(xlabel="hours", ylabel="GPUs provisioned", xlim=(0, grid[-1]))
-        axis.set_ylim(bottom=0)
-
-    return _over_policies(panels, grid, finish, "GPUs over time", drawstyle="steps-post", linewidth=1.0)
+    return _over_policies(panels, grid, _over_hours(grid, "GPUs provisioned"), "GPUs over time", **_STEPS)
 
 
 def _queue_over_time(runs: Runs) -> Figure:
     grid = _grid(runs)
     values = {policy: np.array([_steps(run, run.outcome.waiting, grid) for run in own]) for policy, own in runs.items()}
-
-    def finish(axis: Axes) -> None:
-        axis.set(xlabel="hours", ylabel="jobs without a place", xlim=(0, grid[-1]))
-        axis.set_ylim(bottom=0)
-
-    return _over_policies({"": values}, grid, finish, "Queue over time", drawstyle="steps-post", linewidth=1.0)
+    return _over_policies({"": values}, grid, _over_hours(grid, "jobs without a place"), "Queue over time", **_STEPS)
 
 
 def _shares(samples: Mapping[str, Sequence[Floats]], grid: Floats) -> dict[str, Floats]:

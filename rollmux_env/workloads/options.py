@@ -16,6 +16,8 @@ from rollmux_env.keys.assumptions import Assumptions, assumed
 from rollmux_env.suggestions import did_you_mean
 
 MAX_JOBS = 1_000_000
+STREAM_OPTIONS = frozenset({"seed", "jobs", "interarrival_s", "stays", "slo", "max_group_size", "asynchronous", "assumptions"})
+CLASS_OPTIONS = frozenset({"classes", "explained", "turns"})
 # Options that are texts even if they look like numbers: a virtual cluster may be called 103959.
 _TEXTS = ("csv", "columns", "virtual_cluster", "profile", "trace", "phase_times", "drift", "assumptions")
 

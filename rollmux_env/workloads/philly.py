@@ -31,14 +31,12 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import describe, one_line
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import paper_cluster
-from rollmux_env.workloads.options import MAX_JOBS, WorkloadOptions
+from rollmux_env.workloads.options import MAX_JOBS, STREAM_OPTIONS, WorkloadOptions
 from rollmux_env.workloads.profiles import profile_jobs
 from rollmux_env.workloads.trace_columns import TraceColumns, TraceRow, parse_columns
 
-OPTIONS = frozenset(
-    {"seed", "jobs", "interarrival_s", "stays", "slo", "max_group_size", "asynchronous", "assumptions", "profile", "csv", "columns"}
-    | {"window_start_h", "window_h", "virtual_cluster", "min_stay_h", "max_stay_h"}
-)
+_OF_TRACE = {"profile", "csv", "columns", "window_start_h", "window_h", "virtual_cluster", "min_stay_h", "max_stay_h"}
+OPTIONS = STREAM_OPTIONS | _OF_TRACE
 GPUS_PER_NODE = 8
 _LOOKS = 4096  # rows between two reports of progress
 _NAMED = 10  # largest number of virtual clusters that an error message names

@@ -21,32 +21,14 @@ from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, paper_cluster
 from rollmux_env.workloads.classes import by_class, with_classes
 from rollmux_env.workloads.draws import with_staleness
-from rollmux_env.workloads.options import WorkloadOptions
+from rollmux_env.workloads.options import CLASS_OPTIONS, STREAM_OPTIONS, WorkloadOptions
 from rollmux_env.workloads.shapes import with_shapes
 
 _ROLLMUX = source("rollmux")
 TYPE_COUNTS = {kind: count for kind, (count,) in _ROLLMUX.table("production_types", tuple[int])}
 STAY_MU, STAY_SIGMA, LONGEST_STAY_H = _ROLLMUX.value("production_stays_h", tuple[float, float, float])
 GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN = 25.0, 262.0
-OPTIONS = frozenset(
-    {
-        "seed",
-        "jobs",
-        "interarrival_s",
-        "stays",
-        "slo",
-        "max_group_size",
-        "switches",
-        "shapes",
-        "asynchronous",
-        "third_pool",
-        "assumptions",
-        "semantics",
-        "classes",
-        "explained",
-        "turns",
-    }
-)
+OPTIONS = STREAM_OPTIONS | CLASS_OPTIONS | {"switches", "shapes", "third_pool", "semantics"}
 
 
 class ProductionDraws(NamedTuple):

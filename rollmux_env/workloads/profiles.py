@@ -27,7 +27,7 @@ from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import paper_cluster, phases
 from rollmux_env.workloads.classes import by_class, with_classes
 from rollmux_env.workloads.draws import with_staleness
-from rollmux_env.workloads.options import WorkloadOptions
+from rollmux_env.workloads.options import CLASS_OPTIONS, STREAM_OPTIONS, WorkloadOptions
 
 _ROLLMUX = source("rollmux")
 RANGES_S = _ROLLMUX.table("profiles", tuple[str, float, float, float, float])
@@ -37,10 +37,7 @@ NAMES = ("mixed", *dict(RANGES_S))
 SHORT = {"balanced": "BL", "rollout-heavy": "RH", "train-heavy": "TH"}
 JOBS, LAST_ARRIVAL_H, LONGEST_STAY_H = _ROLLMUX.value("profile_stream", tuple[int, float, float])
 STAY_MU, STAY_SIGMA, GAP_CV = 1.804, 1.59, 1.83
-OPTIONS = frozenset(
-    {"seed", "jobs", "interarrival_s", "stays", "slo", "max_group_size", "asynchronous", "assumptions"}
-    | {"classes", "explained", "turns"}
-)
+OPTIONS = STREAM_OPTIONS | CLASS_OPTIONS
 
 
 def profile_workload(name: str, options: WorkloadOptions) -> Scenario:

@@ -12,22 +12,13 @@ from rollmux_env.scheduler.commands import Command, Grant
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import Overdue
 from runtime.coordinator.run_state import RunState
-from runtime.journal.facts import (
-    Fact,
-    IterationSlice,
-    JobCancelled,
-    JobFailed,
-    LeaseEnded,
-    PhaseGranted,
-    PhaseSlice,
-    SchedulerInformed,
-    Span,
-)
+from runtime.journal import facts
+from runtime.journal.facts import Fact, Span
 from runtime.journal.record import RunRecord
 from runtime.machine import Pool
 from runtime.metrics import MetricsRegistry
 
-_OF_PERMITS = (PhaseGranted, SchedulerInformed)  # facts of every permit, which change no figure
+_OF_PERMITS = (facts.PhaseGranted, facts.SchedulerInformed)  # facts of every permit, which change no figure
 _SPAN_S = 300.0  # window of the utilization
 _ORDER_S = 60.0  # how much later than a span that ended after it a span may be reported
 
@@ -157,9 +148,9 @@ class RunFigures:
                 follower.follow(entry)
             self._note_end(entry)
             match entry:
-                case PhaseSlice(ok=True):
+                case facts.PhaseSlice(ok=True):
                     self._phase_over(entry)
-                case IterationSlice():
+                case facts.IterationSlice():
                     self._iterated(entry)
         review = self._run.scheduler.review
         for job_id in self._late - (review.late if review else set()):
@@ -170,11 +161,11 @@ class RunFigures:
         """Record how a job has ended, if a fact says so."""
         assert self._run is not None
         match entry:
-            case JobCancelled(job_id=job_id):
+            case facts.JobCancelled(job_id=job_id):
                 self.ends[job_id] = ("cancelled", "")
-            case JobFailed(job_id=job_id, where=where, problem=problem):
+            case facts.JobFailed(job_id=job_id, where=where, problem=problem):
                 self.ends.setdefault(job_id, ("failed", f"{where}: {problem}"))
-            case LeaseEnded(job_id=job_id, done=True):
+            case facts.LeaseEnded(job_id=job_id, done=True):
                 self.ends.setdefault(job_id, ("done", ""))
             case OverBudget(job_id=job_id):
                 self.ends.setdefault(job_id, ("over_budget", ""))
@@ -204,7 +195,7 @@ class RunFigures:
             self.metrics.write("rollmux_overdue_seconds", beyond_s.get(job_id, 0.0), job_id=job_id)
         self._overdue = {*beyond_s}
 
-    def _phase_over(self, part: PhaseSlice) -> None:
+    def _phase_over(self, part: facts.PhaseSlice) -> None:
         if part.job_id in self._keep_permit:  # the phase used the permit of the init before it
             self._keep_permit.discard(part.job_id)
         else:
@@ -213,7 +204,7 @@ class RunFigures:
             self._keep_permit.add(part.job_id)
         self.usage.add(part.pool, part.node_spans(), part.end_s)
 
-    def _iterated(self, done: IterationSlice) -> None:
+    def _iterated(self, done: facts.IterationSlice) -> None:
         """Export metrics of an iteration that the scheduler has taken into account."""
         assert self._run is not None
         self.reported[done.job_id] = done.metrics
