@@ -1,4 +1,4 @@
-"""The unit and the proxy of examples/deploy are what systemd and nginx take."""
+"""The unit and the proxy of examples/deploy are what systemd and nginx take, and the backup of the guide is whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-DEPLOY = Path(__file__).parents[1] / "examples" / "deploy"
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "examples" / "deploy"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed (Debian: systemd)")
@@ -28,3 +29,25 @@ def test_nginx_takes_the_proxy(tmp_path: Path) -> None:
     config.write_text(f"pid {tmp_path}/pid;\nerror_log {tmp_path}/log;\n" + text.replace("/etc/ssl/rollmux.key", str(key)))
     done = subprocess.run(["nginx", "-t", "-c", config], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_backup_has_the_files_that_a_service_keeps(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "guides" / "operate.md").read_text()
+    (command,) = (line.removeprefix("$ ") for line in page.splitlines() if line.startswith("$ cp -p "))
+    folder, backup = tmp_path / "service", tmp_path / "backup"
+    folder.mkdir()
+    backup.mkdir()
+    kept = {
+        "tokens.json",
+        "http.json",
+        "webhook.json",
+        "mail.json",
+        "operations.jsonl",
+    }  # and command_tokens.json once a command has run
+    for name in {*kept, "service.json"}:
+        (folder / name).touch(0o600)
+    done = subprocess.run(
+        ["bash", "-c", command.replace("/backup", str(backup))], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path.name: path.stat().st_mode & 0o777 for path in backup.iterdir()} == dict.fromkeys(kept, 0o600)

@@ -7,6 +7,7 @@ with a job in them, and places are enumerated only where the bound is above the 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from rollmux_env.cluster.plan import Move, may_each_move
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.membership import remove_member
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
+from rollmux_env.scheduler.quotas import exceeded
 from rollmux_env.scheduler.room import free_nodes, least_periods_s
 
 MOST = 8  # number of moves in an instant
@@ -34,23 +36,40 @@ class _Gain(NamedTuple):
 def best_moves(state: State, urgency: Urgency) -> tuple[Move, ...]:
     """Return at most `MOST` moves, each the one that gains most after those before it.
 
+    Of a user whose quota the best move of a job would break, no further job moves: a plan that breaks one is refused whole.
+
     Args:
         state: State of the cluster.
         urgency: Urgency of the jobs.
     """
     moves: list[Move] = []
-    while len(moves) < MOST and (best := _best_move(state, urgency)) is not None:
+    before, moved, barred = state, set[str](), set[str]()
+    while len(moves) < MOST and (best := _best_move(state, urgency, barred)) is not None:
         job_id = state.tables.job_id(best.row)
+        after = state if moves and not state.cluster.quotas else state.copy()
+        apply(after, Moved(state.now_s, job_id, best.placement))
+        user = state.job(job_id).user
+        if state.cluster.quotas and exceeded(before, after, moved | {user}):
+            barred.add(user)
+            continue
+        state = after
+        moved.add(user)
         moves.append(Move(job_id, best.placement))
-        state = state if len(moves) > 1 else state.copy()
-        apply(state, Moved(state.now_s, job_id, best.placement))
     return tuple(moves)
 
 
-def _best_move(state: State, urgency: Urgency) -> _Gain | None:
-    """Return the move that gains most, of several the one of the lowest job row, or None if none gains enough."""
+def _best_move(state: State, urgency: Urgency, barred: Collection[str]) -> _Gain | None:
+    """Return the move that gains most, of several the one of the lowest job row, or None if none gains enough.
+
+    Args:
+        state: State of the cluster.
+        urgency: Urgency of the jobs.
+        barred: Users whose jobs stay where they are.
+    """
     now = pace(state, urgency)
     movers = _movers(state, now)
+    if barred:
+        movers = movers[[state.tables.models[row].user not in barred for row in now.rows[movers].tolist()]]
     if not movers.size:
         return None
     own_s = now.urgency * state.view.jobs["solo_s"][now.rows]

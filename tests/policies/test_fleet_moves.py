@@ -14,11 +14,12 @@ from policies.placement.weighted_progress import Urgency, pace
 from rollmux_env.bench.streams import workload
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.candidates import candidates
-from rollmux_env.cluster.events import Departed, Moved, Placement
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Ticked, isolated
 from rollmux_env.cluster.plan import Move, may_move
 from rollmux_env.cluster.state import State
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.scheduler.quotas import Quotas
 from tests.oracle.draw import examples, scenarios
 from tests.rollmux_env.cluster.twin import CLUSTER, make_job
 
@@ -111,3 +112,26 @@ def test_a_job_moves_to_nodes_that_become_idle_once_it_has_had_its_place_for_lon
     moved = [event for event in log if isinstance(event, Moved)]
     assert [event.at_s for event in moved] == [2100]
     assert not any(isinstance(event, Moved) for event in replay(parse_scenario(scenario), MostProgress(moves=False)).log)
+
+
+@pytest.mark.parametrize(("quotas", "moved"), [({}, ["ann"]), ({"ann": {"nodes": 3}}, ["bob"]), ({"*": {"nodes": 3}}, [])])
+def test_a_user_at_a_quota_stops_no_move_of_another(quotas: dict[str, Any], moved: list[str]) -> None:
+    """Two jobs of each user share a pair of nodes, and a pair is free: the move that gains most is Ann's, and takes her to 4."""
+    limits = {pool: {**CLUSTER[pool], "max_nodes": 3} for pool in ("rollout", "training")}
+    weights = {"ann": 3, "bob": 1}
+    jobs = [
+        make_job(f"{user}{k}", 60, 40, iterations=99, slo=3, user=user, weight=weights[user]) for user in weights for k in (1, 2)
+    ]
+    scenario = parse_scenario({"version": 1, "cluster": {**limits, "min_run_s": 0, "quotas": quotas}, "jobs": jobs})
+    state = State(scenario.cluster)
+    for job in scenario.jobs:
+        apply(state, Arrived(0.0, job))
+        place = isolated(job)
+        if job.id.endswith("2"):
+            place = Placement(state.group_of(f"{job.user}1").id, (0,))
+        apply(state, Admitted(0.0, job.id, place))
+    apply(state, Ticked(3600.0))
+    policy = MostProgress()
+    plan = policy.rearrange(state)
+    assert [state.job(move.job_id).user for move in plan] == moved
+    assert not Quotas(state).broken(plan, policy)

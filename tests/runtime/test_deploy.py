@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,11 +16,16 @@ import typer
 from ruamel.yaml import YAML
 
 import rollmux
+from policies.registry import make_policy
 from rollmux_env.errors import InputError
+from runtime.coordinator.run_plan import planning_switches
+from runtime.jobs.file import load_cluster
+from runtime.machines.hosts import load_hosts, nodes_of_hosts
 from runtime.machines.nodes import RESOURCE, find_nodes
 from runtime.service.address import parse_listen
 
-DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "examples" / "deploy"
 PRINTS = '#!/usr/bin/env bash\necho "$(basename "$0") $RAY_AUTH_MODE: $*"\n'
 
 
@@ -148,20 +154,48 @@ def test_the_slurm_script_brings_up_both_partitions_and_goes_on_with_a_run_that_
     assert len(asked) == 2 and all(" --mem=0 " in line for line in asked)  # else a job gets the share of a few cores
 
 
-def test_the_container_and_the_cloud_serve_as_the_command_does() -> None:
-    """Their commands are options that `rollmux serve` has; neither an image nor a machine is made here."""
+def served_by_recipes() -> dict[str, list[str]]:
+    """Arguments after `rollmux serve` of each recipe that starts a service."""
+    container = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    steps = dict(line.split(maxsplit=1) for line in container if line and not line.startswith("#"))
+    unit = (DEPLOY / "rollmux.service").read_text(encoding="utf-8").replace("\\\n", " ")
+    task = YAML(typ="safe", pure=True).load(DEPLOY / "skypilot.yaml")
+    commands = {
+        "Containerfile": json.loads(steps["ENTRYPOINT"]) + json.loads(steps["CMD"]),
+        "rollmux.service": shlex.split(next(line for line in unit.splitlines() if line.startswith("ExecStart="))),
+        "skypilot.yaml": shlex.split(task["run"].replace("\\\n", " ")),
+    }
+    assert all(words[0].endswith("rollmux") and words[1] == "serve" for words in commands.values())
+    return {name: words[2:] for name, words in commands.items()}
+
+
+def test_every_recipe_of_a_service_has_the_policy_and_a_cluster_for_a_team() -> None:
+    recipes = served_by_recipes()
+    starting = {path.name for path in DEPLOY.iterdir() if re.search(r'rollmux serve /|rollmux serve ~|"serve", ', path.read_text())}
+    assert starting == recipes.keys()
+    guide = (ROOT / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
+    recommended = re.search(r"\$ rollmux serve rollmux-service --policy (\S+) --cluster", guide)
+    group = typer.main.get_command(rollmux.command())
+    serve = group.commands["serve"]  # type: ignore[attr-defined] # it is a group
+    for name, words in recipes.items():
+        with serve.make_context("serve", [*words]) as context:
+            given = context.params
+            assert recommended is not None and (name, given["policy"]) == (name, recommended[1])
+            assert given["no_ray"] and given["cluster"].name == "cluster.yaml"
+            assert parse_listen(given["http"], beyond_loopback=given["beyond_loopback"]) is not None
+    make_policy(planning_switches(recommended[1]))
+    hosts = load_hosts(DEPLOY / "cluster.yaml")
+    assert hosts is not None and len(nodes_of_hosts(hosts, load_cluster(DEPLOY / "cluster.yaml"))) == 3
+
+
+def test_the_container_and_the_cloud_serve_at_their_port() -> None:
+    """Neither an image nor a machine is made here."""
     lines = (DEPLOY / "Containerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     steps = dict(line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
     assert list(steps) == ["FROM", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT", "CMD"]
-    in_container = json.loads(steps["ENTRYPOINT"]) + json.loads(steps["CMD"])
     task = YAML(typ="safe", pure=True).load(DEPLOY / "skypilot.yaml")
     assert task.keys() == {"name", "resources", "workdir", "setup", "run"}
-    in_cloud = shlex.split(task["run"].replace("~/rollmux-env/bin/", ""))
-    assert [in_cloud[:2], in_cloud[3:]] == [in_container[:2], in_container[3:]]
-    group = typer.main.get_command(rollmux.command())
-    serve = group.commands["serve"]  # type: ignore[attr-defined] # it is a group
-    with serve.make_context("serve", in_container[2:]) as context:
-        assert context.params["no_ray"] and context.params["http"] == f"0.0.0.0:{steps['EXPOSE']}"
-        assert parse_listen(context.params["http"], beyond_loopback=context.params["beyond_loopback"]) is not None
     assert task["resources"]["ports"] == int(steps["EXPOSE"])
+    recipes = served_by_recipes()
+    assert all(f"0.0.0.0:{steps['EXPOSE']}" in recipes[name] for name in ("Containerfile", "skypilot.yaml"))
     assert subprocess.run(["bash", "-n"], input=task["setup"] + task["run"], text=True, check=True).returncode == 0
