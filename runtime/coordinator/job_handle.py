@@ -1,4 +1,4 @@
-"""A job in the coordinator of a run: its state, and records that only their own methods and this module change."""
+"""A job in the coordinator of a run: its state, and records that only their own methods change."""
 
 from __future__ import annotations
 

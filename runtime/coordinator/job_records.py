@@ -1,6 +1,6 @@
 """Records of a job: its place, the tail of its rollout, its profile, its checkpoints, its end, its processes, its residency.
 
-The fields of a record are changed only by its own methods and by `JobHandle`; those of a profile also by the profiler.
+The fields of a record are changed only by its own methods.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.view import ALL_NODES, HoldName
 from runtime.checkpoints import ResumePoint, drop_above, newest
-from runtime.coordinator.profiles import PhaseProfile
-from runtime.jobside.messages import MOST_WARNINGS, Checkpoint, IterationOrder, JobEnd, Nodes
-from runtime.machine import Node, Pool
+from runtime.coordinator.profiles import PhaseProfile, Profile
+from runtime.jobside.messages import MOST_WARNINGS, Checkpoint, IterationOrder, IterationResult, JobEnd, Nodes, PhaseReport
+from runtime.machine import Node, Pool, lacked_core
 from runtime.residency.choice import OffloadLevels
 from runtime.standstill import PATIENCE
 
@@ -244,6 +244,63 @@ class ProfilePass:
     def synced(self, seconds: float) -> None:
         """Record the seconds of a pass's sync."""
         self.sync_s = seconds
+
+    def repeat(self) -> bool:
+        """Begin one more pass if a phase had no core in the last one, and return whether it does. There is only one such pass."""
+        if self.repeats or not self.without_core:
+            return False
+        self.repeats, self.passes = True, 1
+        return True
+
+    def record_pass(self, done: IterationResult) -> None:
+        """Record what a completed pass says about the job."""
+        self.movable, self.has_checkpoints = done.movable, done.has_checkpoints
+
+    def set_loads_first(self, loads_first: bool) -> None:
+        """Set whether no engine like the job's own has been loaded here before."""
+        self.loads_first = loads_first
+
+    def ask(self) -> None:
+        """Record that an attached job asks for nodes for its first iterations."""
+        self.asks = True
+
+    def measure(self, pool: Pool, report: PhaseReport) -> None:
+        """Record the measurements of a completed phase. In a repeated pass, only those of phases that had no core count."""
+        seconds, cold_s = report.done_s - report.run_s, report.run_s - report.begun_s
+        provisional = self.loads_first or lacked_core(report.load_wait_s, cold_s)
+        self.own_s = report.own_s
+        if self.repeats:
+            if pool not in self.without_core:
+                return
+            former = self.measurements[pool]
+            cold_s, provisional = former.cold_s, former.provisional
+        if not lacked_core(report.core_wait_s, seconds):
+            self.without_core.discard(pool)
+        elif self.repeats:
+            seconds -= min(seconds, report.core_wait_s)
+        else:
+            self.without_core.add(pool)
+        self.measurements[pool] = PhaseProfile(
+            seconds=seconds,
+            warm_s=report.warm_s,
+            cold_s=cold_s,
+            host_gb=report.host_gb,
+            device_gb=report.device_gb,
+            waits=report.waits,
+            provisional=provisional,
+        )
+
+    def result(self) -> Profile | None:
+        """Return the job's profile, or None if one of its phases has not been measured."""
+        if self.measurements.keys() != {"rollout", "training"}:
+            return None
+        return Profile(
+            rollout=self.measurements["rollout"],
+            training=self.measurements["training"],
+            sync_s=self.own_s + self.sync_s,  # where in an iteration these are does not change its length
+            movable=self.movable,
+            has_checkpoints=self.has_checkpoints,
+        )
 
 
 @dataclass

@@ -8,7 +8,8 @@ from typing import Any
 from rollmux_env.errors import Conflict, NotFound, Stopping
 from rollmux_env.scheduler import facts
 from rollmux_env.validation_errors import one_line
-from runtime.coordinator.run_state import RunState
+from runtime.coordinator.consequences import Consequences
+from runtime.coordinator.run_loop import RunLoop
 from runtime.journal.write import Unwritable
 from runtime.machine import Node
 
@@ -17,11 +18,11 @@ class NodeChanges:
     """Changes of the nodes that a run has and uses.
 
     Args:
-        run: State of the run.
+        run: The run.
         known: All nodes that the run ever had.
     """
 
-    def __init__(self, run: RunState, known: Sequence[Node]) -> None:
+    def __init__(self, run: RunLoop, known: Sequence[Node]) -> None:
         self._run = run
         self.known = {node.name: node for node in known}
 
@@ -43,8 +44,7 @@ class NodeChanges:
         """
         run = self._run
         self.check_drainable(name)
-        run.log.say(f"{name}: is drained")
-        run.inform_scheduler(facts.Drained(frozenset({name})))
+        run.apply(Consequences((facts.Drained(frozenset({name})),), lines=(f"{name}: is drained",)))
         seats = [seat for seat in run.scheduler.members.seats.values() if name in seat.nodes()]
         moves = [seat.job_id for seat in seats if seat.moving or seat.guest]
         parking = run.scheduler.planner.parking
@@ -69,8 +69,7 @@ class NodeChanges:
         if name not in run.nodes.drained:
             self._check_known(name)
             raise Conflict(f"{name}: is not drained")
-        run.log.say(f"{name}: is used again")
-        run.inform_scheduler(facts.Undrained(frozenset({name})))
+        run.apply(Consequences((facts.Undrained(frozenset({name})),), lines=(f"{name}: is used again",)))
         return {"node": name, "drained": False}
 
     def join(self, nodes: Sequence[Node]) -> None:
@@ -89,7 +88,7 @@ class NodeChanges:
                 run.log.say(f"{node.name} has joined: {node.device}, {node.memory_gb:g} GB")
                 fits.append(node)
         if fits:
-            run.inform_scheduler(facts.Joined(tuple(fits)))
+            run.apply(Consequences((facts.Joined(tuple(fits)),)))
 
     def check_drainable(self, name: str) -> None:
         """Check that a node can be drained. Raises as `drain` does."""

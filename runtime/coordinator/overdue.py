@@ -1,17 +1,20 @@
-"""Phases that hold their nodes for longer than their worst case; jobs that wait for these nodes are informed of them."""
+"""Phases that hold their nodes for longer than their worst case, and jobs of which a process hangs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rollmux_env.report.job_shapes import shape_in_use
 from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.run_state import RunState
+from runtime.jobside.messages import JobEnd
 from runtime.machines.nodes import POOLS
 
 SLACK_S = 1.0  # allowance for commits and for messages to the owner
+_STARTS_S = 120.0  # shortest limit on the start of a process
 
 
 class Overdue(NamedTuple):
@@ -38,9 +41,8 @@ class Overdue(NamedTuple):
         return f"its {self.phase} has held {names} for {self.held_s:.0f} s; its worst case is {self.worst_case_s:.4g} s"
 
 
-def overdue_phases(run: RunState, handle: JobHandle) -> Iterator[Overdue]:
+def overdue_phases(run: RunState, handle: JobHandle, now_s: float) -> Iterator[Overdue]:
     """Yield the phases of a job that are over their worst case now."""
-    now_s = run.log.now()
     for phase, hold in handle.permits.holds.items():
         worst_s = worst_case_s(run, handle, phase)
         if worst_s is not None and now_s - hold.start_s > worst_s + SLACK_S:
@@ -63,3 +65,41 @@ def worst_case_s(run: RunState, handle: JobHandle, phase: HoldName) -> float | N
     else:
         planned_s = shape_in_use(job, shape, state.group_of(handle.id).training_nodes or None).worst_case_s[phase] + cold_s[phase]
     return planned_s or None
+
+
+def hanging(run: RunState, now_s: float) -> Iterator[tuple[JobHandle, JobEnd]]:
+    """Yield the jobs of which a process has not answered for too long, with the end that this means. Leases limit attached jobs."""
+    for handle in run.handles.values():
+        if handle.life.is_gone or handle.spec.is_attached:
+            continue
+        for since_s, phase in _busy_since(handle):
+            limit_s = _deadline_s(run, handle, phase)
+            if now_s - since_s <= limit_s:
+                continue
+            what = f"its {phase}" if phase else "what it does between its phases"
+            problem = f"{what} hangs: it has not ended after {limit_s:.0f} s"
+            again = handle.job is not None  # a profile that hangs is not repeated: it holds nodes for an hour
+            yield handle, JobEnd("died" if again else "failed", phase or "step", problem)
+            break
+
+
+def _deadline_s(run: RunState, handle: JobHandle, phase: HoldName | None) -> float:
+    """Return the longest time for a phase, or for the work between two phases, in seconds."""
+    timeouts, job = run.plan.timeouts, handle.job
+    if not handle.processes.had_contact:
+        return max(timeouts.least_s, _STARTS_S)
+    if job is None or handle.iteration == PROFILE:
+        return timeouts.profile_s
+    phases: dict[str, Any] = job.phases(handle.place.shape)._asdict()
+    worst_s = {pool: phase.worst_case_s + phase.switch.warm_s + phase.switch.cold_s for pool, phase in phases.items()}
+    own_s: float = worst_s[phase] if phase else sum(worst_s.values()) + job.sync_s + handle.checkpoints.seconds
+    return max(timeouts.least_s, timeouts.times * own_s)
+
+
+def _busy_since(handle: JobHandle) -> list[tuple[float, HoldName | None]]:
+    """Return the times since which a job has had no reason to wait, each with its phase. An asynchronous job may have two."""
+    if handle.spec.is_asynchronous and handle.iteration != PROFILE and handle.processes.had_contact:
+        running = [(hold.ready_s, phase) for phase, hold in handle.permits.holds.items() if hold.ready_s]
+        if running or any(not waits.done() for waits in handle.permits.futures.values()):
+            return [*running]
+    return [] if handle.permits.busy_since_s is None else [(handle.permits.busy_since_s, handle.permits.phase)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from rollmux_env.errors import InputError
 from runtime.coordinator.node_changes import NodeChanges
-from runtime.coordinator.run_state import RunState
+from runtime.coordinator.run_loop import RunLoop
 from runtime.journal.facts import DrainPlanned
 
 _LOOKS_S = 5.0
@@ -22,14 +22,14 @@ class PlannedDrains:
     """The drains of a run that are to begin later.
 
     Args:
-        run: State of the run.
+        run: The run.
         node_changes: Drains of nodes.
 
     Attributes:
         plans: Plans by name of the node.
     """
 
-    def __init__(self, run: RunState, node_changes: NodeChanges) -> None:
+    def __init__(self, run: RunLoop, node_changes: NodeChanges) -> None:
         self._run, self._changes = run, node_changes
         self.plans: dict[str, DrainPlanned] = {}
 

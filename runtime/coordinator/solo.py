@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from rollmux_env.scheduler import facts
-from runtime.coordinator.ends import RunEnd
+from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiling import needs_of
-from runtime.coordinator.run_state import RunState
+from runtime.coordinator.run_end import RunEnd
+from runtime.coordinator.run_loop import RunLoop
 from runtime.journal.facts import SoloIterationSlice
 from runtime.machine import Pool
 
@@ -22,18 +23,18 @@ class SoloIterations:
     that counts. Until all jobs are done, the processes of waiting jobs sleep in host memory.
 
     Args:
-        run: State of the run.
+        run: The run.
         end: Decision whether the run is over.
     """
 
-    def __init__(self, run: RunState, end: RunEnd) -> None:
+    def __init__(self, run: RunLoop, end: RunEnd) -> None:
         self._run, self._end = run, end
         self._measured: list[JobHandle] = []
 
     def enlist(self, handle: JobHandle) -> bool:
         """Return whether a job that has done its last iteration, and has left its place, will be measured alone."""
         run = self._run
-        if not run.plan.compare or run.stopping:
+        if run.stopping:
             return False
         if handle.spec.is_asynchronous:
             why = "its rollouts run ahead of its iterations, and end with the last one"
@@ -42,7 +43,7 @@ class SoloIterations:
         else:
             self._measured.append(handle)
             handle.place.set_leaving(checkpoint=True)  # the order then takes its state off the devices
-            run.decisions.order(handle)
+            run.apply(run.order(handle, run.log.now()))
             self._end.check()
             return True
         run.log.say(f"{handle.id}: is not measured alone: {why}")
@@ -62,7 +63,7 @@ class SoloIterations:
             run.log.say(f"{handle.id}: {SOLO} iterations alone, on the nodes that it had")
             over = handle.profile.begin(SOLO)
             needs = needs_of(run, handle)
-            run.inform_scheduler(facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)))
+            run.apply(Consequences((facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)),)))
             await over
         for handle in self._measured:
             if handle.life.is_alive and not run.stopping:
@@ -81,12 +82,12 @@ class SoloIterations:
         """Record an iteration alone."""
         run, now_s = self._run, self._run.log.now()
         began_s, _ = handle.permits.end_iteration(handle.iteration, now_s, is_asynchronous=False)
-        run.log.write(SoloIterationSlice(handle.id, handle.iteration, began_s, now_s))
-        run.log.say(f"{handle.id}: alone, {now_s - began_s:.2f} s")
+        note = SoloIterationSlice(handle.id, handle.iteration, began_s, now_s)
+        run.apply(Consequences((), (note,), (f"{handle.id}: alone, {now_s - began_s:.2f} s",)))
         handle.counts.begin(handle.iteration + 1)
         if handle.profile.count():
-            run.decisions.order(handle)
+            run.apply(run.order(handle, run.log.now()))
         else:
             handle.leave_place()
-            run.inform_scheduler(facts.Profiled(handle.id))
+            run.apply(Consequences((facts.Profiled(handle.id),)))
             handle.profile.end()

@@ -2,7 +2,7 @@
 
 `rollmux_protocol.Turns` defines the order of calls, which is the same for all owners. This module defines the meaning of each call,
 for the processes of a job on Ray (`runtime.owners.ray`) and for programs that attach over HTTP (`runtime.owners.http`). Nothing
-here uses a clock, a process or a file. The caller passes the consequences to `RunState.apply`.
+here uses a clock, a process or a file. The caller passes the consequences to `RunLoop.apply`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rollmux_protocol import Turns
 from rollmux_env.cluster.events import JobProgress
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
+from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
-from runtime.coordinator.run_state import Consequences
 from runtime.coordinator.slices import sides_of, slice_of
 from runtime.jobside.job_log import SHOWN
 from runtime.jobside.messages import Checkpoint, IterationResult, PhaseReport

@@ -16,15 +16,17 @@ from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.replay.run import initial_state, waits_for_ever
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.nodes import NodePool
-from runtime.coordinator.ends import RunEnd
+from runtime.coordinator.arrivals import Arrivals
+from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import JobLifecycle, ProcessBackend, ProcessBackends
 from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.profiles import versions
-from runtime.coordinator.profiling import Profiling, enlist
+from runtime.coordinator.profiling import Profiling, enlisted
+from runtime.coordinator.run_end import RunEnd
 from runtime.coordinator.run_log import RunLog
+from runtime.coordinator.run_loop import RunLoop, RunObserver
 from runtime.coordinator.run_plan import RunPlan
-from runtime.coordinator.run_state import RunObserver, RunState
 from runtime.coordinator.solo import SoloIterations
 from runtime.jobs.spec import JobSpec, OwnersJob
 from runtime.journal.facts import (
@@ -65,10 +67,10 @@ class RunDriver:
         observer: Observer of facts and commands, or None.
 
     Attributes:
-        run: State of the run.
+        run: The run.
         end: Decision whether the run is over.
         lifecycle: Starts, moves and ends of jobs.
-        profiling: Profiling of jobs.
+        arrivals: Arrivals of jobs.
         calls: Calls of jobs' controllers.
         leases: Leases of attached jobs.
         commands: Processes of jobs with a command.
@@ -100,17 +102,19 @@ class RunDriver:
                 with name_in_errors(path):
                     self.record, self._recalled = record_of(facts), RecalledLeases(facts)
                     state, nodes = state_of(self.record), assigned_nodes(self.record, plan.nodes)
-            run = self.run = RunState(plan, log, state, nodes, keeps_running, observer)
+            run = self.run = RunLoop(plan, log, state, nodes, keeps_running, observer)
         except BaseException:
             log.journal.close()
             raise
         self.end, self._ledger = RunEnd(run, keeps_running), Ledger(run)
-        self.profiling, self._solo = Profiling(run, self.end), SoloIterations(run, self.end)
-        iterations = Iterations(self._ledger, self.profiling)
+        profiling = Profiling(run)
+        self._solo = SoloIterations(run, self.end) if plan.compare else None
+        self.arrivals = Arrivals(run, self.end, profiling)
+        iterations = Iterations(self._ledger, profiling)
         self.leases, self.commands = Leases(iterations), CommandProcesses(iterations)
         self._processes = ProcessBackends(processes, AttachedProcesses(self._ledger), self.commands)
         self.lifecycle = JobLifecycle(run, self.end, self._processes, keeps_running)
-        self.calls = JobCalls(run, self.lifecycle, self.profiling, self._solo)
+        self.calls = JobCalls(run, self.lifecycle, profiling, self._solo)
 
     def _begin(self) -> None:
         run, log, plan = self.run, self._log, self.run.plan
@@ -137,8 +141,9 @@ class RunDriver:
         placed_ids = {*state.waiting, *run.scheduler.members.seats}
         coming = [handle for handle in run.handles.values() if not handle.life.is_gone and handle.id not in placed_ids]
         run.coming = len(coming)
-        run.spawn(self.profiling.bring_all(coming))
-        run.spawn(self._solo.measure())
+        run.spawn(self.arrivals.bring_all(coming))
+        if self._solo is not None:
+            run.spawn(self._solo.measure())
         for work in (self.lifecycle.carry_out(), self.lifecycle.patrol(), self._ledger.patrol()):
             run.spawn(work)
         for work in (self._tick(), run.write_again(), self._keep_logs(), self.lifecycle.planned_drains.follow()):
@@ -201,7 +206,7 @@ class RunDriver:
             await asyncio.sleep(min(max(wait_s, 0.0), 1.0))
             if wait_s <= 0 and not self.run.stopping:
                 await self.run.written()
-                self.run.inform_scheduler(wakes=True)
+                self.run.apply(Consequences(), wakes=True)
 
     def lacks(self, spec: JobSpec) -> str | None:
         """Return what a job needs and this run does not have, or None.
@@ -258,7 +263,7 @@ def _rehearse(policy: Policy) -> None:
     deque(scheduler.placements(now_s), 0)  # about a departure
 
 
-def resume_run(run: RunState, node_changes: NodeChanges, record: RunRecord, leases: RecalledLeases) -> None:
+def resume_run(run: RunLoop, node_changes: NodeChanges, record: RunRecord, leases: RecalledLeases) -> None:
     """Restore groups and placements; every placed job begins there with its last checkpoint.
 
     Args:
@@ -281,20 +286,20 @@ def resume_run(run: RunState, node_changes: NodeChanges, record: RunRecord, leas
     restored = SchedulerRestored(run.log.now(), tuple(gone))
     again = restore(run.scheduler, record, restored.at_s, gone)
     run.log.write(*notes, restored, *run.scheduler.take_entries())
-    run.inform_scheduler()
+    run.apply(Consequences(), asks=True)
     for job_id in again:
         handle = run.handles[job_id]
         if _is_over(handle, _own(record, handle)):  # it was restored only because its nodes may still be in use
             handle.close()
         else:
-            enlist(run, handle)
+            run.apply(enlisted(run, handle, run.log.now()))
 
 
 def _own(record: RunRecord, handle: JobHandle) -> RunRecord:
     return record.by_job.get(handle.id, RunRecord(record.started))
 
 
-def _recall(run: RunState, handle: JobHandle, record: RunRecord, leases: RecalledLeases, notes: list[Fact]) -> None:
+def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: RecalledLeases, notes: list[Fact]) -> None:
     """Restore a job from the journal and its checkpoints."""
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
     handle.set_job(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
@@ -323,7 +328,7 @@ def _is_over(handle: JobHandle, record: RunRecord) -> bool:
     return handle.id in ended or handle.spec.has_done(handle.counts.done)
 
 
-def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, leases: RecalledLeases) -> None:
+def _recall_attached(run: RunLoop, handle: JobHandle, record: RunRecord, leases: RecalledLeases) -> None:
     """Restore an attached job, which loses no work. One that has ended keeps its place while a process may be using it."""
     job_id, state = handle.id, run.scheduler.state
     handle.counts.resume(len(record.iterations))
@@ -335,7 +340,7 @@ def _recall_attached(run: RunState, handle: JobHandle, record: RunRecord, leases
         _recall_work(run, handle)
 
 
-def _recall_work(run: RunState, handle: JobHandle) -> None:
+def _recall_work(run: RunLoop, handle: JobHandle) -> None:
     state = run.scheduler.state
     row = state.row(handle.id)
     busy_s: dict[str, float] = {pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}

@@ -11,7 +11,7 @@ from rollmux_env.replay.stays import StayTimes, stays_of
 from rollmux_env.scheduler.commands import Command, Grant
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import Overdue
-from runtime.coordinator.run_state import RunState
+from runtime.coordinator.run_loop import RunLoop
 from runtime.journal import facts
 from runtime.journal.facts import Fact, Span
 from runtime.journal.record import RunRecord
@@ -117,13 +117,13 @@ class RunFigures:
         self.stays = StayTimes()
         self.usage = NodeUsage()
         self.metrics = MetricsRegistry()
-        self._run: RunState | None = None
+        self._run: RunLoop | None = None
         self._followers: Sequence[Follower] = ()
         self._keep_permit: set[str] = set()  # jobs whose next phase uses the permit of their init
         self._late: set[str] = set()
         self._overdue: set[str] = set()  # jobs with a phase that was over its worst case at the last look
 
-    def begin(self, run: RunState, record: RunRecord | None, followers: Sequence[Follower]) -> None:
+    def begin(self, run: RunLoop, record: RunRecord | None, followers: Sequence[Follower]) -> None:
         """Begin to observe a run.
 
         Args:
@@ -230,7 +230,7 @@ def ends_of(record: RunRecord) -> dict[str, tuple[str, str]]:
     return ends | {fact.job_id: ("cancelled", "") for fact in record.cancelled}
 
 
-def held_spans(run: RunState, handle: JobHandle, now_s: float) -> tuple[Span, ...]:
+def held_spans(run: RunLoop, handle: JobHandle, now_s: float) -> tuple[Span, ...]:
     """Return the spans in which the running phases of a job have held nodes until now.
 
     Args:

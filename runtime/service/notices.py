@@ -12,7 +12,7 @@ from rollmux_env.cluster.events import OverBudget
 from rollmux_env.scheduler.quotas import is_used_up, used_words
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.overdue import overdue_phases
-from runtime.coordinator.run_state import RunState
+from runtime.coordinator.run_loop import RunLoop
 from runtime.journal.facts import JobFailed, NodesSuspected
 from runtime.journal.write import Unwritable
 from runtime.service.sender import Sender
@@ -30,7 +30,7 @@ class Notices:
         senders: Sender to each kind of receiver.
     """
 
-    def __init__(self, run: RunState, senders: Sequence[Sender]) -> None:
+    def __init__(self, run: RunLoop, senders: Sequence[Sender]) -> None:
         self._run = run
         self._senders = senders
         self._pending: list[dict[str, Any]] = []
@@ -61,7 +61,7 @@ class Notices:
         for handle in run.handles.values():
             if not handle.permits.holds:
                 continue
-            for one in overdue_phases(run, handle):
+            for one in overdue_phases(run, handle, run.log.now()):
                 if one.held_s - one.worst_case_s > _OVERDUE_S:
                     now.add(("overdue", handle.id))
                     if ("overdue", handle.id) not in self._known:

@@ -18,7 +18,8 @@ from rollmux_env.fields import EVERY_USER
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.queue import Quota
 from rollmux_env.scheduler.facts import MonthStarted, QuotaChanged
-from runtime.coordinator.run_state import RunState
+from runtime.coordinator.consequences import Consequences
+from runtime.coordinator.run_loop import RunLoop
 from runtime.jobs.spec import JobSpec
 from runtime.journal.record import RunRecord
 from runtime.journal.write import Unwritable
@@ -38,7 +39,7 @@ class UserQuotas:
         waits: Waits and parks of the jobs, for which another object follows the events of the run.
     """
 
-    def __init__(self, run: RunState, record: RunRecord | None) -> None:
+    def __init__(self, run: RunLoop, record: RunRecord | None) -> None:
         self._run = run
         self._first_month = month_of(time()) if record is None else record.first_month
         self.waits = Waits(self._first_month, () if record is None else record.log)
@@ -69,8 +70,8 @@ class UserQuotas:
             raise Stopping("the service is stopping; ask the next one")
         if run.log.problem is not None:
             raise Unwritable(run.log.problem)
-        run.log.say(f"quota of {described(user)}: {'none of its own' if quota is None else written(quota) or 'no limit'}")
-        run.inform_scheduler(QuotaChanged(user, quota))
+        line = f"quota of {described(user)}: {'none of its own' if quota is None else written(quota) or 'no limit'}"
+        run.apply(Consequences((QuotaChanged(user, quota),), lines=(line,)))
 
     def check(self, specs: Sequence[JobSpec]) -> None:
         """Check that jobs are within the quotas of their users that concern submissions.
@@ -101,7 +102,7 @@ class UserQuotas:
         while True:
             now = month_of(time())
             if now > self.month and not self._run.stopping and self._run.log.problem is None:
-                self._run.inform_scheduler(MonthStarted(now))
+                self._run.apply(Consequences((MonthStarted(now),)))
             await asyncio.sleep(_LOOKS_S)
 
 

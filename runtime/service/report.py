@@ -294,7 +294,8 @@ class Reports:
         metrics.write("rollmux_paused", float(run.log.problem is not None))
         metrics.write("rollmux_stopping", float(run.stopping))
         holding = (handle for handle in run.handles.values() if handle.permits.holds)
-        self._figures.overdue({handle.id: [*overdue_phases(run, handle)] for handle in holding})
+        now_s = run.log.now()
+        self._figures.overdue({handle.id: [*overdue_phases(run, handle, now_s)] for handle in holding})
         metrics.keep_jobs({handle.id for handle in run.handles.values() if not handle.life.is_gone})
         states = self.states()
         for name in STATES:
@@ -346,7 +347,7 @@ class Reports:
             "eta_s": known.eta_s if known is not None and queued else None,
             "done_eta_s": outlook.done_s.get(handle.id),
             "reason": self._reason(handle, queued, known) if name in WAIT else holdup(self._ledger, handle),
-            "overdue": next((_described_overdue(one) for one in overdue_phases(self._run, handle)), None),
+            "overdue": next((_described_overdue(one) for one in overdue_phases(self._run, handle, self._run.log.now())), None),
         }
 
     def _place(self, handle: JobHandle, job: Job | None) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import ProcessBackend
+from runtime.coordinator.run_loop import RunLoop
 from runtime.coordinator.run_plan import RunPlan
-from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import JobSubmitted
 from runtime.journal.rollover import MOST_FACTS, QUIET_S, ROLLED_OVER
@@ -50,7 +50,7 @@ class RunService:
     """
 
     driver: RunDriver
-    run: RunState
+    run: RunLoop
     events: Events
     quotas: UserQuotas
 
@@ -200,7 +200,7 @@ class RunService:
             run.handles[spec.id] = JobHandle(spec)
             run.log.say(f"{spec.id}: submitted")
         run.coming += len(dated)
-        run.spawn(self.driver.profiling.bring_all([run.handles[spec.id] for spec in dated]))
+        run.spawn(self.driver.arrivals.bring_all([run.handles[spec.id] for spec in dated]))
         await run.durable()
 
     async def cancel(self, job_id: str) -> None:
@@ -305,7 +305,7 @@ class RunService:
         return handle
 
 
-def _say_soon(loop: asyncio.AbstractEventLoop, run: RunState, line: str) -> None:
+def _say_soon(loop: asyncio.AbstractEventLoop, run: RunLoop, line: str) -> None:
     """Add a line for the user from another thread; a service that has ended has none."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(run.log.say, line)

@@ -11,7 +11,8 @@ from runtime.owners.http.ledger import Lease, Ledger
 
 def stuck_jobs(ledger: Ledger) -> frozenset[str]:
     """Return the ids of jobs whose departure cannot be predicted: a lease is lost, or a phase is over its worst case."""
-    overdue = (handle.id for handle in [*ledger.run.handles.values()] if any(overdue_phases(ledger.run, handle)))
+    now_s = ledger.run.log.now()
+    overdue = (handle.id for handle in [*ledger.run.handles.values()] if any(overdue_phases(ledger.run, handle, now_s)))
     return frozenset(ledger.suspected) | frozenset(overdue)
 
 
@@ -35,7 +36,7 @@ def holdup(ledger: Ledger, handle: JobHandle) -> str | None:
     if handle.ending.why is not None and not handle.ending.restarts and handle.permits.holds:
         ttl_s = ledger.run.plan.leases.ttl_s
         return f"is being ended: its owner has {ttl_s:g} s to end its {handle.permits.phase}, and then its lease is lost"
-    overdue = next(overdue_phases(ledger.run, handle), None)
+    overdue = next(overdue_phases(ledger.run, handle, ledger.run.log.now()), None)
     if overdue is not None:
         return overdue.description
     return next(_blockers(ledger, handle), None)
@@ -54,7 +55,8 @@ def _blockers(ledger: Ledger, handle: JobHandle) -> Iterator[str]:
             yield suspects_words(lease)
     for other in run.nodes.holders(names):
         if other != handle.id and other in run.handles:
-            yield from (_waits_for(one) for one in overdue_phases(run, run.handles[other]) if names & {*one.nodes})
+            overdue = overdue_phases(run, run.handles[other], run.log.now())
+            yield from (_waits_for(one) for one in overdue if names & {*one.nodes})
 
 
 def _waits_for(one: Overdue) -> str:

@@ -7,16 +7,16 @@ from rollmux_protocol import Turn
 from rollmux_env.errors import Conflict, Stopping
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
+from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.ends import interrupted_slices, left
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiling import Profiling
-from runtime.coordinator.run_state import Consequences
 from runtime.coordinator.slices import slice_of
 from runtime.jobside.job_log import iteration_line
 from runtime.jobside.messages import IterationResult, JobEnd, PhaseReport
 from runtime.journal.facts import IterationSlice, JobRolledBack, LeaseEnded, MemoryExceeded
 from runtime.machines.nodes import POOLS
-from runtime.owners.boundary import carry_out
+from runtime.owners.boundary import carried_out
 from runtime.owners.http.ledger import Lease, Ledger
 from runtime.owners.protocol import NextStep, asked, iterated, next_step_of, released, released_init, released_sync, synced
 
@@ -26,7 +26,7 @@ class Iterations:
 
     Args:
         ledger: Leases of the run.
-        profiling: Profiler of the run.
+        profiling: Profiles of the run's jobs.
     """
 
     def __init__(self, ledger: Ledger, profiling: Profiling) -> None:
@@ -142,9 +142,13 @@ class Iterations:
         run.apply(follows)
         lease.turns.done = handle.iteration
         handle.changed.notify_all()
-        moves = run.must_leave(handle)
-        if handle.job is None:
-            moves = self.profiling.iterated(handle)
+        if handle.job is not None:
+            moves = run.must_leave(handle)
+        else:
+            names = handle.place.names
+            for follows in self.profiling.iterated(handle, run.log.now()):
+                run.apply(follows)
+            moves = run.has_seat(handle) and names != handle.place.names
         lease.apply_event("move" if moves else "stay")
 
     def take_back(self, lease: Lease, number: int) -> None:
@@ -165,8 +169,8 @@ class Iterations:
         handle.counts.go_back(number)
         lease.turns.go_back(number)
         line = f"its owner goes back from iteration {counted} to {number}: the iterations after that are done again"
-        run.log.write(JobRolledBack(run.log.now(), handle.id, lease.id, number))
-        run.log.say(f"{handle.id}: {line}")
+        note = JobRolledBack(run.log.now(), handle.id, lease.id, number)
+        run.apply(Consequences((), (note,), (f"{handle.id}: {line}",)))
         run.log.write_job_log(handle.id, line)
 
     def leave(self, lease: Lease, why: str) -> None:
@@ -212,7 +216,9 @@ class Iterations:
         for phase in [*handle.permits.holds] if whole else ():
             if phase in lease.turns.open:
                 self.finish(lease, phase)
-        run.log.write(*interrupted_slices(run, handle))  # first, because no phase may follow the end of a job in the journal
+        run.log.write(
+            *interrupted_slices(run, handle, run.log.now())
+        )  # first, because no phase may follow the end of a job in the journal
         self.ledger.end(lease, "its owner says that the job is done", JobEnd("done"), done=True)
         run.apply(left(handle))
 
@@ -232,9 +238,9 @@ class Iterations:
         _check_goes_on(not run.stopping)
         why = "its owner says that the job is done"
         note, is_ending = LeaseEnded(run.log.now(), handle.id, lease.id, True, why), handle.ending.why is not None
-        run.log.say(f"{handle.id}: done after {handle.iteration} iterations")
+        line = f"{handle.id}: done after {handle.iteration} iterations"
         handle.begin_end(JobEnd("done"))
-        run.apply(Consequences(() if is_ending else (facts.Failed(handle.id),), (note,)))
+        run.apply(Consequences(() if is_ending else (facts.Failed(handle.id),), (note,), (line,)))
 
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
@@ -256,7 +262,7 @@ class Iterations:
             self._end_to_go(lease, why)
         else:
             self.ledger.end(lease, why, JobEnd("stopped"))
-        carry_out(self._run, lease.handle, what, Consequences())
+        self._run.apply(carried_out(self._run, lease.handle, what, self._run.log.now()))
 
     def _end_to_go(self, lease: Lease, why: str) -> None:
         """End a lease whose job has another placement, and keep that until the owner attaches there."""

@@ -27,6 +27,8 @@ from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiles import job_as_stated
+from runtime.coordinator.profiling import confined
+from runtime.coordinator.run_loop import RunLoop
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import CommandJob, JobSpec
 from runtime.jobside.messages import JobEnd
@@ -487,9 +489,9 @@ async def find_place(
         left_s = ledger.free_for_attaching(suspected, pids) if suspected is not None else 0.0
         if not left_s and handle.ending.why is None and not run.stopping:
             _bring_to(run, placement, host, handle)
-            iterations.profiling.owner_came(handle)
-            if not run.decisions.errands.empty():  # a placement may be about to be started
-                await run.decisions.errands.join()
+            run.apply(iterations.profiling.owner_came(handle, run.log.now()))
+            if not run.errands.empty():  # a placement may be about to be started
+                await run.errands.join()
                 continue
             if _is_to_have(run, placement, handle):
                 return handle, placement
@@ -498,7 +500,7 @@ async def find_place(
         await handle.changed.wait(min(until_s - clock.time(), left_s or inf))
 
 
-def _is_to_have(run: RunState, placement: AttachedPlacement | None, handle: JobHandle) -> bool:
+def _is_to_have(run: RunLoop, placement: AttachedPlacement | None, handle: JobHandle) -> bool:
     """Return whether a job has a placement and is not about to leave it."""
     return placement is not None and not placement.over.done() and handle.life.is_alive and run.has_seat(handle)
 
@@ -514,7 +516,7 @@ def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
     return "has no place yet" if position is None else "waits for nodes", position
 
 
-def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
+def problem_of_names(run: RunLoop, spec: JobSpec) -> str | None:
     """Return why a job cannot run on the nodes that its entry names, in one line, or None if it can or names none."""
     if not spec.nodes_named:
         return None
@@ -535,14 +537,14 @@ def problem_of_names(run: RunState, spec: JobSpec) -> str | None:
     return None if problem is None else f"nodes: {problem}"
 
 
-def _bring_to(run: RunState, placement: AttachedPlacement | None, host: str, handle: JobHandle) -> None:
+def _bring_to(run: RunLoop, placement: AttachedPlacement | None, host: str, handle: JobHandle) -> None:
     """Restrict a job to its owner's host. The job gives up a placement elsewhere if no owner has attached to it yet."""
     names = _nodes_of_host(run, handle.spec, host)
     if names is None or (placement is not None and placement.lease is not None):
         return
     if run.has_seat(handle) and handle.place.names <= names:
         return
-    run.confine(handle, names)
+    run.apply(confined(run, handle, names))
     if placement is not None and run.has_seat(handle):
         placement.end(JobEnd("died", "step", f"its owner is on {one_line(host, 80)}"))
 

@@ -20,10 +20,11 @@ from rollmux_protocol import ATTACHMENT, OutOfOrder, Turns, following
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
+from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.ends import park
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import worst_case_s
-from runtime.coordinator.run_state import RunState
+from runtime.coordinator.run_loop import RunLoop
 from runtime.jobs.spec import CommandJob
 from runtime.jobside.messages import JobEnd, Stopped
 from runtime.journal.facts import LeaseEnded, NodesFreed, NodesSuspected, OwnerAttached, OwnerProcess
@@ -221,7 +222,7 @@ class Ledger:
     """The leases of a run.
 
     Args:
-        run: State of the run.
+        run: The run.
 
     Attributes:
         leases: Leases by id, including those that ended recently.
@@ -230,7 +231,7 @@ class Ledger:
         suspected: Lost leases whose nodes may still be in use, by job id.
     """
 
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: RunLoop) -> None:
         self.run = run
         self.leases: dict[str, Lease] = {}
         self.recalled: dict[str, Lease] = {}
@@ -368,7 +369,7 @@ class Ledger:
             self._blocks.discard(lease.id)
             if not self._blocks and not self.run.stopping:
                 self.run.scheduler.members.stopped = False
-                self.run.inform_scheduler()
+                self.run.apply(Consequences(), asks=True)
 
     def _over(self, lease: Lease, event: str, why: str) -> None:
         lease.apply_event(event, why)
@@ -419,7 +420,7 @@ class Ledger:
         if isinstance(handle.spec, CommandJob):
             return
         if handle.life.is_yielding and not placement.over.done():  # no owner does an iteration
-            park(self.run, handle)
+            self.run.apply(park(self.run, handle))
         elif now_s - placement.unclaimed_since_s > self.run.plan.leases.claim_s:  # its owner asks for a placement when it comes
             handle.place.set_awaits_owner(True)
             placement.end(JobEnd("died", "step", "nobody has attached to it"))

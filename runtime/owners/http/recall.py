@@ -10,6 +10,7 @@ from rollmux_protocol import Turn, Turns
 
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
+from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.permits import GrantedPermit
 from runtime.jobside.messages import JobEnd
@@ -190,7 +191,7 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, is_ove
         _displaced(ledger, lease)
         if is_over:
             handle.begin_end(JobEnd("cancelled"))
-            run.inform_scheduler(facts.Failed(handle.id))
+            run.apply(Consequences((facts.Failed(handle.id),)))
         return
     if elsewhere:
         lease.apply_event("move")  # as the former service did or would have done
@@ -205,7 +206,7 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, is_ove
             lease.apply_event("stop")
         handle.begin_end(JobEnd("cancelled"))
         lease.stop_requested_s = placement.unclaimed_since_s
-        run.inform_scheduler(facts.Failed(handle.id))
+        run.apply(Consequences((facts.Failed(handle.id),)))
     elif lease.ended:
         placement.end(JobEnd("died", "step", lease.ended))
     else:

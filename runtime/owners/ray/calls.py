@@ -6,12 +6,14 @@ import contextlib
 from typing import Any
 
 from rollmux_env.scheduler import facts
+from runtime.coordinator.arrivals import keep_cold_start
+from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.ends import rest
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.lifecycle import JobLifecycle
 from runtime.coordinator.profiling import Profiling
-from runtime.coordinator.run_state import Consequences, RunState
+from runtime.coordinator.run_loop import RunLoop
 from runtime.coordinator.slices import slice_of
 from runtime.coordinator.solo import SoloIterations
 from runtime.jobside.messages import Checkpoint, IterationOrder, IterationResult, JobEnd, PhaseReport, Stopped
@@ -20,7 +22,7 @@ from runtime.journal.write import Unwritable
 from runtime.machine import Node, Pool, boot_id
 from runtime.machines.forecast import free_bytes, wait_for_room
 from runtime.owners import protocol
-from runtime.owners.boundary import carry_out
+from runtime.owners.boundary import carried_out
 from runtime.owners.protocol import NextStep
 from runtime.owners.ray.rollout_calls import RolloutCalls
 from runtime.phases import Paused
@@ -30,13 +32,13 @@ class JobCalls:
     """Answers jobs. Every method but `ask` is called through `ask` by a process of a job, which is the first argument.
 
     Args:
-        run: State of the run.
+        run: The run.
         lifecycle: Starts and ends of the run's jobs.
-        profiling: Profiler of the run.
-        solo: Iterations that jobs run after their last one to measure their time alone.
+        profiling: Profiles of the run's jobs.
+        solo: Iterations that jobs run after their last one to measure their time alone, or None if they are not measured.
     """
 
-    def __init__(self, run: RunState, lifecycle: JobLifecycle, profiling: Profiling, solo: SoloIterations) -> None:
+    def __init__(self, run: RunLoop, lifecycle: JobLifecycle, profiling: Profiling, solo: SoloIterations | None) -> None:
         self._run = run
         self._lifecycle = lifecycle
         self._profiling = profiling
@@ -137,12 +139,12 @@ class JobCalls:
             if run.has_seat(handle):
                 run.apply(follows)
         elif pool in handle.permits.holds:
-            run.decisions.admit(handle, pool)
+            run.admit(handle, pool, run.log.now())
         return await self.permit(handle, pool)
 
     async def permit(self, handle: JobHandle, pool: Pool) -> tuple[Pool, ...]:
         """Wait for a permit that was asked for; returns as `acquire`."""
-        leaving = self._run.decisions.residents.leaving(handle) or await handle.permits.futures[pool]
+        leaving = self._run.residents.leaving(handle) or await handle.permits.futures[pool]
         await self._run.written()
         return leaving
 
@@ -162,7 +164,7 @@ class JobCalls:
     async def may_stay(self, handle: JobHandle, pool: Pool) -> bool:
         """Return whether the state of a finished phase may stay on the devices of a pool's nodes."""
         run = self._run
-        return not run.stopping and run.has_seat(handle) and run.decisions.residents.may_stay(handle, pool)
+        return not run.stopping and run.has_seat(handle) and run.residents.may_stay(handle, pool)
 
     async def offloaded(
         self, handle: JobHandle, pool: Pool, seconds: float, host_gb: float, device_gb: float, taken_gb: float = 0.0
@@ -181,8 +183,8 @@ class JobCalls:
         await run.written()
         nodes = tuple(node.name for node in handle.place.nodes[pool])
         run.log.write(StateOffloaded(run.log.now(), handle.id, pool, nodes, seconds, host_gb, device_gb))
-        run.decisions.residents.record_gpu_memory(handle, pool, device_gb, taken_gb)
-        run.decisions.on_state_left(handle, pool)
+        run.residents.record_gpu_memory(handle, pool, device_gb, taken_gb)
+        run.on_state_left(handle, pool, run.log.now())
 
     async def release(self, handle: JobHandle, report: PhaseReport) -> tuple[Pool, ...]:
         """Record that a phase is over.
@@ -209,14 +211,16 @@ class JobCalls:
             self._profiling.add_measurement(handle, report)
         spans = run.scheduler.members.spans(handle.id, now_s) if report.phase == "rollout" else ()
         done = slice_of(handle, report, now_s, spans, extra=report.phase == "init")
-        follows = protocol.released(handle, report, done, self._profiling.cold_start(handle, done))
-        run.decisions.residents.record_gpu_memory(handle, phase, report.device_gb, report.taken_gb)
+        if (cold_s := run.cold_starts.observed(done, handle.spec)) is not None:
+            keep_cold_start(run, handle, done, cold_s)
+        follows = protocol.released(handle, report, done, cold_s)
+        run.residents.record_gpu_memory(handle, phase, report.device_gb, report.taken_gb)
         if report.stays:
-            run.decisions.residents.add_state(handle, phase, report.host_gb, report.device_gb)
+            run.residents.add_state(handle, phase, report.host_gb, report.device_gb)
         else:
-            run.decisions.on_state_left(handle, phase)
+            run.on_state_left(handle, phase, now_s)
         run.apply(follows)
-        return run.decisions.residents.leaving(handle)
+        return run.residents.leaving(handle)
 
     async def synced(self, handle: JobHandle, start_s: float, end_s: float) -> tuple[Pool, ...]:
         """Record that a sync is over; returns as `release`.
@@ -231,8 +235,8 @@ class JobCalls:
         if handle.iteration == PROFILE and handle.job is None:
             handle.profile.synced(end_s - start_s)
         follows = protocol.synced(handle, handle.iteration, start_s, end_s, run.capacity.jobs_sharing_rollout_nodes(handle))
-        run.inform_scheduler(*(follows.reports if run.has_seat(handle) else ()), entries=follows.entries)
-        return run.decisions.residents.leaving(handle)
+        run.apply(follows if run.has_seat(handle) else follows._replace(reports=()))
+        return run.residents.leaving(handle)
 
     async def warned(self, handle: JobHandle, text: str) -> None:
         """Show a warning of a job's process to the user, unless the same text was shown before."""
@@ -282,9 +286,10 @@ class JobCalls:
         handle.permits.set_busy_since(None)
         await run.written()
         if handle.checkpoints.disk_problem is None and run.has_seat(handle) and not run.stopping:
-            run.log.say(f"{handle.id}: its checkpoint cannot be written, and is tried again when there is room: {problem}")
+            line = f"{handle.id}: its checkpoint cannot be written, and is tried again when there is room: {problem}"
             handle.permits.clear()
-            run.inform_scheduler(facts.Absent(handle.id), entries=(CheckpointDelayed(run.log.now(), handle.id, problem),))
+            delayed = CheckpointDelayed(run.log.now(), handle.id, problem)
+            run.apply(Consequences((facts.Absent(handle.id),), (delayed,), (line,)))
         handle.checkpoints.record_full_disk(problem)
         handle.permits.record_disk_wait()
         await wait_for_room(folder, free, lambda: run.stopping or handle.ending.why is not None)
@@ -319,9 +324,11 @@ class JobCalls:
     def _completed(self, handle: JobHandle, done: IterationResult) -> None:
         """Record that a job has carried out its order."""
         if handle.iteration == PROFILE:
-            if self._profiling.passed(handle, done):
-                rest(self._run, handle)
-        elif handle.is_over:
+            follows, rests = self._profiling.passed(handle, done, self._run.log.now())
+            self._run.apply(follows)
+            if rests:
+                rest(handle, self._run.log.now())
+        elif handle.is_over and self._solo is not None:
             self._solo.iterated(handle)
         else:
             self._iterated(handle, done)
@@ -340,7 +347,7 @@ class JobCalls:
         goes = done.has_checkpoints and (handle.life.is_yielding or run.scheduler.must_vacate(handle.id))
         handle.place.set_leaving(checkpoint=what is NextStep.OVER_BUDGET or (done.movable and (moves or goes)))
         if handle.ending.why is None:
-            run.decisions.order(handle)
+            run.apply(run.order(handle, run.log.now()))
 
     def _leave(self, handle: JobHandle, follows: Consequences) -> bool:
         """Let a job leave its placement if it was waiting for this report to do so, and return whether it was."""
@@ -354,7 +361,7 @@ class JobCalls:
         return True
 
     def _carry_out(self, handle: JobHandle, what: NextStep, follows: Consequences) -> None:
-        carry_out(self._run, handle, what, follows)
-        if what is NextStep.OVER_BUDGET or (what is NextStep.DONE and not self._solo.enlist(handle)):
+        self._run.apply(follows.then(carried_out(self._run, handle, what, self._run.log.now())))
+        if what is NextStep.OVER_BUDGET or (what is NextStep.DONE and not (self._solo is not None and self._solo.enlist(handle))):
             handle.close()
             handle.send_order(None, self._run.log.now())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from rollmux_env.scheduler import facts
+from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.run_state import RunState
+from runtime.coordinator.run_loop import RunLoop
 from runtime.phases import Paused
 
 
@@ -12,10 +13,10 @@ class RolloutCalls:
     """Answers calls about rollouts: their progress, and where they stop or continue.
 
     Args:
-        run: State of the run.
+        run: The run.
     """
 
-    def __init__(self, run: RunState) -> None:
+    def __init__(self, run: RunLoop) -> None:
         self._run = run
 
     async def pause(self, handle: JobHandle, pauses: bool) -> None:
@@ -56,7 +57,7 @@ class RolloutCalls:
             return
         if migration.at * total <= responses < total:
             handle.rollout_progress.pass_threshold()
-            run.inform_scheduler(facts.Threshold(handle.id))
+            run.apply(Consequences((facts.Threshold(handle.id),)))
 
     async def changes(self, handle: JobHandle) -> bool:
         """Wait until a job's rollout has to stop, to use other parts of its nodes or because the responses of `wake` are done.
@@ -90,4 +91,4 @@ class RolloutCalls:
         """Report that a job's rollout has left the parts of its nodes that it may not use any more."""
         await self._run.written()
         if "rollout" in handle.permits.holds:
-            self._run.inform_scheduler(facts.Shrunk(handle.id))
+            self._run.apply(Consequences((facts.Shrunk(handle.id),)))

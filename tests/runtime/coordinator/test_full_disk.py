@@ -12,7 +12,7 @@ import pytest
 
 from rollmux_env.errors import InputError
 from rollmux_env.scheduler.commands import Command
-from runtime.coordinator import run_state
+from runtime.coordinator import run_loop
 from runtime.coordinator.job_handle import JobHandle
 from runtime.journal.audit import audit
 from runtime.journal.facts import Fact, IterationSlice
@@ -31,7 +31,7 @@ JOBS: list[dict[str, Any]] = [{"id": name, "iterations": 12} for name in "ab"]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(run_state, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(run_loop, "_AGAIN_S", 0.01)
     monkeypatch.setattr(forecast, "_LOOKS_S", 0.01)
     monkeypatch.setattr(forecast, "_AGAIN_S", 0.0)
     yield

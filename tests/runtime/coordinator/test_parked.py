@@ -46,7 +46,7 @@ def submit(driver: RunDriver) -> None:
     run.log.write(JobSubmitted(run.log.now(), spec))
     run.handles[spec.id] = JobHandle(spec)
     run.coming += 1
-    run.spawn(driver.profiling.bring_all([run.handles[spec.id]]))
+    run.spawn(driver.arrivals.bring_all([run.handles[spec.id]]))
 
 
 def record_in(folder: Path) -> RunRecord:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.coordinator import run_state
+from runtime.coordinator import run_loop
 from runtime.journal.commits import Commits
 from runtime.journal.facts import IterationSlice, JobSubmitted, LeaseEnded, OwnerAttached, PhaseGranted, PhaseSlice, SyncSlice
 from runtime.journal.write import JOURNAL, Journal, Unwritable, read_facts
@@ -181,7 +181,7 @@ def killed(folder: Path, seed: int, dies_at: int, before: bool) -> tuple[list[tu
 def test_the_journal_has_all_that_was_answered_at_whichever_write_the_service_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, before: bool
 ) -> None:
-    monkeypatch.setattr(run_state, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(run_loop, "_AGAIN_S", 0.01)
     kills = 0
     for dies_at in [*range(2, 20), *range(20, 200, 7)]:
         folder = tmp_path / f"{dies_at}"

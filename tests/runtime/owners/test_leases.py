@@ -365,7 +365,7 @@ def test_a_job_that_is_cancelled_when_it_gets_its_place_has_never_been_there(tmp
         with pytest.raises(Conflict, match="has ended"):
             await waits
         assert handle.processes.controller is None
-        assert of(await run.stop(), JobCancelled, "b") and driver.run.decisions.errands.empty()
+        assert of(await run.stop(), JobCancelled, "b") and driver.run.errands.empty()
 
     served(work, attached_plan(tmp_path, job("a"), job("b"), policy="solo"))
 

@@ -36,7 +36,7 @@ async def submit(run: Served, name: str = "short", **more: Any) -> None:
     state.log.write(JobSubmitted(state.log.now(), spec))
     state.handles[spec.id] = JobHandle(spec)
     state.coming += 1
-    state.spawn(run.driver.profiling.bring_all([state.handles[spec.id]]))
+    state.spawn(run.driver.arrivals.bring_all([state.handles[spec.id]]))
     await run.settle()
 
 

@@ -18,6 +18,7 @@ from rollmux_protocol import ATTACHMENT, ITERATION, OutOfOrder, Turn, Turns
 
 from rollmux_env.errors import Conflict
 from rollmux_env.scheduler import facts
+from runtime.coordinator.consequences import Consequences
 from runtime.jobside.job_session import JobSession
 from runtime.jobside.messages import CallOutOfOrder, IterationResult, PhaseReport
 from runtime.run.driver import RunDriver
@@ -103,14 +104,14 @@ def test_turns_are_as_a_plain_model_says(data: st.DataObject, staleness: int) ->
 def listen(driver: RunDriver) -> list[Word]:
     """The words that the scheduler is told from now on, of what owners do."""
     words: list[Word] = []
-    inform = driver.run.inform_scheduler
+    apply = driver.run.apply
 
-    def listening(*reported: facts.Fact, **more: Any) -> None:
+    def listening(happened: Consequences, **more: Any) -> None:
         kinds = facts.Ready | facts.Finished | facts.Synced | facts.Iterated | facts.Sampled | facts.Left
-        words.extend((type(one).__name__, getattr(one, "phase", "")) for one in reported if isinstance(one, kinds))
-        inform(*reported, **more)
+        words.extend((type(one).__name__, getattr(one, "phase", "")) for one in happened.reports if isinstance(one, kinds))
+        apply(happened, **more)
 
-    driver.run.inform_scheduler = listening  # type: ignore[method-assign]
+    driver.run.apply = listening  # type: ignore[assignment, method-assign]
     return words
 
 

@@ -1,0 +1,220 @@
+"""The event loop's side of a run: the clock, the journal, the tasks, and the one way in which something happens.
+
+`apply` writes what follows from an event to the journal, and carries it out. All of this happens between two `await`s, so no task
+sees a partial change. It becomes durable afterwards, in a thread. Before anything outside is informed, by an answer, an order or a
+process that is started or ended, `durable` or `written` must be awaited. While the journal cannot be written, decisions are not
+carried out, and tasks that have facts wait too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from rollmux_env.cluster.state import State
+from rollmux_env.errors import InputError, InvariantError, PlanError
+from rollmux_env.scheduler import commands, facts
+from rollmux_env.scheduler.commands import Command
+from rollmux_env.scheduler.nodes import NodePool
+from rollmux_env.validation_errors import one_line
+from runtime.coordinator.consequences import Consequences, Errand
+from runtime.coordinator.ends import refused
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.run_log import RunLog
+from runtime.coordinator.run_plan import RunPlan
+from runtime.coordinator.run_state import RunState
+from runtime.jobside.messages import Stopped
+from runtime.journal.facts import Fact
+from runtime.journal.write import Unwritable
+
+_AGAIN_S = 1.0  # between attempts to write the journal
+
+
+class RunObserver(Protocol):
+    """Read-only observer of a run."""
+
+    def on_entries(self, entries: tuple[Fact, ...]) -> None:
+        """Take facts that were written to the journal."""
+
+    def on_command(self, command: Command) -> None:
+        """Take a command of the scheduler that was carried out."""
+
+
+class RunLoop(RunState):
+    """A run in its event loop.
+
+    Args:
+        plan: Plan of the run.
+        log: Log of the run.
+        state: State of the cluster when the run begins.
+        nodes: Nodes of the cluster when the run begins.
+        watches: Whether jobs are watched; see `RunState`.
+        observer: Observer of the run, or None.
+
+    Attributes:
+        errands: Tasks for `JobLifecycle`.
+        over: Future of the outcome of the run, or of the error that ends it.
+        tasks: Background tasks of the run.
+    """
+
+    def __init__(
+        self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool, observer: RunObserver | None = None
+    ) -> None:
+        super().__init__(plan, state, nodes, watches)
+        self.log = log
+        self.errands = asyncio.Queue[Errand]()
+        self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._observer = observer
+        self._pending: list[Command] = []  # commands to carry out when their entries are in the journal
+        self._writable = asyncio.Event()
+
+    def apply(self, happened: Consequences, asks: bool = False, wakes: bool = False) -> None:
+        """Let the scheduler decide about what has happened, write the entries to the journal, and carry the decisions out.
+
+        Args:
+            happened: What has happened at this instant.
+            asks: Whether the scheduler is asked even if there are no facts for it.
+            wakes: Whether the policy asked for this instant.
+        """
+        try:
+            step = self.step(self.log.now(), happened, asks, wakes)
+            self.log.write(*step.entries)
+            self._tell(step.lines)
+            self._pending += step.commands
+            self._carry_out_pending()
+            self._send(happened.errands)
+        except Exception as error:
+            self.fail(error)
+            raise
+
+    def _carry_out_pending(self) -> None:
+        """Carry out commands whose entries can be written; a run that stops ends processes in any case."""
+        if self.log.problem is not None and not self.stopping:
+            return
+        owed, self._pending = self._pending, []
+        for command in owed:
+            follows = self.carry_out(command, self.log.now())
+            self._tell(follows.lines)
+            self._send(follows.errands)
+            if self._observer is not None:
+                self._observer.on_command(command)
+
+    def _tell(self, lines: tuple[str, ...]) -> None:
+        for line in lines:
+            self.log.say(line)
+
+    def _send(self, errands: tuple[Errand, ...]) -> None:
+        for errand in errands:
+            self.errands.put_nowait(errand)
+
+    async def durable(self) -> None:
+        """Wait until everything that was written is on disk, so that others may be informed.
+
+        Raises:
+            Unwritable: If it cannot be written, and the run stops; one line.
+        """
+        await self.log.durable()
+
+    async def written(self) -> None:
+        """Wait until decisions about places are on disk and carried out, or the run stops.
+
+        Messages to jobs on Ray about their phases need no more: none of their processes outlives the coordinator.
+        """
+        if self.log.journal.is_bound:
+            with contextlib.suppress(Unwritable):
+                await self.log.durable()
+        while self.log.problem is not None and not self.stopping:
+            self._writable.clear()
+            await self._writable.wait()
+
+    async def write_again(self) -> None:
+        """Try every second to write what waits for room in the journal, until cancelled."""
+        while True:
+            await asyncio.sleep(_AGAIN_S)
+            self.log.write_again()
+
+    def on_written(self, late: bool) -> None:
+        """Continue after a commit.
+
+        Args:
+            late: Whether the journal could not be written before.
+        """
+        if late:
+            for handle in self.handles.values():
+                handle.permits.interrupt(self.log.now())
+            self._carry_out_pending()
+            self._writable.set()
+
+    def refuse(self, handle: JobHandle, problem: str, where: str = "placement") -> None:
+        """End a job that can never be placed.
+
+        Args:
+            handle: The job.
+            problem: Reason.
+            where: Place of the failure, for the journal.
+        """
+        self.apply(refused(handle, self.log.now(), problem, where))
+        handle.send_order(None, self.log.now())
+
+    def attempt(self, handle: JobHandle, where: str, work: Callable[..., None], *arguments: Any) -> None:
+        """Do work for one job; if it fails, only this job is refused.
+
+        Args:
+            handle: The job.
+            where: Place of a failure, for the journal.
+            work: Function to call.
+            *arguments: Arguments of the function.
+        """
+        if problem := self.problem_of(work, *arguments):
+            self.refuse(handle, problem, where)
+
+    def problem_of(self, work: Callable[..., None], *arguments: Any) -> str | None:
+        """Do work for one job, and return a line about its failure, or None.
+
+        Args:
+            work: Function to call.
+            *arguments: Arguments of the function.
+        """
+        try:
+            work(*arguments)
+        except (InvariantError, PlanError):  # these end the whole run
+            raise
+        except Exception as error:
+            if self.over.done():  # the journal cannot be written
+                raise
+            problem = one_line(" ".join(str(error).split()), 500) or "no message"
+            return problem if isinstance(error, InputError) else f"{type(error).__name__}: {problem}"
+        return None
+
+    def stop(self) -> None:
+        """Give no more permits: every job stops at its next phase boundary."""
+        if not self.stopping:
+            self.stopping = True
+            self._pending = [command for command in self._pending if isinstance(command, commands.Evict)]
+            self.apply(Consequences((facts.Stop(),)))
+            self.log.stop_waiting()
+            self._writable.set()
+            for handle in self.handles.values():
+                handle.refuse(Stopped("stops with the run"))
+                if handle.processes.controller is None:
+                    handle.profile.end()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a background task; if it fails, the run fails."""
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error."""
+        if not self.over.done():
+            self.over.set_exception(error)
+            self.over.exception()  # else asyncio logs it if the run ends before it waits for its outcome
