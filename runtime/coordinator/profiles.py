@@ -141,13 +141,14 @@ def _job(spec: JobSpec, arrival_s: float, rollout: Any, training: Any, sync_s: f
         sync_s=sync_s,
         movable=movable and spec.movable,
         **{name: getattr(spec, name) for name in _AS_STATED},
+        **{"class": spec.label},
     )
 
 
 # Keys of a job on which its profile does not depend.
 _OF_NO_ACCOUNT = {
     *("id", "arrival_s", "iterations", "slo", "seed", "folder", "movable", "checkpoint"),
-    *("priority", "user", "budget", "weight", "estimate", "parkable", "staleness", "shapes"),
+    *("priority", "user", "label", "budget", "weight", "estimate", "parkable", "staleness", "shapes"),
 }
 
 

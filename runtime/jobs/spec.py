@@ -105,6 +105,8 @@ class CommonJob(EveryJob):
     """Priority in the queue, higher first; equal ones in order of arrival."""
     user: UserName = ""
     """Name of the job's user, for quotas and accounts."""
+    label: Unwritten[UserName] = ""
+    """Label of jobs of similar length, for the orders `gittins` and `learned`; `class` of scenario files."""
     budget: Budget | None = None
     """Limit of cost and time; the job ends with the iteration that exhausts either. null is no limit."""
     weight: Positive = 1.0
@@ -455,7 +457,21 @@ JobSpec = Annotated[TaskJob | ClassJob | OwnersJob | CommandJob, WrapValidator(_
 
 
 _ORDER = (
-    *("id", "arrival_s", "iterations", "slo", "rollout", "training", "shapes", "priority", "user", "budget", "weight", "estimate"),
+    *(
+        "id",
+        "arrival_s",
+        "iterations",
+        "slo",
+        "rollout",
+        "training",
+        "shapes",
+        "priority",
+        "user",
+        "label",
+        "budget",
+        "weight",
+        "estimate",
+    ),
     *("staleness", "movable", "parkable", "checkpoint", "seed", "model", "task", "algorithm", "rewards", "evaluation", "sync"),
     *("class", "options", "folder"),
     *("attach", "command", "nodes", "profile", "sync_s", "eval_s"),

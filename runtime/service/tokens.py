@@ -28,6 +28,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.fields import ID_PATTERN
 from rollmux_env.files import private_opener, read_text, write_whole
 from rollmux_env.validation_errors import describe, format_error, one_line, problems
+from runtime.jobs.spec import CommonJob
 
 TOKENS = "tokens.json"
 COMMAND_TOKENS = "command_tokens.json"
@@ -62,18 +63,21 @@ class Holder(NamedTuple):
     right: Right
     priority: int = 0
 
-    def problem_of_rank(self, priority: int, weight: float) -> str | None:
-        """Return why this holder may not submit a job of a priority and a weight, as a line, or None.
+    def problem_of_rank(self, job: CommonJob) -> str | None:
+        """Return why this holder may not submit a job by what ranks it in the queue, as a line, or None.
 
-        Args:
-            priority: Priority of the job in the queue.
-            weight: Weight of the job, which orders and policies may use as a priority.
+        Orders and policies may use a weight as a priority. A job ends at its iterations, but not at its estimate.
         """
         if self.right >= Right.OPERATE:
             return None
-        if priority > self.priority:
-            return f"priority: {priority} is above {self.priority}, the highest priority of this token"
-        return f"weight: {weight:g} takes the right to operate; this token may give 1 at most" if weight > 1 else None
+        if job.priority > self.priority:
+            return f"priority: {job.priority} is above {self.priority}, the highest priority of this token"
+        if job.weight > 1:
+            return f"weight: {job.weight:g} takes the right to operate; this token may give 1 at most"
+        if job.estimate is not None and job.estimate.iterations < job.iterations:
+            stated = f"estimate.iterations: {job.estimate.iterations} is below iterations, which is {job.iterations}"
+            return f"{stated}; that takes the right to operate"
+        return None
 
 
 @dataclass(frozen=True)

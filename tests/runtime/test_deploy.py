@@ -174,16 +174,16 @@ def test_every_recipe_of_a_service_has_the_policy_and_a_cluster_for_a_team() -> 
     starting = {path.name for path in DEPLOY.iterdir() if re.search(r'rollmux serve /|rollmux serve ~|"serve", ', path.read_text())}
     assert starting == recipes.keys()
     guide = (ROOT / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
-    recommended = re.search(r"\$ rollmux serve rollmux-service --policy (\S+) --cluster", guide)
+    (recommended,) = re.findall(r"\$ rollmux serve rollmux-service --policy (\S+) --cluster", guide)
+    make_policy(planning_switches(recommended))
     group = typer.main.get_command(rollmux.command())
     serve = group.commands["serve"]  # type: ignore[attr-defined] # it is a group
     for name, words in recipes.items():
         with serve.make_context("serve", [*words]) as context:
             given = context.params
-            assert recommended is not None and (name, given["policy"]) == (name, recommended[1])
+            assert (name, given["policy"]) == (name, recommended)
             assert given["no_ray"] and given["cluster"].name == "cluster.yaml"
             assert parse_listen(given["http"], beyond_loopback=given["beyond_loopback"]) is not None
-    make_policy(planning_switches(recommended[1]))
     hosts = load_hosts(DEPLOY / "cluster.yaml")
     assert hosts is not None and len(nodes_of_hosts(hosts, load_cluster(DEPLOY / "cluster.yaml"))) == 3
 

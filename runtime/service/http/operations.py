@@ -245,7 +245,7 @@ def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
         if not isinstance(spec, OwnersJob):
             raise NotAllowed(f"job {spec.id}: is started by the service, which takes the right to operate; this token may attach")
         _check_own(holder, spec)
-        if problem := holder.problem_of_rank(spec.priority, spec.weight):
+        if problem := holder.problem_of_rank(spec):
             raise NotAllowed(f"job {spec.id}: {problem}")
     try:
         check_names(spec, f"job {spec.id}")

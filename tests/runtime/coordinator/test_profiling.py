@@ -14,7 +14,7 @@ from rollmux_env.cluster.events import Admitted, Reprofiled, Warm
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiles import has_loaded, job_as_stated, load_profile, note_loaded, profile_key
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobs.spec import job_of
+from runtime.jobs.spec import job_of, written
 from runtime.jobside.messages import PhaseReport
 from runtime.journal.facts import LEASE, JobProfiled, PhaseSlice
 from runtime.journal.record import ColdStarts, RunRecord, cold_starts_of
@@ -196,3 +196,10 @@ def test_jobs_that_were_measured_here_enter_warm_and_those_of_the_cache_cold(tmp
         record = carried_out(plan)
         assert [event.group for event in record.log if isinstance(event, Warm)] == warm
         assert [event.placement.group for event in record.log if isinstance(event, Admitted)] == [None, 0]
+
+
+def test_a_label_is_the_class_that_orders_learn_from() -> None:
+    states = {"worst_case_s": 1.0}
+    entry = {"id": "a", "iterations": 5, "slo": 2, "attach": True, "label": "sweep", "rollout": states, "training": states}
+    assert job_as_stated(job_of(entry), 0.0).class_name == "sweep"
+    assert written(job_of(entry)) == entry

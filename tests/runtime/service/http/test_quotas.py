@@ -45,15 +45,17 @@ def set_quota(served: Served, user: str, **limits: float) -> None:
     assert (answer.status, answer.value["quotas"][user]) == (200, limits), answer
 
 
-def test_priority_and_weight_take_a_right_of_the_token(served: Served) -> None:
+def test_what_ranks_a_job_takes_a_right_of_the_token(served: Served) -> None:
     ann, boss = served.tokens.make("ann", Right.ATTACH), served.tokens.make("boss", Right.ATTACH, priority=3)
     cases: tuple[tuple[str, dict[str, Any], int, str], ...] = (
         (ann, {"priority": 1}, 403, "priority: 1 is above 0, the highest priority of this token"),
         (ann, {"weight": 1.5}, 403, "weight: 1.5 takes the right to operate"),
         (boss, {"priority": 2**31}, 403, "is above 3"),
+        (ann, {"estimate": {"iterations": 1}}, 403, "estimate.iterations: 1 is below iterations, which is"),
+        (ann, {"estimate": {"iterations": 10**6}}, 201, ""),
         (ann, {"priority": -5}, 201, ""),
         (boss, {"priority": 3}, 201, ""),
-        (served.token, {"priority": 9, "weight": 9.0}, 201, ""),
+        (served.token, {"priority": 9, "weight": 9.0, "estimate": {"iterations": 1}}, 201, ""),
     )
     for number, (token, keys, status, said) in enumerate(cases):
         answer = served.ask("POST", "/v1/jobs", {"id": f"ranked-{number}", **ATTACHED, **keys}, token)
