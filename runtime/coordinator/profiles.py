@@ -134,14 +134,14 @@ def job_as_stated(spec: JobSpec, arrival_s: float, longest_s: Mapping[str, float
 
 
 def _job(spec: JobSpec, arrival_s: float, rollout: Any, training: Any, sync_s: float, movable: bool = True) -> Job:
+    stated: dict[str, Any] = {name: getattr(spec, name) for name in _AS_STATED} | {"class": spec.label}
     return Job(
         rollout=Phase.model_validate(rollout),
         training=Training.model_validate(training),
         arrival_s=arrival_s,
         sync_s=sync_s,
         movable=movable and spec.movable,
-        **{name: getattr(spec, name) for name in _AS_STATED},
-        **{"class": spec.label},
+        **stated,
     )
 
 
