@@ -206,12 +206,14 @@ def _grid(runs: Runs) -> Floats:
     return np.linspace(0.0, max(float(_hours(run)[-1]) for own in runs.values() for run in own), _POINTS)
 
 
-def _over_hours(grid: Floats, counted: str) -> Callable[[Axes], None]:
-    """Return a function that sets the labels and limits of a panel over hours, whose values begin at 0."""
+def _over_hours(grid: Floats, counted: str, whole: bool = False) -> Callable[[Axes], None]:
+    """Return a function that sets labels, limits and perhaps `whole` ticks of a panel over hours, whose values begin at 0."""
 
     def finish(axis: Axes) -> None:
         axis.set(xlabel="hours", ylabel=counted, xlim=(0, grid[-1]))
         axis.set_ylim(bottom=0)
+        if whole:
+            axis.locator_params(axis="y", integer=True)
 
     return finish
 
@@ -241,13 +243,13 @@ def _gpus_over_time(scenario: Scenario, runs: Runs) -> Figure:
         counts = {policy: np.array([_steps(run, run.outcome.nodes[name], grid) for run in own]) for policy, own in runs.items()}
         title = f"{name[:1].upper()}{name[1:]} pool {pool.gpu}".strip()
         panels[title] = {policy: pool.gpus_per_node * own for policy, own in counts.items()}
-    return _over_policies(panels, grid, _over_hours(grid, "GPUs provisioned"), "GPUs over time", **_STEPS)
+    return _over_policies(panels, grid, _over_hours(grid, "GPUs provisioned", whole=True), "GPUs over time", **_STEPS)
 
 
 def _queue_over_time(runs: Runs) -> Figure:
     grid = _grid(runs)
     values = {policy: np.array([_steps(run, run.outcome.waiting, grid) for run in own]) for policy, own in runs.items()}
-    return _over_policies({"": values}, grid, _over_hours(grid, "jobs without a place"), "Queue over time", **_STEPS)
+    return _over_policies({"": values}, grid, _over_hours(grid, "jobs without a place", whole=True), "Queue over time", **_STEPS)
 
 
 def _shares(samples: Mapping[str, Sequence[Floats]], grid: Floats) -> dict[str, Floats]:
