@@ -62,11 +62,6 @@ def is_own(spec: str) -> bool:
     return ":" in name and not name.startswith((LEARNED, SEARCH))
 
 
-def plans_switches(spec: str) -> bool | None:
-    """Return the value of the option `switches` in a policy spec, or None if it is not given."""
-    return said_of(spec, SWITCHES)
-
-
 def said_of(spec: str, option: str) -> bool | None:
     """Return the value of a boolean option in a policy spec, or None if it is not given.
 

@@ -8,10 +8,9 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from policies.named import LEARNED, LEND, OWN, PIPE, SEARCH, SWITCHES, is_own, plans_switches, said_of
+from policies.named import LEARNED, LEND, OWN, PIPE, SEARCH, SWITCHES, is_own, said_of
 from rollmux_env.bench.harness import Contender, OwnReplay
-from rollmux_env.cluster import plan
-from rollmux_env.cluster.plan import Policy
+from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import HALF_LIFE_H, State
 from rollmux_env.command_options import parse_pairs, parse_value
 from rollmux_env.errors import InputError
@@ -56,7 +55,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     name, *pairs = spec.split(",")
     if name.startswith(SEARCH):
         return _make_search(spec, seed)
-    switches = plans_switches(spec)
+    switches = said_of(spec, SWITCHES)
     pairs = [pair for pair in pairs if not pair.startswith((SWITCHES, LEND, PIPE))]
     known = PLACEMENT.get(name, name)
     if name.startswith(LEARNED):
@@ -114,7 +113,7 @@ def checked(label: str, name: str, policy: Any) -> Contender:
 
 def observed_state(spec: str, cluster: Cluster) -> State:
     """Return the empty state that a policy sees at the start of a real run."""
-    return State(cluster, True, plans_switches(spec) or False, _half_life_h(spec))
+    return State(cluster, True, said_of(spec, SWITCHES) or False, _half_life_h(spec))
 
 
 def _half_life_h(spec: str) -> float:
@@ -148,7 +147,7 @@ def _set_queue_rules(spec: str, policy: Any, pairs: Sequence[str]) -> None:
 
 
 def _set_switches(spec: str, policy: Any, switches: bool) -> None:
-    if switches != plan.plans_switches(policy):
+    if switches != plans_switches(policy):
         problem = f"--policy {spec}: its class has __slots__ without 'plans_switches'; say switches=false"
         _set(policy, "plans_switches", switches, problem)
 

@@ -8,8 +8,6 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from pydantic import ValidationError
-
 from policies.experiments import Comparison, Run, texts_of
 from policies.replaying import Fidelity, OwnPolicy, Replaying
 from policies.targets import ResolvedTarget, Target, find_streams
@@ -19,9 +17,8 @@ from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.reading import read_mapping
 from rollmux_env.report.bench_results import SWEEP_SCHEMA, SweepPoint, SweepResult
-from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.scenario import Scenario, changed_scenario, parse_scenario, written
 from rollmux_env.suggestions import did_you_mean
-from rollmux_env.validation_errors import format_error, problems
 from rollmux_env.workloads import WORKLOADS
 
 
@@ -113,12 +110,7 @@ def _scenario(streams: ResolvedTarget, settings: Mapping[str, str], changes: Map
         data = read_mapping(file)
         return parse_scenario(data | {"cluster": _set_keys(data["cluster"], changes, ())}, label, file.parent)
     scenario = streams.scenario(seed, settings)
-    dumped = scenario.cluster.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    cluster = _set_keys(dumped, changes, streams.options)
-    try:
-        return Scenario.model_validate({"version": scenario.version, "cluster": cluster, "jobs": scenario.jobs})
-    except ValidationError as error:
-        raise InputError(f"{label}: {format_error(problems(error)[0], Scenario)}") from None
+    return changed_scenario(scenario, _set_keys(written(scenario.cluster), changes, streams.options), label)
 
 
 def _set_keys(cluster: Mapping[str, Any], changes: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe
 from rollmux_env.workloads import WORKLOADS
 from rollmux_env.workloads.fleets import with_fleet
-from rollmux_env.workloads.options import WorkloadOptions
+from rollmux_env.workloads.options import OPTION_NAMES
 from rollmux_env.workloads.own import OwnWorkload, draw, is_own, name_of, options_of
 
 Target = str | Path | Sequence[str | Path] | Scenario | Callable[[int], Scenario] | OwnWorkload
@@ -23,8 +23,6 @@ Target = str | Path | Sequence[str | Path] | Scenario | Callable[[int], Scenario
 
 _SHORT = {"toy": "rollmux_env.envs.placement.generator:Toy"}
 """Names of workloads that are made for environments."""
-
-_OPTIONS = tuple(option.name for option in fields(WorkloadOptions) if option.name != "seed")
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class ResolvedTarget:
         """Names of the options of the workload, if it has one of them by name."""
         if not isinstance(self.source, str) or not is_workload(self.source):
             return ()
-        return options_of(self.source) if is_own(self.source) else _OPTIONS
+        return options_of(self.source) if is_own(self.source) else OPTION_NAMES
 
     def scenario(self, seed: int, settings: Mapping[str, str]) -> Scenario:
         """Return the scenario of a seed.

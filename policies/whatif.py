@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from policies.experiments import bench
 from rollmux_env.errors import InputError
 from rollmux_env.files import find_file
@@ -17,9 +15,9 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.reading import checked, read_mapping
 from rollmux_env.replay.whatif import Projection, WhatIf, forecast_of
-from rollmux_env.scenario import Scenario, parse_scenario
+from rollmux_env.scenario import Scenario, changed_scenario, parse_scenario, written
 from rollmux_env.suggestions import did_you_mean
-from rollmux_env.validation_errors import format_error, not_one_of, problems
+from rollmux_env.validation_errors import not_one_of
 
 _ASSUMED = "steady periods at the worst case, as in `rollmux bench`", "jobs arrive as the scenario says"
 
@@ -118,7 +116,7 @@ def read_arriving(file: str | Path, cluster: Cluster) -> tuple[Job, ...]:
         InputError: If the file cannot be read, or its jobs do not fit the cluster; one line.
     """
     path = find_file(file)
-    return parse_scenario(read_mapping(path) | {"cluster": _written(cluster)}, str(file), path.parent).jobs
+    return parse_scenario(read_mapping(path) | {"cluster": written(cluster)}, str(file), path.parent).jobs
 
 
 def arriving_jobs(entries: list[dict[str, Any]], cluster: Cluster) -> tuple[Job, ...]:
@@ -131,15 +129,11 @@ def arriving_jobs(entries: list[dict[str, Any]], cluster: Cluster) -> tuple[Job,
     Raises:
         InputError: If an entry is invalid; one line.
     """
-    data = {"version": 1, "cluster": _written(cluster), "jobs": entries}
+    data = {"version": 1, "cluster": written(cluster), "jobs": entries}
     return checked(Scenario, data, "arrives", lambda data: data).jobs if entries else ()
 
 
-def _written(cluster: Cluster) -> dict[str, Any]:
-    return cluster.model_dump(mode="json", by_alias=True, exclude_unset=True)
-
-
-def changed_scenario(scenario: Scenario, change: Change) -> Scenario:
+def _changed(scenario: Scenario, change: Change) -> Scenario:
     """Return a scenario with other nodes and jobs.
 
     Raises:
@@ -150,12 +144,8 @@ def changed_scenario(scenario: Scenario, change: Change) -> Scenario:
         name: scenario.cluster.pools[name].model_copy(update={"max_nodes": nodes})
         for name, nodes in change.nodes_after(scenario.cluster).items()
     }
-    cluster = _written(scenario.cluster.with_pools(pools))
     jobs = (*(job for job in scenario.jobs if job.id not in change.without), *change.arriving)
-    try:
-        return Scenario.model_validate({"version": scenario.version, "cluster": cluster, "jobs": jobs})
-    except ValidationError as error:
-        raise InputError(f"the changed scenario: {format_error(problems(error)[0], Scenario)}") from None
+    return changed_scenario(scenario, written(scenario.cluster.with_pools(pools)), "the changed scenario", jobs)
 
 
 def what_if(target: str, scenario: Scenario, present: str, change: Change) -> WhatIf:
@@ -173,7 +163,7 @@ def what_if(target: str, scenario: Scenario, present: str, change: Change) -> Wh
         InputError: If a policy or a change is not possible; one line.
         PlanError: If a policy breaks an invariant.
     """
-    changed = changed_scenario(scenario, change)
+    changed = _changed(scenario, change)
     policy = change.policy_after(present)
     words = change.words(scenario.cluster, present, policy)
     return WhatIf(target, words, _ASSUMED, projection(scenario, present), projection(changed, policy))

@@ -95,11 +95,7 @@ def read_options(label: str, name: str, known: Iterable[str], pairs: Iterable[st
     Raises:
         InputError: A pair is malformed or repeated, or there is no such option.
     """
-    options: dict[str, Any] = {}
-    for key, text in parse_pairs(label, pairs):
-        if key in options:
-            raise InputError(f"{label}: '{key}' is set twice")
-        options[key] = parse_value(text)
+    options = {key: parse_value(text) for key, text in parse_pairs(label, pairs)}
     for key in options:
         if key not in known:
             offered = sorted({*known, *others})

@@ -118,6 +118,30 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
     return checked(Scenario, data, source, prepare, other)
 
 
+def written(cluster: Cluster) -> dict[str, Any]:
+    """Return the keys of a cluster as in a file."""
+    return cluster.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def changed_scenario(scenario: Scenario, cluster: dict[str, Any], label: str, jobs: tuple[Job, ...] | None = None) -> Scenario:
+    """Return a scenario with another cluster, which is checked again.
+
+    Args:
+        scenario: Scenario to change.
+        cluster: Keys of the cluster.
+        label: Start of error messages.
+        jobs: Other jobs, or None for those of the scenario.
+
+    Raises:
+        InputError: If the jobs do not fit the cluster; one line.
+    """
+    data = {"version": scenario.version, "cluster": cluster, "jobs": scenario.jobs if jobs is None else jobs}
+    try:
+        return Scenario.model_validate(data)
+    except ValidationError as error:
+        raise InputError(f"{label}: {format_error(problems(error)[0], Scenario)}") from None
+
+
 def _has_own_class(data: dict[str, Any]) -> bool:
     """Return whether a job of the file has a class of Python, as in job files."""
     jobs = data.get("jobs")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from policies.commands.options import BenchFormat, FailureRates, Fidelity, MostPhases, Plots, Width
+from policies.commands.options import FailureRates, Fidelity, Format, MostPhases, Plots, Width
 from rollmux_env.commands.options import Seed, WorkloadSettings
 
 
@@ -55,7 +55,7 @@ class BenchOptions:
             help="Compare at each value of `fleet`, of a workload's option (slo) or of a key of the cluster; can be repeated.",
         ),
     ] = None
-    format: Annotated[BenchFormat, typer.Option("--format", help="Output format.")] = BenchFormat.table
+    format: Annotated[Format, typer.Option("--format", help="Output format.")] = Format.table
     seed: Seed = 0
     seeds: Annotated[
         int | None,

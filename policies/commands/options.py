@@ -39,14 +39,6 @@ class Format(StrEnum):
     table = "table"
     json = "json"
     csv = "csv"
-
-
-class BenchFormat(StrEnum):
-    """Output formats of `rollmux bench`."""
-
-    table = "table"
-    json = "json"
-    csv = "csv"
     latex = "latex"
 
 

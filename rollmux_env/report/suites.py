@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -83,10 +84,7 @@ def suite_report(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], q
             {
                 "case": row.case,
                 "policy": row.policy,
-                "figures": {
-                    heading: None if mean is None else {"mean": mean.mean, "half_width": mean.half_width}
-                    for heading, mean in row.figures.items()
-                },
+                "figures": {heading: mean and asdict(mean) for heading, mean in row.figures.items()},
                 "paper": {
                     heading: suite.paper[row.case, row.policy, heading]
                     for heading in row.figures

@@ -26,7 +26,7 @@ def confined_plan(state: State, pool: NodePool, job_id: str, names: Collection[s
         freed: Names of further nodes that are free in the state.
     """
     table = candidates(state, job_id)
-    fitting = [row for row in _rows(state, pool, table, names, freed) if table.feasible[row]]
+    fitting = [row for row in _rows(pool, table, names, freed) if table.feasible[row]]
     if not fitting:
         return (Wait(job_id),)
     best = min(fitting, key=lambda row: (float(table.usd_per_hour[row]), row))
@@ -43,7 +43,7 @@ def confined_problem(state: State, pool: NodePool, job_id: str, names: Collectio
         names: Names of the allowed nodes.
     """
     table = candidates(state, job_id)
-    rows = [*_rows(state, pool, table, names)]
+    rows = [*_rows(pool, table, names)]
     if any(table.feasible[row] for row in rows):
         return None
     if not rows:
@@ -67,9 +67,7 @@ def freed_nodes(pool: NodePool, number: int, twin: State) -> frozenset[str]:
     return names - rollout - {pool.node(number, "training", node).name for node in range(group["training_nodes"])}
 
 
-def _rows(
-    state: State, pool: NodePool, table: CandidateTable, names: Collection[str], freed: Collection[str] = ()
-) -> Iterator[int]:
+def _rows(pool: NodePool, table: CandidateTable, names: Collection[str], freed: Collection[str] = ()) -> Iterator[int]:
     """Yield the candidates whose nodes are all allowed. A group that is rejected as a whole needs only its training nodes to be."""
     free = {name: sum(node.name in names for node in pool.free(name)) for name in POOLS}
     for name in freed:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from math import inf, isfinite
 
-from pydantic import ValidationError
-
 from rollmux_env.cluster.demand import nodes_asked
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
-from rollmux_env.scenario import Scenario
-from rollmux_env.validation_errors import format_error, problems
+from rollmux_env.scenario import Scenario, changed_scenario, written
 
 _FORM = "is neither numbers of nodes, as in 12+10, nor load=NUMBER"
 SHORT = 3  # number of mean jobs that a stream with a steady load lasts at least
@@ -38,13 +35,8 @@ def with_fleet(scenario: Scenario, fleet: str) -> Scenario:
         if len(counts) != len(pools):
             raise InputError(f"{label}: must be a number of nodes for each pool of the cluster: {' + '.join(pools)}")
         nodes = dict(zip(pools, counts, strict=True))
-    cluster = scenario.cluster.with_pools(
-        {name: pool.model_copy(update={"max_nodes": nodes[name]}) for name, pool in pools.items()}
-    ).model_dump(mode="json", by_alias=True, exclude_unset=True)
-    try:
-        return Scenario.model_validate({"version": scenario.version, "cluster": cluster, "jobs": scenario.jobs})
-    except ValidationError as error:
-        raise InputError(f"{label}: {format_error(problems(error)[0], Scenario)}") from None
+    sized = {name: pool.model_copy(update={"max_nodes": nodes[name]}) for name, pool in pools.items()}
+    return changed_scenario(scenario, written(scenario.cluster.with_pools(sized)), label)
 
 
 def _load(label: str, text: str) -> float:

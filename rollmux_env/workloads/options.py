@@ -120,6 +120,9 @@ class WorkloadOptions(Checked):
                 raise InputError(f"{option.name}: the workload {workload} has no such option; it has {has}")
 
 
+OPTION_NAMES = tuple(option.name for option in fields(WorkloadOptions) if option.name != "seed")
+
+
 def parse_options(pairs: Iterable[str], seed: int) -> WorkloadOptions:
     """Parse options from pairs such as `stays=fixed` and `slo=[1.2,1.8]`.
 
@@ -130,11 +133,11 @@ def parse_options(pairs: Iterable[str], seed: int) -> WorkloadOptions:
     Raises:
         InputError: If a pair is malformed, a key is unknown or a value is out of range.
     """
-    known = [option.name for option in fields(WorkloadOptions) if option.name != "seed"]
     values: dict[str, Any] = {}
     for key, text in parse_pairs("--set", pairs):
-        if key not in known:
-            raise InputError(f"--set {key}: workloads have no such option; they have {', '.join(known)}{did_you_mean(key, known)}")
+        if key not in OPTION_NAMES:
+            near = did_you_mean(key, OPTION_NAMES)
+            raise InputError(f"--set {key}: workloads have no such option; they have {', '.join(OPTION_NAMES)}{near}")
         value = text if key in _TEXTS else parse_value(text)
         values[key] = tuple(value) if isinstance(value, list) else value
     return WorkloadOptions(seed=seed, **values)

@@ -23,12 +23,12 @@ def planning_switches(policy: str | None) -> str:
         policy: Name of the policy with options, or None for the default.
 
     Raises:
-        InputError: As in `policies.named.plans_switches`.
+        InputError: As in `policies.named.said_of`.
     """
-    from policies.named import plans_switches  # `--help` does without it
+    from policies.named import SWITCHES, said_of  # `--help` does without it
 
     policy = policy or POLICY
-    return policy if plans_switches(policy) is not None else f"{policy},switches=true"
+    return policy if said_of(policy, SWITCHES) is not None else f"{policy},switches=true"
 
 
 @dataclass(frozen=True)
