@@ -506,6 +506,7 @@ class _Lease:
         self.name = name
         self.lease: str | None = None
         self.ttl_s = _TTL_S
+        self.leave_by_s: float | None = None
         self._mine = LeaseProcesses()
         self.pids = pids or self._own_pids
         self._fence = fence or (lambda why: end_own_processes(why, self._own_pids))
@@ -549,7 +550,7 @@ class _Lease:
         self._wake.set()
         if self._heart is not None and self._heart is not threading.current_thread():
             self._heart.join()
-        self.lease = None
+        self.lease = self.leave_by_s = None
 
     def _check_stop(self) -> None:
         if self.stopping:
@@ -582,9 +583,15 @@ class _Lease:
         self._answered_s = max(self._answered_s, asked_s)  # the service counts from the request's arrival, which is not earlier
         if answer.get("stop") and self._owner in ("attached", "to move"):
             self._owner = following(ATTACHMENT, self._owner, "stop")
-        if request == "heartbeat" and answer.get("lost"):
-            self._lose(f"the lease of job {self.name} is over: {answer['lost']}")
+        if request == "heartbeat":
+            if answer.get("lost"):
+                self._lose(f"the lease of job {self.name} is over: {answer['lost']}")
+            self._take_deadline(answer.get("leave_by_s"))
         return answer
+
+    def _take_deadline(self, leave_by_s: float | None) -> None:
+        """Take the time by which the job has to have left its nodes, in seconds since 1970, or None if there is none."""
+        self.leave_by_s = leave_by_s
 
     def _own_process_ids(self) -> dict[str, Any]:
         return {"pids": sorted(self.pids()), "pid_space": pid_space()}
@@ -651,6 +658,8 @@ class Job(_Lease):
         nodes: Nodes on which the job runs, by pool: `{"rollout": [{"name", "host", "gpus", "cores"}], "training": [...]}`.
         lease: Id of the lease, or None without a service or while the job is not attached.
         ttl_s: Length of the lease, seconds.
+        leave_by_s: Time by which the job has to have left its nodes, because one of them is taken away then, in seconds since 1970,
+            or None. A job that cannot move saves a checkpoint before it.
         stopping: Whether the service has asked the job to end.
         pids: Function that returns the ids of the job's processes on this machine.
     """
@@ -752,6 +761,12 @@ class Job(_Lease):
         self.nodes = answer.get("nodes") or {}
         self._phases = None if handed_over else IterationStates(self.iteration)
         self._keep(str(answer["lease"]), float(answer.get("ttl_s", _TTL_S)))
+
+    def _take_deadline(self, leave_by_s: float | None) -> None:
+        if leave_by_s not in (None, self.leave_by_s) and not self._handed_over:  # `rollmux exec` says it otherwise
+            when = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(leave_by_s))
+            self._say(f"job {self.name}: one of its nodes is taken away at {when}; save a checkpoint before")
+        super()._take_deadline(leave_by_s)
 
     def end(self, done: bool) -> None:
         """Give the lease back.

@@ -145,6 +145,11 @@ class Job(ShapedJob, StaleJob):
         """Whether a plan may park the job."""
         return self.iterations is not None and (self.movable if self.parkable is None else self.parkable)
 
+    @property
+    def may_leave(self) -> bool:
+        """Whether the job can leave its nodes before its end: for other ones, or for the queue."""
+        return self.movable or self.may_be_parked
+
     def own_phases(self) -> Phases:
         """Return both phases of the job as written, in shape 0. `phases(shape)` returns those of another shape."""
         return Phases(self.rollout, self.training)

@@ -291,16 +291,17 @@ class Scheduler:
                 yield finding.risk if moves else finding.risk._replace(moved=False)
 
     def _is_to_move(self, job_id: str) -> bool:
-        """Return whether a job has to leave its nodes, and can be moved."""
+        """Return whether a job has to leave its nodes and can, and has not been moved yet."""
         seat = self.members.seats[job_id]
         return self.settling is not None and not seat.moving and self.settling.is_drained(seat)
 
     def _relocate(self) -> None:
-        """Move jobs from drained nodes, as far as there is room."""
-        going = [job_id for job_id in self.members.seats if self._is_to_move(job_id)]
+        """Move jobs from drained nodes, as far as there is room. Those that may only be parked leave for the queue."""
+        state = self.state
+        going = [job_id for job_id in self.members.seats if self._is_to_move(job_id) and state.job(job_id).movable]
         if going:
             policy = self.planner.policy if self.review is None else self.review.make_policy()
-            for move in other_places(self.state, going, self.restrictions.hidden, policy, self.restrictions.alone):
+            for move in other_places(state, going, self.restrictions.hidden, policy, self.restrictions.alone):
                 self.planner.note(move)
 
 

@@ -128,7 +128,7 @@ class Settling:
         self.resizes = limits != most
 
     def is_drained(self, seat: Seat) -> bool:
-        """Return whether a job has to leave its nodes, and can be moved.
+        """Return whether a job has to leave its nodes, and can: to another place if it is movable, else to the queue.
 
         It has to if one of them is drained, or if it shares its group with a job that no other one may share a group with.
         """
@@ -138,7 +138,7 @@ class Settling:
         disturbs = bool(others) and not others.isdisjoint(state.group_of(seat.job_id).jobs)  # no member has been told to leave it
         if not disturbs and not seat.nodes() & self.nodes.drained:
             return False
-        return state.job(seat.job_id).movable and not state.is_paused(seat.job_id)
+        return state.job(seat.job_id).may_leave and not state.is_paused(seat.job_id)
 
     def mark_unsettled(self, number: int) -> None:
         """Mark a group, or the lent nodes, as possibly different from the state and the seats."""

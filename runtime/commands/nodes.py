@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,14 +24,16 @@ def drain(
         str | None, typer.Option("--starts", metavar="TIME", help="Begin at this time, such as 2026-12-24T18:00. (default: now)")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="TIME", help="Begin so early that its jobs have left it by this time.")
+        str | None,
+        typer.Option("--deadline", metavar="TIME", help="Begin so early that jobs which can leave it have left by this time."),
     ] = None,
     at: At = None,
 ) -> None:
     """Move the jobs of a node away at the end of their iteration, and place no other job on it.
 
     They move to other nodes, or wait in the queue until there are some. The node stays drained until `rollmux undrain`, even if the
-    service restarts. Times are in ISO 8601, local ones without an offset.
+    service restarts. Jobs that can neither move nor be parked stay until they end, also after a deadline. Times are in ISO 8601,
+    local ones without an offset.
 
     Examples: `rollmux drain rollout-1`
 
@@ -42,15 +45,21 @@ def drain(
     if answer.get("starts_s") is not None:
         begins = datetime.fromtimestamp(answer["starts_s"]).astimezone().isoformat(timespec="seconds")
         typer.echo(f"{node} is drained from {begins} on; `rollmux undrain {node}` drops the plan")
+        _say_staying(answer)
         return
     typer.echo(f"{node} is drained" if answer["drained"] else f"{node} is being drained")
     for key, what in (
         ("moves", "moves to other nodes at the end of its iteration"),
-        ("queues", "will wait in the queue from the end of its iteration on: there is no other place for it now"),
-        ("waits_for", "cannot move: the node is used until it ends"),
+        ("queues", "waits in the queue from the end of its iteration on, until there is another place for it"),
     ):
         for job_id in answer[key]:
             typer.echo(f"{job_id}: {what}")
+    _say_staying(answer)
+
+
+def _say_staying(answer: Mapping[str, Any]) -> None:
+    for job_id in answer.get("waits_for", ()):
+        typer.echo(f"{job_id}: cannot move: the node is used until it ends")
 
 
 def undrain(node: NodeName, at: At = None) -> None:

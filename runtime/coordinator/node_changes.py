@@ -7,6 +7,7 @@ from typing import Any
 
 from rollmux_env.errors import Conflict, NotFound, Stopping
 from rollmux_env.scheduler import facts
+from rollmux_env.scheduler.seats import Seat
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.run_loop import RunLoop
@@ -45,12 +46,25 @@ class NodeChanges:
         run = self._run
         self.check_drainable(name)
         run.apply(Consequences((facts.Drained(frozenset({name})),), lines=(f"{name}: is drained",)))
-        seats = [seat for seat in run.scheduler.members.seats.values() if name in seat.nodes()]
+        seats = self._seats_on(name)
         moves = [seat.job_id for seat in seats if seat.moving or seat.guest]
         parking = run.scheduler.planner.parking
         queues = [seat.job_id for seat in seats if seat.job_id in parking or run.scheduler.must_vacate(seat.job_id)]
         waits_for = [seat.job_id for seat in seats if seat.job_id not in (*moves, *queues)]
         return {"node": name, "drained": not seats, "moves": moves, "queues": queues, "waits_for": waits_for}
+
+    def jobs_on(self, name: str) -> list[str]:
+        """Return the ids of the jobs that have a node, or still hold it."""
+        return [seat.job_id for seat in self._seats_on(name)]
+
+    def staying_on(self, name: str) -> list[str]:
+        """Return the ids of the jobs on a node that cannot leave it before their end."""
+        state, parking = self._run.scheduler.state, self._run.scheduler.planner.parking
+        seats = (seat for seat in self._seats_on(name) if not (seat.moving or seat.guest or seat.job_id in parking))
+        return [seat.job_id for seat in seats if not state.job(seat.job_id).may_leave]
+
+    def _seats_on(self, name: str) -> list[Seat]:
+        return [seat for seat in self._run.scheduler.members.seats.values() if name in seat.nodes()]
 
     def undrain(self, name: str) -> dict[str, Any]:
         """Use a drained node again.

@@ -27,7 +27,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.residents import Residents
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobside.messages import JobEnd
-from runtime.journal.facts import Fact, SchedulerInformed
+from runtime.journal.facts import DrainPlanned, Fact, SchedulerInformed
 from runtime.journal.record import ColdStarts
 from runtime.machine import Pool
 
@@ -60,6 +60,7 @@ class RunState:
         scheduler: Scheduler of the run.
         handles: Jobs of the run, by id.
         cold_starts: Record of the provisional cold starts of jobs.
+        drain_plans: Plans to drain nodes, by name of the node.
         capacity: Nodes of the run, and the check whether jobs fit on them.
         residents: Jobs whose state stays on their nodes.
         stopping: Whether the run stops.
@@ -77,6 +78,7 @@ class RunState:
         self.scheduler = Scheduler(state, make_policy(), dispatch, nodes, make_policy if watches else None)
         self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
         self.cold_starts = ColdStarts()
+        self.drain_plans: dict[str, DrainPlanned] = {}
         self.capacity = Capacity(plan, nodes, state)
         self.residents = Residents(self.handles, plan.cluster, plan.leave)
         self._make_policy = make_policy

@@ -46,6 +46,7 @@ from runtime.journal.rollover import ROLLED_OVER
 from runtime.journal.write import name_in_errors, read_facts, record_of, state_of
 from runtime.machines.nodes import POOLS
 from runtime.output import LOGS, trim
+from runtime.owners.boundary import left_before_start
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases, problem_of_names
 from runtime.owners.http.ledger import Ledger
@@ -287,6 +288,8 @@ def resume_run(run: RunLoop, node_changes: NodeChanges, record: RunRecord, lease
     again = restore(run.scheduler, record, restored.at_s, gone)
     run.log.write(*notes, restored, *run.scheduler.take_entries())
     run.apply(Consequences(), asks=True)
+    for handle in [*run.handles.values()]:
+        run.apply(left_before_start(run, handle, run.log.now()))
     for job_id in again:
         handle = run.handles[job_id]
         if _is_over(handle, _own(record, handle)):  # it was restored only because its nodes may still be in use

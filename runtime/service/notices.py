@@ -1,10 +1,10 @@
-"""Notices to operators: failed, over budget, lost and overdue jobs, and quotas that are used up."""
+"""Notices to operators: failed, over budget, lost and overdue jobs, used-up quotas, and jobs that stay on drained nodes."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from rollmux_env.cluster.events import OverBudget
 from rollmux_env.scheduler.quotas import is_used_up, used_words
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.overdue import overdue_phases
+from runtime.coordinator.planned_drains import PlannedDrains
 from runtime.coordinator.run_loop import RunLoop
 from runtime.journal.facts import JobFailed, NodesSuspected
 from runtime.journal.write import Unwritable
@@ -20,6 +21,7 @@ from runtime.service.sender import Sender
 _LOOKS_S = 60.0  # interval at which phases and quotas are looked at
 _OVERDUE_S = 60.0  # seconds over the worst case from which a phase is worth a notice
 _LONGEST = 500  # characters of a text
+_Condition = tuple[tuple[str, ...], str | None, str]  # key that begins with the kind of notice, id of the job, and text
 
 
 class Notices:
@@ -28,13 +30,15 @@ class Notices:
     Args:
         run: State of the run.
         senders: Sender to each kind of receiver.
+        drains: Drains with a deadline.
     """
 
-    def __init__(self, run: RunLoop, senders: Sequence[Sender]) -> None:
+    def __init__(self, run: RunLoop, senders: Sequence[Sender], drains: PlannedDrains) -> None:
         self._run = run
+        self._drains = drains
         self._senders = senders
         self._pending: list[dict[str, Any]] = []
-        self._known: set[tuple[str, str]] = set()  # overdue jobs and users at their limit, of which a notice was written
+        self._known: set[tuple[str, ...]] = set()  # conditions that last, of which a notice was written
         if not run.handles:  # no job of this part of the journal was charged: notices were written before the roll-over
             self._known |= {("quota_reached", user) for user in self._users_at_limit()}
 
@@ -49,28 +53,38 @@ class Notices:
                 self._write("lost", job_id, f"its lease is lost; {' '.join(nodes)} may still be in use")
 
     async def watch(self) -> None:
-        """Look at phases and quotas from time to time, until cancelled."""
+        """Look at phases, quotas and drains from time to time, until cancelled."""
         while True:
             self.look()
             await asyncio.sleep(_LOOKS_S)
 
     def look(self) -> None:
-        """Write notices of phases that have become overdue, and of users who have used up their month."""
-        run = self._run
-        now: set[tuple[str, str]] = set()
-        for handle in run.handles.values():
-            if not handle.permits.holds:
-                continue
-            for one in overdue_phases(run, handle, run.log.now()):
-                if one.held_s - one.worst_case_s > _OVERDUE_S:
-                    now.add(("overdue", handle.id))
-                    if ("overdue", handle.id) not in self._known:
-                        self._write("overdue", handle.id, one.description)
-        for user in self._users_at_limit():
-            now.add(("quota_reached", user))
-            if ("quota_reached", user) not in self._known:
-                self._write("quota_reached", None, used_words(run.scheduler.state, user), user)
+        """Write notices of overdue phases, of users who have used up their month, and of jobs that stay on a drained node."""
+        now: set[tuple[str, ...]] = set()
+        for key, job_id, text in (*self._overdue(), *self._at_limit(), *self._staying()):
+            if key not in now | self._known:
+                self._write(key[0], job_id, text, "" if job_id else key[1])
+            now.add(key)
         self._known = now
+
+    def _overdue(self) -> Iterator[_Condition]:
+        for handle in self._run.handles.values():
+            for one in overdue_phases(self._run, handle, self._run.log.now()) if handle.permits.holds else ():
+                if one.held_s - one.worst_case_s > _OVERDUE_S:
+                    yield ("overdue", handle.id), handle.id, one.description
+
+    def _at_limit(self) -> Iterator[_Condition]:
+        for user in self._users_at_limit():
+            yield ("quota_reached", user), None, used_words(self._run.scheduler.state, user)
+
+    def _staying(self) -> Iterator[_Condition]:
+        """Yield the jobs that cannot leave a node that is drained by a deadline, and after it all jobs that are on the node."""
+        for drain in self._drains.reports():
+            if drain["starts_s"] is None and drain["deadline_s"] is not None:
+                node, late = drain["node"], drain["overdue"]
+                words = f"is on {node} after its deadline" if late else f"cannot leave {node}, which is drained"
+                for job_id in drain["jobs" if late else "waits_for"]:
+                    yield ("drain", node, job_id, str(late)), job_id, f"{words}, {_utc(drain['deadline_s'])}"
 
     def _users_at_limit(self) -> list[str]:
         state = self._run.scheduler.state
@@ -78,7 +92,7 @@ class Notices:
 
     def _write(self, kind: str, job_id: str | None, text: str, user: str = "") -> None:
         handle = None if job_id is None else self._run.handles.get(job_id)
-        at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        at = _utc(datetime.now(UTC).timestamp())
         notice = {"kind": kind, "at": at, "service": self._run.plan.folder, "job": job_id}
         notice |= {"user": user if handle is None else handle.spec.user, "text": one_line(text, _LONGEST)}
         self._pending.append(notice)
@@ -92,3 +106,8 @@ class Notices:
         for notice in pending:
             for sender in self._senders:
                 sender.put(notice)
+
+
+def _utc(wall_s: float) -> str:
+    """Return a time in seconds since 1970 in ISO 8601."""
+    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -155,7 +155,11 @@ def past_report(folder: Path) -> dict[str, Any]:
         "order": None,
         "completion": completion_of_ended(jobs, state),
         "users": [*user_reports(state, {})],
-        "drains": [{"node": plan.node, "starts_s": plan.starts_s, "deadline_s": plan.deadline_s} for plan in planned],
+        "drains": [
+            {"node": plan.node, "starts_s": plan.starts_s, "deadline_s": plan.deadline_s}
+            | {"jobs": [], "waits_for": [], "overdue": False}
+            for plan in planned
+        ],
         "quotas": quotas_of(state.cluster),
         "jobs": jobs,
         "groups": [],
@@ -312,7 +316,7 @@ class Reports:
             return "profiling"
         if not state.is_running(handle.id):
             return _waits(state, handle.id)
-        return "moving" if handle.life.is_moving or state.is_paused(handle.id) else "running"
+        return "moving" if self._run.must_leave(handle) or state.is_paused(handle.id) else "running"
 
     def _job(self, handle: JobHandle, turn: tuple[int, float | None] | None, outlook: Outlook) -> dict[str, Any]:
         if (ended := self._ended.get(handle.id)) is not None:

@@ -37,7 +37,7 @@ def status_tables(report: dict[str, Any], every: bool = False) -> list[Renderabl
         return [heading(f"{title}, {when}"), jobs, *problems, Text(f"as the journal has it{goes_on}", style="dim")]
     title += f", {figure(report['usd_per_hour'], ' $/h')}, {figure(report['usd_per_hour_solo'], ' $/h')} if every job were alone"
     title += ", stopping" if report["stopping"] else ""
-    drains = [Text(_drain_words(plan)) for plan in report.get("drains", ())]
+    drains = [Text(_drain_words(plan), style="red" if plan.get("overdue") else "") for plan in report.get("drains", ())]
     pools = _groups_table(report["groups"]), _pools_table(report["pools"])
     return [heading(title), jobs, *_of_all_jobs(report), *pools, *drains, *problems]
 
@@ -102,12 +102,22 @@ def _jobs_table(jobs: Sequence[Mapping[str, Any]], now_s: float) -> RenderableTy
 
 
 def _drain_words(plan: Mapping[str, Any]) -> str:
-    """Return a line about a drain that begins later."""
+    """Return a line about a drain that begins later or has a deadline."""
     starts, deadline = (
         None if wall_s is None else datetime.fromtimestamp(wall_s).astimezone().isoformat(timespec="seconds")
         for wall_s in (plan["starts_s"], plan["deadline_s"])
     )
-    return f"{plan['node']} is drained from {starts} on" + (f", so that its jobs leave it by {deadline}" if deadline else "")
+    node, jobs, waits_for = plan["node"], *(", ".join(plan.get(key, ())) for key in ("jobs", "waits_for"))
+    if plan.get("overdue"):
+        return f"{node} is held by {jobs} after its deadline, {deadline}"
+    words = (
+        f"{node} is drained"
+        + (f" from {starts} on" if starts else "")
+        + (f", so that its jobs leave it by {deadline}" * bool(deadline))
+    )
+    if waits_for:
+        return f"{words}; {waits_for} cannot leave it"
+    return f"{words}; still on it: {jobs}" if jobs and not starts else words
 
 
 def _done(job: Mapping[str, Any], now_s: float) -> str:

@@ -48,7 +48,7 @@ class Iterations:
         may_end = turns.may_end(turn)
         if turns.is_next(turn):
             self.iterated(lease)
-            if lease.is_elsewhere or not run.has_seat(handle):  # it was profiled, and its place is another one, or not known yet
+            if lease.must_move or lease.is_elsewhere or not run.has_seat(handle):  # in the last case it was profiled just now
                 return
         if may_end and self._is_over_budget(handle):
             return

@@ -26,6 +26,7 @@ from rollmux_env.scheduler.confined import confined_problem
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.planned_drains import leave_by_s
 from runtime.coordinator.profiles import job_as_stated
 from runtime.coordinator.profiling import confined
 from runtime.coordinator.run_loop import RunLoop
@@ -189,12 +190,8 @@ class Leases:
     async def _ask(self, lease: Lease, turn: Turn, wait_s: float) -> dict[str, Any] | None:
         """Ask for a phase if it may begin, else return the answer that refuses it for now."""
         self._check_lives(lease)
-        if lease.must_move:
-            elsewhere = lease.is_elsewhere
-            if not (elsewhere or self._run.must_leave(lease.handle)):
-                lease.apply_event("stay")
-            elif elsewhere or lease.turns.may_leave(turn):
-                return {"granted": False, "move": True}
+        if self._goes(lease, turn):
+            return {"granted": False, "move": True}
         if self._run.stopping or not await self._may_begin(lease, turn, wait_s):
             return {"granted": False}
         if lease.is_elsewhere:  # the job was profiled and has got another placement while it waited
@@ -205,6 +202,20 @@ class Leases:
         self._check_lives(lease)
         # the request was not recorded if the budget is spent while another phase runs
         return None if turn.phase in lease.turns.open else {"granted": False}
+
+    def _goes(self, lease: Lease, turn: Turn) -> bool:
+        """Return whether an owner leaves its placement instead of getting a phase."""
+        run, handle, elsewhere = self._run, lease.handle, lease.is_elsewhere
+        if not lease.must_move:
+            # A job that is to be parked first does an iteration: else users who take turns might do none.
+            leaves = handle.life.is_moving or run.scheduler.must_vacate(handle.id)
+            if not (leaves and lease.turns.is_between and lease.turns.may_leave(turn)):
+                return False
+            lease.apply_event("move")
+        if not (elsewhere or run.must_leave(handle)):
+            lease.apply_event("stay")
+            return False
+        return elsewhere or lease.turns.may_leave(turn)
 
     async def release(
         self,
@@ -302,8 +313,8 @@ class Leases:
                 whether the owner's processes have ended.
 
         Returns:
-            `stop`, whether the owner has to end its phase and itself; and for a lost lease `lost`, the reason. The owner then has
-            to end at once.
+            `stop`, whether the owner has to end its phase and itself. For a lost lease also `lost`, the reason; the owner then has
+            to end at once. If a node of the lease is drained by a deadline also `leave_by_s`, that time in seconds since 1970.
 
         Raises:
             NotFound: If there is no such lease; one line.
@@ -317,7 +328,8 @@ class Leases:
                 elif not known.issuperset(pids):
                     await self._update_processes(lease, pids)
         answer: dict[str, Any] = {"stop": bool(lease.ended) or lease.stop_requested_s is not None}
-        return answer | ({"lost": lease.ended} if lease.is_lost else {})
+        by_s = None if lease.ended else leave_by_s(self._run, lease.owner.nodes)
+        return answer | ({"lost": lease.ended} if lease.is_lost else {}) | ({} if by_s is None else {"leave_by_s": by_s})
 
     async def _update_processes(self, lease: Lease, pids: Sequence[int]) -> None:
         """Look for the processes that an owner names. Searches of one lease run one after the other, with a pause between."""

@@ -343,7 +343,10 @@ class JobCalls:
             self._carry_out(handle, what, follows)
             return
         run.apply(follows)  # a job that leaves first ends its phases and writes a checkpoint
-        moves = what is NextStep.MOVE and handle.life.is_moving
+        moves = handle.life.is_moving  # it may have been told so in this very instant
+        if moves and not (spent or settles):
+            self._carry_out(handle, NextStep.MOVE, Consequences())
+            return
         goes = done.has_checkpoints and (handle.life.is_yielding or run.scheduler.must_vacate(handle.id))
         handle.place.set_leaving(checkpoint=what is NextStep.OVER_BUDGET or (done.movable and (moves or goes)))
         if handle.ending.why is None:

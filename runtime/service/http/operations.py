@@ -177,7 +177,7 @@ class DrainQuery(Query):
     starts_s: Annotated[float | None, Field(ge=0, le=_LAST_S)] = None
     """Time at which the drain begins at the latest, in seconds since 1970."""
     deadline_s: Annotated[float | None, Field(ge=0, le=_LAST_S)] = None
-    """Time by which its jobs must have left it, in seconds since 1970: the drain begins early enough for an iteration of each."""
+    """Time by which its jobs are to have left it, in seconds since 1970: it begins early enough for an iteration of each."""
 
 
 class QuotaRequest(Body):

@@ -135,6 +135,17 @@ def test_nobody_joins_a_job_that_cannot_move_and_others_go_elsewhere(policy: str
     assert not [entry for entry in driver.entries if isinstance(entry, Moved)]
 
 
+def test_a_job_that_may_only_be_parked_leaves_for_the_queue_and_goes_on_elsewhere() -> None:
+    driver = driven(2)
+    driver.submit(alone("a", movable=False).model_copy(update={"parkable": True}))
+    drain(driver, "rollout-0")
+    assert driver.scheduler.must_vacate("a") and not driver.given(commands.Vacate)
+    iterate(driver, "a")
+    assert driver.given(commands.Evict) == [commands.Evict("a")]
+    driver.tell(*driver.goes_on("a"))
+    assert nodes_of(driver, "a") == {"rollout-1", "training-0"}
+
+
 def test_members_that_do_not_use_the_node_stay() -> None:
     """Both train on the same node, and roll out on nodes of their own."""
     places = {"b": Placement(0, (), 1)}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from rollmux_env.cluster.events import Moved, Requeued
 from rollmux_env.errors import Conflict, NotFound
-from rollmux_env.scheduler.facts import Drained, Joined
+from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.facts import Drained, Fact, Iterated, Joined, Queued, Undrained
+from runtime.coordinator.consequences import Consequences
 from runtime.journal.audit import audit
 from runtime.journal.facts import Assigned, Returned, SchedulerInformed
 from runtime.journal.record import RunRecord
@@ -100,6 +103,51 @@ def test_where_there_is_no_room_they_wait_first_in_the_queue_and_go_on_from_a_ch
     assert {fact.why for fact in record.restarted} == {"its node is drained"}
     requeued = [event for event in record.log if isinstance(event, Requeued)]
     assert {event.job.id for event in requeued} == {"a", "b"} and record.drained_nodes == set()
+
+
+@pytest.mark.parametrize("options", [{}, {"keeps": False, "turns": True, "profiled": True}])
+def test_a_move_that_is_decided_as_an_iteration_ends_needs_no_other_one(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy can be asked only then, as after a guest. The job has checkpoints, or needs none to move."""
+    asks, step = Scheduler.asks, Scheduler.record
+
+    def note(self: Scheduler, reported: Iterable[Fact]) -> None:
+        monkeypatch.setattr(Scheduler, "asks", asks if any(isinstance(fact, Iterated | Queued) for fact in reported) else False)
+        step(self, reported)
+
+    monkeypatch.setattr(Scheduler, "record", note)
+    jobs = [{"id": "a", "iterations": 6, "options": options}]
+    assert carry_out(plan_of(tmp_path, jobs), then={2: drains("rollout-0")}) == "done"
+    record = record_of(read_facts(tmp_path / JOURNAL))
+    (moved_s,) = (event.at_s for event in record.log if isinstance(event, Moved))
+    assert ran_on(record, "rollout-0", moved_s) == [] and ran_on(record, "rollout-1", moved_s)
+
+
+@pytest.mark.parametrize("nodes", [NODES, PAIR])
+def test_no_process_is_started_on_a_drained_node(nodes: tuple[Node, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for the iteration with which a job begins again: it moves before it, or waits in the queue."""
+    jobs = [{"id": "a", "iterations": 6}]
+    plan = plan_of(tmp_path, jobs, nodes)
+
+    def drain_and_stop(driver: RunDriver) -> None:
+        driver.stop()
+        driver.run.apply(Consequences((Drained(frozenset({"rollout-0"})),)))  # the policy cannot be asked any more
+
+    async def undrain_and_continue(driver: RunDriver) -> str:
+        state, changes = driver.run.scheduler.state, driver.lifecycle.node_changes
+        when(driver, lambda: bool(state.waiting), lambda: changes.undrain("rollout-0"))
+        return await do(driver)
+
+    assert carry_out(plan, then={2: drain_and_stop}) == "stopped"
+    again_s = record_of(read_facts(tmp_path / JOURNAL)).last_s
+    do = RunDriver.carry_out
+    monkeypatch.setattr(RunDriver, "carry_out", undrain_and_continue)
+    assert carry_out(replace(plan, resume=True)) == "done"
+    record = check_end(tmp_path, jobs)
+    used_s = next((at_s for at_s, _ in record.reports_of(Undrained)), inf)
+    assert ran_on(record, "rollout-0", again_s) == ran_on(record, "rollout-0", max(again_s, used_s))
+    assert (used_s < inf) == (nodes == PAIR)
 
 
 def test_who_cannot_move_is_waited_for_and_others_go_on_elsewhere(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_a_quota_that_was_reached_before_a_roll_over_is_not_told_again(present: 
         scheduler=SimpleNamespace(state=state),
         spawn=lambda work: told.put(work.close()),
     )
-    Notices(run, ()).look()  # type: ignore[arg-type]
+    Notices(run, (), SimpleNamespace(reports=list)).look()  # type: ignore[arg-type]
     assert told.qsize() == present
 
 
@@ -138,7 +138,8 @@ def test_a_service_tells_what_happens_to_jobs_and_users(tmp_path: Path) -> None:
     served = Served(tmp_path / "service", with_classes=False)
     try:
         told = Queue[dict[str, Any]]()
-        notices = Notices(served.service.run, [SimpleNamespace(put=told.put)])  # type: ignore[list-item]
+        drains = served.service.driver.lifecycle.planned_drains
+        notices = Notices(served.service.run, [SimpleNamespace(put=told.put)], drains)  # type: ignore[list-item]
         served.ask("POST", "/v1/jobs", {"id": "a", "user": "ann", **ATTACHED})
         lease = served.ask("POST", "/v1/jobs/a/attach", {"wait_s": 30}).value["lease"]
         assert served.ask("POST", f"/v1/leases/{lease}/acquire", {"phase": "rollout", "iteration": 0}).value["granted"]

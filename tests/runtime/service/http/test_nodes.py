@@ -65,6 +65,7 @@ def test_an_owner_whose_job_moves_is_told_so_and_attaches_anew(served: Served) -
 def test_an_owner_for_whose_job_there_is_no_room_waits_and_goes_on(served: Served) -> None:
     lease = attach(served, "queues", movable=True)
     at = f"/v1/leases/{lease}"
+    assert served.ask("POST", f"{at}/acquire", {"phase": "rollout", "iteration": 0}).value["granted"]
     own = served.ask("GET", "/v1/jobs/queues").value["nodes"][0]
     for node in sorted(("rollout-0", "rollout-1"), key=lambda name: name == own):  # the other one first: it cannot move there
         served.ask("POST", f"/v1/nodes/{node}/drain")

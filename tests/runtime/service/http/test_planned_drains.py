@@ -37,7 +37,8 @@ def test_a_drain_begins_at_its_time_or_a_period_before_its_deadline(
             assert served.ask("POST", f"{drain}?{query}").status == 400
         assert served.ask("POST", f"/v1/nodes/rollout-9/drain?starts_s={NOW_S + 9}").status == 404
         answer = served.ask("POST", f"{drain}?deadline_s={NOW_S + 1000}").value
-        assert answer == {"node": node, "drained": False, "starts_s": NOW_S + 1000 - 60 - 4, "deadline_s": NOW_S + 1000}
+        times = {"starts_s": NOW_S + 1000 - 60 - 4, "deadline_s": NOW_S + 1000}
+        assert answer == {"node": node, "drained": False, "waits_for": []} | times
         status, out, err = command("drain", other, "--starts", datetime.fromtimestamp(NOW_S + 500).isoformat())
         assert (status, err) == (0, "") and out.startswith(f"{other} is drained from 20")
         report = served.ask("GET", "/v1/status").value
@@ -50,7 +51,8 @@ def test_a_drain_begins_at_its_time_or_a_period_before_its_deadline(
     finally:
         served.close()
 
-    assert past_report(served.folder)["drains"] == [{"node": node, "starts_s": None, "deadline_s": NOW_S + 1000}]
+    (plan,) = past_report(served.folder)["drains"]
+    assert (plan["node"], plan["starts_s"], plan["deadline_s"]) == (node, None, NOW_S + 1000)
 
     async def again() -> dict[str, Any]:
         service = RunService(continued_plan(served.folder))
@@ -65,12 +67,18 @@ def test_a_drain_begins_at_its_time_or_a_period_before_its_deadline(
         return report
 
     report = asyncio.run(again())
-    assert report["drains"] == [] and report["pools"]["rollout"]["draining"] == 1
+    (plan,) = report["drains"]
+    assert (plan["starts_s"], plan["jobs"], plan["waits_for"], plan["overdue"]) == (None, ["here"], [], False)
+    assert report["pools"]["rollout"]["draining"] == 1
 
     async def once_more() -> None:
         service = RunService(continued_plan(served.folder))
         await service.serve(None)
-        assert not service.driver.lifecycle.planned_drains.plans
+        drains = service.driver.lifecycle.planned_drains
+        drains.look()
+        assert [*drains.plans] == [node] and service.run.nodes.drained == {node}
+        drains.undrain(node)
+        assert not drains.plans and not service.run.nodes.drained
         await service.stop()
         await service.ended()
 
