@@ -15,7 +15,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from policies.named import SWITCHES
-from policies.named import plans_switches as named_switches
+from policies.named import SWITCHES, said_of
 from policies.registry import make_runnable
 from policies.whatif import Change
 from rollmux_env.cluster.plan import Policy, plans_switches
@@ -77,7 +77,7 @@ def answer(present: Present, change: Change, since_s: float | None = None, insta
         PlanError: If a policy breaks an invariant or cannot be copied.
     """
     state, cluster, spec = present.state, present.state.cluster, change.policy_after(present.policy_name)
-    if state.switches and named_switches(spec) is None:
+    if state.switches and said_of(spec, SWITCHES) is None:
         spec += f",{SWITCHES}true"
     policy, later = (present.policy, state) if spec == present.policy_name else _under(present, spec)
     repeated = [] if since_s is None else _repeated(present, since_s)
