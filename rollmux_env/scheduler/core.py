@@ -19,8 +19,8 @@ facts of an instant are reported first. Their consequences are then decided in t
 
 Facts of phases go to `Members`, those of jobs to `JobFacts`, those of nodes to `Settling`; this module decides the consequences.
 
-The policy is asked later if fewer nodes are free than the state says: while nodes are lent, while guests or a moving job still use
-nodes that the members of their group have left, and while jobs on lost nodes are not cleared.
+Nodes that only guests use are out of service for the policy. It is asked later if fewer nodes are free than the state says: while a
+moving job still uses nodes that the members of its group have left, and while jobs on lost nodes are not cleared.
 """
 
 from __future__ import annotations
@@ -238,6 +238,10 @@ class Scheduler:
         yield from (KeepWaiting(one.job.id) for one in changes.arriving if one.job.id in self.state.waiting)
         if not members.stopped and planner.reserved is None:  # reserved places may need the nodes that are free
             yield from members.lend(self.guests)
+            if settling is not None and self.guests.present:
+                settling.follow_guests()
+                if settling.resizes:
+                    settling.resize()
 
     def _end_guests(self) -> bool:
         """Take the nodes of guests that are done, and return whether there were any."""

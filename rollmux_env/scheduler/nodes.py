@@ -225,9 +225,9 @@ class NodePool:
         freed = [place for place, node in nodes if place not in wanted and node.name not in used]
         return [Returned(now_s, self._free_place(place).name) for place in freed]
 
-    def has_others(self, group: int, wanted: Collection[NodeSlot]) -> bool:
-        """Return whether a group has places other than the wanted ones."""
-        return any(place not in wanted for place in self._of_group.get(group, ()))
+    def others(self, group: int, wanted: Collection[NodeSlot]) -> list[NodeSlot]:
+        """Return the places of a group other than the wanted ones."""
+        return [place for place in self._of_group.get(group, ()) if place not in wanted]
 
     def occupy(self, job_id: str, nodes: Sequence[PoolNode]) -> bool:
         """Let a job hold nodes, or parts of nodes, and return whether one of the nodes was last held by another job.

@@ -6,6 +6,7 @@ module decides which node in service has each of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import inf
 
@@ -47,6 +48,7 @@ class Settling:
         self._guests = guests
         self._seats = seats
         self._caps = _caps(self._state.cluster)
+        self._lent: Counter[PoolName] = Counter()
         self._assignments: list[Assigned | Returned] = []
         self._unsettled: set[int] | None = None  # groups whose nodes may differ from the state and the seats, or None for all
         self._homes: dict[str, int] = {}  # group of each job when nodes were last settled
@@ -98,10 +100,16 @@ class Settling:
             self._unsettled = None
             self._assignments += self.nodes.lose(self._state.now_s)
             self.resizes = True
-        self.settle()
+        self.follow_guests()
         if self.resizes or self.nodes.drained or self._restrictions.alone:
             self.resize()
             self._restrictions.hidden = self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
+
+    def follow_guests(self) -> None:
+        """Settle the places, and take the nodes that only guests use out of service until they give them back."""
+        self.settle()
+        if (lent := self._lent_nodes()) != self._lent:
+            self._lent, self.resizes = lent, True
 
     def take_assignments(self) -> list[Assigned | Returned]:
         """Return and clear the assignments and returns since the last call."""
@@ -110,7 +118,7 @@ class Settling:
 
     def most(self) -> dict[PoolName, int]:
         """Return the number of nodes of each pool that the state may provision."""
-        in_service = {pool: self.nodes.in_service(pool) for pool in POOLS}
+        in_service = {pool: self.nodes.in_service(pool) - self._lent[pool] for pool in POOLS}
         return {pool: min(in_service[pool], self._caps.get(pool) or in_service[pool]) for pool in POOLS}
 
     def resize(self) -> None:
@@ -158,7 +166,7 @@ class Settling:
         places = self._places(changed)
         # A job's nodes belong to its group, so only jobs of changed groups can still use nodes that are taken back.
         used: set[str] = set()
-        if changed is None or any(nodes.has_others(number, places) for number in changed):
+        if changed is None or any(nodes.others(number, places) for number in changed):
             seats = (seat for seat in self._seats.values() if changed is None or seat.seating.group in changed)
             used = {name for seat in seats for name in seat.nodes()}
         self._assignments += nodes.settle(places, used, state.now_s, self._own(job_id), changed)
@@ -183,6 +191,14 @@ class Settling:
         """
         self._caps = _caps(cluster)
         self._assignments += self.nodes.take_back(self._places(None), (), self._state.now_s)
+
+    def _lent_nodes(self) -> Counter[PoolName]:
+        """Return the number of nodes of each pool that guests use and no group has."""
+        number = self._guests.group
+        if number is None:
+            return Counter()
+        of_group = () if number == LEASE else self._places([number])
+        return Counter(pool for _, pool, _ in self.nodes.others(number, of_group))
 
     def _alone(self) -> list[str]:
         """Return the running jobs with which no other job may share a group."""

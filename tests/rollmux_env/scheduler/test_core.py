@@ -213,6 +213,32 @@ def test_without_free_nodes_they_are_guests_of_a_group_and_wait_their_turn() -> 
     assert sorted(driver.departed()) == ["a", "b", "c"]
 
 
+def test_jobs_get_the_nodes_that_guests_leave_to_them() -> None:
+    driver = driven(Scripted())
+    driver.submit(make_job("guest"), profiled=False)
+    driver.submit(make_job("a"))
+    assert driver.workers["a"].placed and set(driver.owners) == {"rollout-0", "training-0", "rollout-1", "training-1"}
+    driver.submit(make_job("b"))
+    assert not driver.workers["b"].placed
+    driver.settle()
+    assert sorted(driver.departed()) == ["a", "b", "guest"] and driver.scheduler.state.cluster.rollout.max_nodes == 2
+
+
+def test_nodes_that_only_a_guest_uses_do_not_keep_the_others_from_jobs() -> None:
+    driver = driven(Scripted())
+    driver.submit(make_job("host"))
+    driver.submit(make_job("a"))
+    driver.submit(make_job("guest"), profiled=False)
+    assert driver.given(commands.Lend)[0].seating.group == 0
+    for name in ("host", "a"):
+        while name not in driver.departed():
+            driver.tell(*driver.goes_on(name))
+    driver.submit(make_job("b"))
+    assert driver.workers["guest"].guest and driver.workers["b"].placed
+    driver.settle()
+    assert sorted(driver.departed()) == ["a", "b", "guest", "host"]
+
+
 def test_a_tail_leaves_before_the_next_rollout_begins_which_then_gets_the_rest() -> None:
     driver = driven(Scripted(places={"b": Placement(0, (0,))}), 1, "round-robin,migrate=0.5")
     for name in "ab":

