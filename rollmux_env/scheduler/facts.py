@@ -82,11 +82,15 @@ class Unprofiled(NamedTuple):
         rule: Dispatch policy on lent nodes, or None for the usual one. With one, it is reported together with the `Profiled` of the
             last guest, and the jobs use the nodes of that guest's batch.
         names: Names of the nodes that they may use, or empty for any.
+        users: User of each job, by id. Lent nodes are charged to them.
+        heeds_quotas: Whether the jobs wait while a quota of their users bars them.
     """
 
     needs: Mapping[str, Mapping[PoolName, int]]
     rule: DispatchPolicy | None = None
     names: frozenset[str] = frozenset()
+    users: Mapping[str, str] = {}
+    heeds_quotas: bool = False
 
 
 class Profiled(_OfJob):

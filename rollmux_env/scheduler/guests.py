@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import LEASE, POOLS, NodePool, NodeSlot, PoolName
+from rollmux_env.scheduler.quotas import lent_bar
 from rollmux_env.scheduler.view import DispatchPolicy
 
 Needs = Mapping[str, Mapping[PoolName, int]]
@@ -19,11 +20,15 @@ class ProfilingBatch(NamedTuple):
         needs: Number of nodes that each job asks for, by id and pool.
         rule: Dispatch policy on lent nodes, or None for the usual one.
         names: Names of the nodes that they may use, or empty for any.
+        users: User of each job, by id.
+        heeds_quotas: Whether the jobs wait while a quota of their users bars them.
     """
 
     needs: dict[str, Mapping[PoolName, int]]
     rule: DispatchPolicy | None
     names: frozenset[str]
+    users: Mapping[str, str]
+    heeds_quotas: bool
 
     @property
     def most(self) -> dict[PoolName, int]:
@@ -33,6 +38,11 @@ class ProfilingBatch(NamedTuple):
     def may_use(self, name: str) -> bool:
         """Return whether the jobs may use a node."""
         return not self.names or name in self.names
+
+    def bar(self, state: State) -> str:
+        """Return in words which quota bars the jobs now, or an empty text."""
+        users = {*self.users.values()} if self.heeds_quotas and state.cluster.quotas else ()
+        return next(filter(None, (lent_bar(state, user, self.most) for user in sorted(users))), "")
 
 
 class Guests:
@@ -53,15 +63,24 @@ class Guests:
         self.names: frozenset[str] = frozenset()
         self.waiting: list[ProfilingBatch] = []
 
-    def ask(self, needs: Needs, rule: DispatchPolicy | None, names: frozenset[str]) -> None:
+    def ask(
+        self,
+        needs: Needs,
+        rule: DispatchPolicy | None,
+        names: frozenset[str],
+        users: Mapping[str, str],
+        heeds_quotas: bool,
+    ) -> None:
         """Queue jobs to be profiled. Those with a dispatch policy come first, and use the nodes that are already lent.
 
         Args:
             needs: Number of nodes that each job asks for, by id and pool.
             rule: Dispatch policy on lent nodes, or None for the usual one.
             names: Names of the nodes that they may use, or empty for any.
+            users: User of each job, by id.
+            heeds_quotas: Whether the jobs wait while a quota of their users bars them.
         """
-        batch = ProfilingBatch(dict(needs), rule, names)
+        batch = ProfilingBatch(dict(needs), rule, names, users, heeds_quotas)
         self.waiting.insert(0 if rule is not None else len(self.waiting), batch)
 
     def remove(self, job_id: str) -> None:
@@ -89,11 +108,14 @@ class Guests:
     def next(self, state: State, nodes: NodePool) -> ProfilingBatch | None:
         """Return the jobs that can be profiled now, and set `group` and `lent`.
 
-        The answer is None if there are none, or while nodes are missing that a job still has.
+        Jobs that a quota bars are passed over. The answer is None if there are no others, or while nodes are missing that a job
+        still has.
         """
-        if self.present or not self.waiting or nodes.missing:
+        if self.present or nodes.missing:
             return None
-        batch = self.waiting[0]
+        batch = next((batch for batch in self.waiting if not batch.bar(state)), None)
+        if batch is None:
+            return None
         most = batch.most
         free = {pool: sum(batch.may_use(node.name) for node in nodes.free(pool)) for pool in POOLS}
         if self.lent is not None or all(free[pool] >= most[pool] for pool in POOLS):
@@ -104,7 +126,12 @@ class Guests:
                 return None
             self.group = host
         self.present = {*batch.needs}
-        return self.waiting.pop(0)
+        self.waiting = [other for other in self.waiting if other is not batch]
+        return batch
+
+    def bar(self, job_id: str, state: State) -> str:
+        """Return in words which quota keeps a job from being profiled now, or an empty text."""
+        return next((batch.bar(state) for batch in self.waiting if job_id in batch.needs), "")
 
     def places(self) -> set[NodeSlot]:
         """Return the places of the lent nodes."""

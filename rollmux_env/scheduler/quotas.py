@@ -7,7 +7,7 @@ the remaining members, which may raise them above their quota. They get no other
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 import numpy as np
@@ -19,6 +19,7 @@ from rollmux_env.cluster.plan import Park, Place, Plan, Policy, Wait, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import TOLERANCE
 from rollmux_env.keys.job import Job
+from rollmux_env.scheduler.nodes import PoolName
 
 
 def held_words(state: State, job: Job) -> str:
@@ -26,6 +27,11 @@ def held_words(state: State, job: Job) -> str:
     user = job.user
     if is_barred_for_month(state, job):
         return used_words(state, user)
+    return _share_words(state, user)
+
+
+def _share_words(state: State, user: str) -> str:
+    """Return in words how much of the quota a user holds."""
     quota, share = state.cluster.quota_of(user), state.charges.user_share(user)
     assert quota is not None
     parts = []
@@ -71,6 +77,24 @@ def _quota(state: State, user: str) -> Share:
     quota = state.cluster.quota_of(user)
     nodes, usd = (None, None) if quota is None else (quota.nodes, quota.usd_per_hour)
     return Share(inf if nodes is None else nodes, inf if usd is None else usd)
+
+
+def lent_bar(state: State, user: str, nodes: Mapping[PoolName, int]) -> str:
+    """Return in words that a user's quota allows no more nodes for a job that is profiled, or an empty text.
+
+    Args:
+        state: State of the cluster.
+        user: Name of the job's user.
+        nodes: Number of nodes that it asks for, by pool.
+    """
+    if state.cluster.quota_of(user) is None:
+        return ""
+    if is_used_up(state, user):
+        return used_words(state, user)
+    pools, share = state.cluster.pools, state.charges.user_share(user)
+    usd = sum(count * pools[name].usd_per_node_hour for name, count in nodes.items() if name in pools)
+    lent = Share(share.nodes + sum(nodes.values()), share.usd_per_hour + usd)
+    return _share_words(state, user) if is_above(state, user, lent) else ""
 
 
 def exceeded(before: State, after: State, users: Iterable[str]) -> set[str]:

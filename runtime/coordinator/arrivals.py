@@ -15,13 +15,12 @@ import contextlib
 from collections.abc import Sequence
 
 from rollmux_env.errors import InputError
-from rollmux_env.scheduler import facts
 from runtime.coordinator import profiles
 from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.ends import rest
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiles import Profile
-from runtime.coordinator.profiling import Profiling, enlisted, learned, needs_of, stated
+from runtime.coordinator.profiling import Profiling, enlisted, learned, request_of, stated
 from runtime.coordinator.run_end import RunEnd
 from runtime.coordinator.run_loop import RunLoop
 from runtime.coordinator.run_state import RunState
@@ -144,7 +143,7 @@ class Arrivals:
         if not passes:
             return
         await run.written()
-        run.apply(Consequences((facts.Unprofiled({handle.id: needs_of(run, handle) for handle in passes}),)))
+        run.apply(Consequences((request_of(run, [*passes]),)))
         await asyncio.gather(*(self._learn_when_over(handle, over, keys[handle.id]) for handle, over in passes.items()))
 
     async def _learn_when_over(self, handle: JobHandle, over: asyncio.Future[None], key: str) -> None:

@@ -207,6 +207,8 @@ class ProfilePass:
         loads_first: Whether no engine like its own has been loaded here before.
         asks: Whether an attached job has asked for nodes for its first iterations, which are measured.
         longest_s: Longest seconds of each phase in these iterations, by name.
+        counted: Number of the one of these iterations whose time is counted.
+        taken_s: Seconds of that iteration so far, without waits for permits.
     """
 
     passes: int = 0
@@ -221,6 +223,8 @@ class ProfilePass:
     loads_first: bool = False
     asks: bool = False
     longest_s: dict[str, float] = field(default_factory=dict)
+    counted: int = 0
+    taken_s: float = 0.0
 
     def begin(self, passes: int) -> asyncio.Future[None]:
         """Begin a number of passes, and return a future that ends with them."""
@@ -240,6 +244,18 @@ class ProfilePass:
     def record_phase(self, phase: str, seconds: float) -> None:
         """Record the seconds of a phase of a job whose first iterations are measured."""
         self.longest_s[phase] = max(self.longest_s.get(phase, 0.0), seconds)
+
+    def take(self, iteration: int, seconds: float) -> float:
+        """Count seconds of an iteration of an attached job, and return those so far.
+
+        Args:
+            iteration: Number of the iteration.
+            seconds: Seconds in which the job did not wait for a permit.
+        """
+        if iteration != self.counted:
+            self.counted, self.taken_s = iteration, 0.0
+        self.taken_s += seconds
+        return self.taken_s
 
     def synced(self, seconds: float) -> None:
         """Record the seconds of a pass's sync."""

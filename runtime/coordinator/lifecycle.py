@@ -224,12 +224,13 @@ class JobLifecycle:
     async def patrol(self) -> None:
         """Look for jobs that hang, and for machines that are gone, until cancelled."""
         run = self._run
-        last_look_s = run.log.now()
+        last_s = last_look_s = run.log.now()
         while True:
             await asyncio.sleep(_PATROL_S)
             await run.written()
             now_s = run.log.now()
-            for handle, end in [*hanging(run, now_s)]:
+            passed_s, last_s = min(now_s - last_s, _LOOK_S), now_s  # more if this process was suspended
+            for handle, end in [*hanging(run, now_s, passed_s)]:
                 await self.fail(handle, end, again=end.outcome == "died")
             if now_s - last_look_s > _LOOK_S:
                 last_look_s = now_s

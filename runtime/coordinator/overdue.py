@@ -67,10 +67,24 @@ def worst_case_s(run: RunState, handle: JobHandle, phase: HoldName) -> float | N
     return planned_s or None
 
 
-def hanging(run: RunState, now_s: float) -> Iterator[tuple[JobHandle, JobEnd]]:
-    """Yield the jobs of which a process has not answered for too long, with the end that this means. Leases limit attached jobs."""
+def hanging(run: RunState, now_s: float, passed_s: float) -> Iterator[tuple[JobHandle, JobEnd]]:
+    """Yield the jobs of which a process has not answered for too long, with the end that this means.
+
+    Leases limit attached jobs, and a time limits each iteration in which one is measured.
+
+    Args:
+        run: State of the run.
+        now_s: Present time, in seconds of the run.
+        passed_s: Seconds since the last call.
+    """
     for handle in run.handles.values():
-        if handle.life.is_gone or handle.spec.is_attached:
+        if handle.life.is_gone:
+            continue
+        if handle.spec.is_attached:
+            limit_s = run.plan.timeouts.profile_s
+            if handle.is_guest and not handle.permits.only_waits and handle.profile.take(handle.iteration, passed_s) > limit_s:
+                problem = f"an iteration in which it is measured has not ended after {limit_s:.0f} s"
+                yield handle, JobEnd("failed", "profile", problem)
             continue
         for since_s, phase in _busy_since(handle):
             limit_s = _deadline_s(run, handle, phase)

@@ -82,6 +82,11 @@ class Permits:
         """The phase that the job runs; of two, the one that began last."""
         return next(reversed(self.holds), None)
 
+    @property
+    def only_waits(self) -> bool:
+        """Whether the job waits for a permit, and holds none."""
+        return not self.holds and any(not waits.done() for waits in self.futures.values())
+
     def request(self, phase: HoldName, number: int, now_s: float) -> None:
         """Record a request for a phase of an iteration."""
         self.requests[phase] = RequestedPermit(now_s, number)

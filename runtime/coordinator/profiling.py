@@ -110,7 +110,7 @@ class Profiling:
         self._probe.mode = self._rounds.pop(0)
         for one in self.probe_jobs:
             one.profile.begin(_PASSES[self._probe.mode])
-        return [facts.Unprofiled({one.id: needs_of(self._run, one) for one in self.probe_jobs}, self._probe)]
+        return [request_of(self._run, self.probe_jobs)._replace(rule=self._probe)]
 
     def iterated(self, handle: JobHandle, now_s: float) -> Iterator[Consequences]:
         """Handle an attached job's iteration as a guest: it remains one, or is known and arrives.
@@ -144,7 +144,7 @@ class Profiling:
             handle.profile.ask()
             handle.place.set_awaits_owner(False)
             names = run.scheduler.restrictions.confined.get(handle.id, frozenset())  # of its owner's host
-            return Consequences((facts.Unprofiled({handle.id: needs_of(run, handle)}, names=names),))
+            return Consequences((request_of(run, [handle])._replace(names=names, heeds_quotas=True),))
         if handle.place.awaits_owner:
             handle.place.set_awaits_owner(False)
             state = run.scheduler.state  # a job that runs still has what it is to give up
@@ -236,6 +236,12 @@ def enlisted(run: RunState, handle: JobHandle, now_s: float) -> Consequences:
     if handle.job is not None and (problem := run.capacity.problem_of_placing(handle.spec) or run.capacity.too_large(handle.job)):
         return refused(handle, now_s, problem)
     return Consequences(arrival(run, handle, now_s))
+
+
+def request_of(run: RunState, handles: Sequence[JobHandle]) -> facts.Unprofiled:
+    """Return the request of jobs for nodes on which they are profiled."""
+    needs = {handle.id: needs_of(run, handle) for handle in handles}
+    return facts.Unprofiled(needs, users={handle.id: handle.spec.user for handle in handles})
 
 
 class OverlapProbe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollmux_env.scheduler import facts
 from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.profiling import needs_of
+from runtime.coordinator.profiling import needs_of, request_of
 from runtime.coordinator.run_end import RunEnd
 from runtime.coordinator.run_loop import RunLoop
 from runtime.journal.facts import SoloIterationSlice
@@ -63,7 +63,7 @@ class SoloIterations:
             run.log.say(f"{handle.id}: {SOLO} iterations alone, on the nodes that it had")
             over = handle.profile.begin(SOLO)
             needs = needs_of(run, handle)
-            run.apply(Consequences((facts.Unprofiled({handle.id: needs}, None, self._nodes(handle, needs)),)))
+            run.apply(Consequences((request_of(run, [handle])._replace(names=self._nodes(handle, needs)),)))
             await over
         for handle in self._measured:
             if handle.life.is_alive and not run.stopping:

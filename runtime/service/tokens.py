@@ -34,6 +34,7 @@ TOKENS = "tokens.json"
 COMMAND_TOKENS = "command_tokens.json"
 _LOCK = "tokens.lock"
 _BEGINS = "rollmux_"  # people and scanners for leaked secrets recognise a token by it
+MOST_MEASURED = 10  # iterations of a job that are measured, without the right to operate
 _ID_DIGITS = 12  # hexadecimal digits of the hash that are a token's id
 
 
@@ -66,7 +67,8 @@ class Holder(NamedTuple):
     def problem_of_rank(self, job: CommonJob) -> str | None:
         """Return why this holder may not submit a job by what ranks it in the queue, as a line, or None.
 
-        Orders and policies may use a weight as a priority. A job ends at its iterations, but not at its estimate.
+        Orders and policies may use a weight as a priority. A job ends at its iterations, but not at its estimate. While it is
+        measured, no order ranks it.
         """
         if self.right >= Right.OPERATE:
             return None
@@ -74,6 +76,9 @@ class Holder(NamedTuple):
             return f"priority: {job.priority} is above {self.priority}, the highest priority of this token"
         if job.weight > 1:
             return f"weight: {job.weight:g} takes the right to operate; this token may give 1 at most"
+        if job.measured_iterations > MOST_MEASURED:
+            measured = f"profile.iterations: {job.measured_iterations} takes the right to operate"
+            return f"{measured}; this token may have {MOST_MEASURED} at most"
         if job.estimate is not None and job.estimate.iterations < job.iterations:
             stated = f"estimate.iterations: {job.estimate.iterations} is below iterations, which is {job.iterations}"
             return f"{stated}; that takes the right to operate"

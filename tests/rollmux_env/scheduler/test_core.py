@@ -15,6 +15,7 @@ from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved
 from rollmux_env.cluster.plan import Move, Place, Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InvariantError
+from rollmux_env.keys.queue import Quota
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import ANSWERS, Command
 from rollmux_env.scheduler.core import Scheduler
@@ -213,6 +214,22 @@ def test_without_free_nodes_they_are_guests_of_a_group_and_wait_their_turn() -> 
     assert sorted(driver.departed()) == ["a", "b", "c"]
 
 
+def test_a_quota_bars_guests_too_and_others_pass_them() -> None:
+    driver = driven(Scripted())
+    driver.tell(facts.QuotaChanged("ann", Quota(nodes=1)))
+    request = facts.Unprofiled({"anns": {"rollout": 1, "training": 1}}, users={"anns": "ann"}, heeds_quotas=True)
+    driver.workers["anns"] = Worker(make_job("anns"), profiled=False)
+    driver.tell(request)
+    driver.submit(make_job("bobs"), profiled=False)
+    assert [command.job_id for command in driver.given(commands.Lend)] == ["bobs"]
+    assert driver.scheduler.guests.bar("anns", driver.scheduler.state) == "user ann holds 0 of 1 nodes"
+    driver.settle()
+    driver.tell(facts.QuotaChanged("ann", None))
+    assert [command.job_id for command in driver.given(commands.Lend)] == ["bobs", "anns"]
+    driver.settle()
+    assert sorted(driver.departed()) == ["anns", "bobs"]
+
+
 def test_jobs_get_the_nodes_that_guests_leave_to_them() -> None:
     driver = driven(Scripted())
     driver.submit(make_job("guest"), profiled=False)
@@ -221,7 +238,7 @@ def test_jobs_get_the_nodes_that_guests_leave_to_them() -> None:
     driver.submit(make_job("b"))
     assert not driver.workers["b"].placed
     driver.settle()
-    assert sorted(driver.departed()) == ["a", "b", "guest"] and driver.scheduler.state.cluster.rollout.max_nodes == 2
+    assert sorted(driver.departed()) == ["a", "b", "guest"] and driver.scheduler.state.cluster.pools["rollout"].max_nodes == 2
 
 
 def test_nodes_that_only_a_guest_uses_do_not_keep_the_others_from_jobs() -> None:
@@ -229,7 +246,7 @@ def test_nodes_that_only_a_guest_uses_do_not_keep_the_others_from_jobs() -> None
     driver.submit(make_job("host"))
     driver.submit(make_job("a"))
     driver.submit(make_job("guest"), profiled=False)
-    assert driver.given(commands.Lend)[0].seating.group == 0
+    assert driver.scheduler.guests.group == 0
     for name in ("host", "a"):
         while name not in driver.departed():
             driver.tell(*driver.goes_on(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.errors import Conflict
 from runtime.coordinator.job_handle import JobHandle
-from runtime.journal.facts import IterationSlice, JobProfiled
+from runtime.coordinator.run_plan import Timeouts
+from runtime.journal.facts import IterationSlice, JobFailed, JobProfiled
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, PAIRS, Served, attached_plan, job, just_before_attaching, served
 
 
@@ -42,6 +44,22 @@ def test_a_job_is_planned_with_the_longest_seconds_of_its_first_iterations(nodes
         assert [event.job.iterations for event in facts if isinstance(event, Arrived) and event.job.id == "a"] == [2]
 
     served(work, attached_plan(tmp_path, job("host"), unknown("a"), nodes=nodes))
+
+
+def test_an_owner_that_only_sends_heartbeats_is_not_measured_for_ever(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        handle = run.driver.run.handles["a"]
+        while not handle.life.is_gone:
+            with suppress(Conflict):
+                await run.leases.heartbeat(lease, ())
+            await asyncio.sleep(0.05)
+        (failure,) = [fact for fact in await run.stop() if isinstance(fact, JobFailed)]
+        assert (failure.where, failure.problem) == ("profile", "an iteration in which it is measured has not ended after 0 s")
+
+    plan = attached_plan(tmp_path, unknown("a"))
+    served(work, replace(plan, timeouts=Timeouts(profile_s=0.4)))
 
 
 def test_of_two_owners_that_come_at_once_one_gets_the_place_that_is_found_then(tmp_path: Path) -> None:

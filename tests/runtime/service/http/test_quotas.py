@@ -23,6 +23,7 @@ from tests.runtime.pretend import PAIRS, cluster_with, continued_plan
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.http.test_jobs import ATTACHED
 
+MEASURED = {"rollout": {"host_memory_gb": 1.0}, "training": {"host_memory_gb": 1.0}, "profile": {"iterations": 1}}
 ALONE = ATTACHED | {"slo": 1.0, "rollout": {"worst_case_s": 3.0, "host_memory_gb": 1.0}}  # two together would be slower
 
 
@@ -53,6 +54,7 @@ def test_what_ranks_a_job_takes_a_right_of_the_token(served: Served) -> None:
         (boss, {"priority": 2**31}, 403, "is above 3"),
         (ann, {"estimate": {"iterations": 1}}, 403, "estimate.iterations: 1 is below iterations, which is"),
         (ann, {"estimate": {"iterations": 10**6}}, 201, ""),
+        (ann, MEASURED | {"iterations": 60, "profile": {"iterations": 50}}, 403, "profile.iterations: 50 takes the right"),
         (ann, {"priority": -5}, 201, ""),
         (boss, {"priority": 3}, 201, ""),
         (served.token, {"priority": 9, "weight": 9.0, "estimate": {"iterations": 1}}, 201, ""),
@@ -119,6 +121,18 @@ def test_a_lower_quota_lets_jobs_wait_and_fails_none(shared: Served) -> None:
     assert (answer.status, answer.value["error"]) == (422, "job d: asks for 2 nodes; user ann has a quota of 0")
     set_quota(shared, "ann", nodes=4)
     assert all("lease" in shared.ask("POST", f"/v1/jobs/{job_id}/attach", {"wait_s": 5}).value for job_id in "bc")
+
+
+def test_quotas_and_other_jobs_are_heeded_while_a_job_is_measured(shared: Served) -> None:
+    set_quota(shared, "ann", node_hours=0)
+    unknown = {"id": "a", **ATTACHED, **MEASURED, "iterations": 3, "user": "ann"}
+    assert shared.ask("POST", "/v1/jobs", unknown).status == 201
+    shared.ask("POST", "/v1/jobs/a/attach", {"wait_s": 0})
+    waits = shared.until("/v1/jobs/a", lambda job: job["reason"].startswith("it waits to be profiled: "))
+    assert waits["reason"].endswith("user ann has used 0 of 0 node-hours of this month")
+    set_quota(shared, "ann", nodes=2)
+    assert "lease" in shared.ask("POST", "/v1/jobs/a/attach", {"wait_s": 5}).value
+    assert "lease" in place(shared, "b", user="bob")
 
 
 def test_usage_is_that_of_the_journal_live_and_afterwards(command: Command, shared: Served) -> None:
