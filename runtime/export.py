@@ -53,7 +53,7 @@ def export_model(folder: Path, job_id: str, to: Path) -> int:
         raise InputError(f"job {job_id}: {whose} has to write its model itself")
     if to.exists() or to.is_symlink():
         raise InputError(f"--to {one_line(str(to), 4096)}: is there already; give the name of a new folder")
-    done = sum(iteration.job_id == job_id for iteration in record.iterations)
+    done = record.done[job_id]
     return export_checkpoint(folder / CHECKPOINTS / job_id, done, spec, to)
 
 

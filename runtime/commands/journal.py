@@ -9,7 +9,7 @@ import typer
 from runtime.commands.options import FolderOrBundle
 from runtime.journal.check import audit_parts, check_journal, explained
 from runtime.journal.parts import read_parts
-from runtime.journal.replay import replay_journal
+from runtime.journal.replay import joined, replay_journal
 from runtime.report.bundle import folder_of_bundle
 
 app = typer.Typer(no_args_is_help=True)
@@ -29,7 +29,7 @@ def replay(folder: FolderOrBundle) -> None:
     Example: `rollmux journal replay run`
     """
     with folder_of_bundle(folder) as own, explained(own):
-        every = [replay_journal(facts) for facts in read_parts(own).values()]
+        every = [replay_journal(facts) for facts in joined([*read_parts(own).values()])]
     lines = [line for differences in every for line in differences.lines]
     for line in lines:
         typer.echo(line)

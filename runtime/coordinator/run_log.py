@@ -6,6 +6,7 @@ disk. If there is no room for the journal, facts wait until there is, and so doe
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from runtime.jobside.job_log import append_job_log
 from runtime.journal.commits import Commits
 from runtime.journal.facts import Fact
 from runtime.journal.parts import newest_part
+from runtime.journal.rollover import continue_in_next_part
 from runtime.journal.write import Journal, Unwritable
 
 _DYING_S = 30.0  # longest wait for the end of the journal's previous writer
@@ -141,6 +143,18 @@ class RunLog:
         await self.end()
         with contextlib.suppress(InputError):  # the disk is full, which has been reported
             self.journal.close()
+
+    async def begin_next_part(self) -> str | None:
+        """Continue the journal in its next part, and return what `runtime.journal.rollover.continue_in_next_part` returns.
+
+        Most facts are read before, so that commits wait for a short time only.
+        """
+        assert self._commits is not None
+        try:
+            known = await asyncio.to_thread(self.journal.facts)
+        except InputError as error:  # the journal is damaged
+            return str(error)
+        return await self._commits.run_between(partial(continue_in_next_part, self.journal, known))
 
     def write_job_log(self, job_id: str, text: str) -> None:
         """Append a line to the log of an attached job; see `runtime.jobside.job_log.append_job_log`."""

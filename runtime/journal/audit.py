@@ -36,6 +36,7 @@ from rollmux_env.replay.checks import check_clock, check_sample, check_state
 from rollmux_env.scheduler.facts import Drained, Undrained
 from rollmux_env.scheduler.ticks import INSTANT_S
 from runtime.journal import facts as journal_facts
+from runtime.journal.carry import count_carried
 from runtime.journal.facts import LEASE, Fact, PhaseSlice, SharingBound, Span, StateOffloaded, SyncSlice
 from runtime.journal.kinds import kind_of
 from runtime.journal.record import RunRecord
@@ -43,6 +44,7 @@ from runtime.journal.write import record_of
 
 _NodeSlot = tuple[int, str, int]  # group, pool, number of the node within the group
 _OF_PLACED_JOBS = journal_facts.PhaseGranted | PhaseSlice | SyncSlice | journal_facts.IterationSlice | journal_facts.JobCheckpointed
+_AT_LAST = journal_facts.JobCarried | journal_facts.PartBegun  # at the last time of the part before, maybe that of a sync
 JobOutcome = Literal["done", "over_budget", "failed", "cancelled", "present"]
 
 
@@ -52,7 +54,7 @@ class Audit:
 
     Attributes:
         jobs: Outcome of every job, by id.
-        iterations: Number of iterations that count, over all jobs.
+        iterations: Number of iterations that count, over all jobs, without those of earlier parts of the journal.
         repeated: Number of iterations that were done again after a restart.
         restarts: Number of restarts of jobs.
         relaunches: Number of times that the run was resumed.
@@ -83,7 +85,11 @@ def audit(facts: Sequence[Fact]) -> Audit:
         problems.append(f"A3: {error}")
     except IMPOSSIBLE as error:
         problems.append(f"A3: a phase does not go with the facts around it: {error!r}")
-    return Audit(jobs, len(record.iterations), len(record.repeated), len(record.restarted), len(record.relaunched), tuple(problems))
+    before = sum(fact.iterations for fact in facts if isinstance(fact, journal_facts.JobCarried))
+    again = before - sum(fact.iterations for fact in record.jobs_carried)  # iterations of earlier parts that this one repeats
+    iterations, repeated = len(record.iterations) - again, len(record.repeated) + again
+    relaunches = sum(isinstance(fact, journal_facts.RunRelaunched) for fact in facts[count_carried(facts) :])
+    return Audit(jobs, iterations, repeated, len(record.restarted), relaunches, tuple(problems))
 
 
 def _done(record: RunRecord) -> bool:
@@ -93,7 +99,7 @@ def _done(record: RunRecord) -> bool:
 def outcomes(record: RunRecord) -> tuple[dict[str, JobOutcome], list[str]]:
     """Return the outcome of every job, and the violations of A1."""
     specs = [fact.spec for fact in record.submitted]
-    done = Counter(iteration.job_id for iteration in record.iterations)
+    done = record.done
     whole = {spec.id for spec in specs if spec.has_done(done[spec.id])}  # owners report attached jobs
     ends: dict[JobOutcome, Counter[str]] = {
         "failed": Counter(fact.job_id for fact in record.failed),
@@ -134,6 +140,9 @@ def _iterations(facts: Sequence[Fact], record: RunRecord) -> Iterator[str]:
             if fact.iterations > due[fact.job_id]:
                 yield f"A2: job {fact.job_id} has a checkpoint of {fact.iterations} iterations and did {due[fact.job_id]}"
             checkpoints.add((fact.job_id, fact.iterations))
+        elif isinstance(fact, journal_facts.JobCarried):
+            due[fact.job_id] = fact.iterations
+            checkpoints |= {(fact.job_id, number) for number in fact.checkpoints}
         elif isinstance(fact, journal_facts.JobRestarted):
             yield from _restart(fact, due[fact.job_id], checkpoints)
             due[fact.job_id] = fact.iteration
@@ -220,7 +229,7 @@ def _clock(facts: Sequence[Fact]) -> Iterator[str]:
     """Check A5: that the facts are in order of time."""
     last_s = 0.0
     for fact in facts:
-        if isinstance(fact, SharingBound | SyncSlice):  # the times of a sync come from the job's own clock
+        if isinstance(fact, SharingBound | SyncSlice | _AT_LAST):  # the times of a sync come from the job's own clock
             continue
         if fact.at_s < last_s:
             yield f"A5: {kind_of(fact)} at {fact.at_s:.6f} s comes after {last_s:.6f} s"
@@ -255,7 +264,7 @@ def check_run(record: RunRecord) -> None:
     Raises:
         InvariantError: An invariant does not hold. The message starts with its number.
     """
-    for problem in _iterations(record.iterations, record):
+    for problem in _iterations((*record.jobs_carried, *record.iterations), record):
         raise InvariantError(problem)
     _check_phases(record)
 

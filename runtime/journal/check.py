@@ -1,6 +1,7 @@
 """Check of the files of a journal: how many facts are intact, and whether its parts follow from each other.
 
-A7  each part of a journal begins with what the part before it leaves: accounts, quotas, and drains of nodes
+A7  each part of a journal begins with what the part before it leaves: accounts, quotas, and drains of nodes; if jobs were present,
+    with all that a recovery reads of the part before it
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, copy_data
 from rollmux_env.validation_errors import one_line
 from runtime.journal.audit import Audit, JobOutcome, audit
+from runtime.journal.carry import carried_facts, count_carried
 from runtime.journal.facts import Fact, RunStarted, SharingBound
 from runtime.journal.kinds import kind_of
 from runtime.journal.log import log_problem
@@ -39,7 +41,11 @@ def audit_parts(parts: Mapping[int, Sequence[Fact]]) -> Audit:
         InputError: A part has not the facts of a run.
     """
     audits, jobs, problems = {number: audit(facts) for number, facts in parts.items()}, dict[str, JobOutcome](), list[str]()
+    earlier = jobs
     for number, one in audits.items():
+        if count_carried(parts[number]):  # it knows the jobs of the part before it
+            jobs = dict(earlier)
+        earlier = dict(jobs)
         jobs |= {f"{job_id} (part {number})" if job_id in jobs else job_id: outcome for job_id, outcome in one.jobs.items()}
         problems += [f"part {number}: {problem}" if len(parts) > 1 else problem for problem in one.problems]
     for (number, before), (next_number, after) in pairwise(parts.items()):
@@ -59,7 +65,7 @@ def _beginning_problem(before: Sequence[Fact], after: Sequence[Fact], is_known: 
         is_known: Whether the audit of the part before it has found a problem, which explains that nothing can follow from it.
     """
     try:
-        expected = next_part(before)
+        expected = carried_facts(before) if count_carried(after) else next_part(before)
     except InputError as error:
         return None if is_known else f"cannot be compared with the part before it: {error}"
     if expected is None:
@@ -120,7 +126,7 @@ def check_journal(folder: Path) -> JournalCheck:
     paths = part_paths(folder) or [newest_part(folder)]
     for path in paths:
         whole, first, problem = _check_part(path)
-        facts += whole
+        facts += whole[count_carried(whole) if facts else 0 :]
         last_number = first + len(whole) - 1 if whole else last_number
         if problem is not None:
             return JournalCheck(tuple(facts), last_number, f"{path.name}: {problem}" if len(paths) > 1 else problem)

@@ -11,11 +11,13 @@ import contextlib
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Thread
+from typing import Any, TypeVar
 
 from runtime.journal.write import Journal, Row
 from runtime.short_slices import ask_for_short_slices
 
 _Aside = Callable[[], None]
+Result = TypeVar("Result")
 
 
 class Commits:
@@ -48,6 +50,22 @@ class Commits:
         """Run a function in the thread after the next commit. It may wait for a disk, and its end is not waited for."""
         self._asides.append(work)
 
+    async def run_between(self, work: Callable[[], Result]) -> Result:
+        """Run a function in the thread, while no commit is made, and return its result."""
+        result: asyncio.Future[Result] = self._loop.create_future()
+
+        def carry_out() -> None:
+            try:
+                value = work()
+            except BaseException as error:
+                self._call_soon(_set_exception, result, error)
+            else:
+                self._call_soon(_set_result, result, value)
+
+        self._asides.append(carry_out)
+        self.schedule()
+        return await result
+
     async def durable(self) -> None:
         """Wait until everything that is in the journal now is on the disk.
 
@@ -67,8 +85,7 @@ class Commits:
         """Raise an error in all tasks that wait for facts which could not be written."""
         waiting, self._next = self._next, []
         for waits in waiting:
-            if not waits.done():
-                waits.set_exception(error)
+            _set_exception(waits, error)
 
     async def close(self) -> None:
         """Make the last commit. Afterwards no task can wait for a commit any more.
@@ -104,10 +121,13 @@ class Commits:
         while (work := self._work.get()) is not None:
             rows, asides = work
             error = self._carry_out(rows)
-            with contextlib.suppress(RuntimeError):  # raised if the loop has been closed
-                self._loop.call_soon_threadsafe(self._end, rows, error)
+            self._call_soon(self._end, rows, error)
             for aside in asides:
                 aside()
+
+    def _call_soon(self, function: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # raised if the loop has been closed
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def _carry_out(self, rows: list[Row]) -> BaseException | None:
         try:
@@ -131,9 +151,18 @@ class Commits:
     @staticmethod
     def _wake(waiting: list[asyncio.Future[None]]) -> None:
         for waits in waiting:
-            if not waits.done():
-                waits.set_result(None)
+            _set_result(waits, None)
 
     def _join(self) -> None:
         self._work.put(None)
         self._thread.join()
+
+
+def _set_result(waits: asyncio.Future[Result], value: Result) -> None:
+    if not waits.done():
+        waits.set_result(value)
+
+
+def _set_exception(waits: asyncio.Future[Any], error: BaseException) -> None:
+    if not waits.done():
+        waits.set_exception(error)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, PlainValidator
+from rollmux_protocol import SavedTurns
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.keys.cluster import Cluster
@@ -396,6 +397,32 @@ class RunEnded(_Timed):
     """
 
     outcome: Literal["done", "stopped", "rolled over"]
+
+
+@dataclass(frozen=True)
+class JobCarried(_OfJob):
+    """The progress of a job at the end of the part before this one, of which it tells no more than this.
+
+    Attributes:
+        iterations: Number of iterations that count. In a `RunRecord` without those that the job has done again since.
+        most: Largest number of iterations that the job has ever done.
+        metrics: Metrics of the last of them.
+        checkpoints: Numbers of iterations of the last checkpoints, ascending.
+        turns: Progress of the owner that had the last lease, or None if there was no lease.
+        warm: Phases that this owner has run before.
+    """
+
+    iterations: int
+    most: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    checkpoints: tuple[int, ...] = ()
+    turns: SavedTurns | None = None
+    warm: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class PartBegun(_Timed):
+    """The journal continues in this part, while jobs are present. All facts of the part before this one are carried over."""
 
 
 @dataclass(frozen=True)

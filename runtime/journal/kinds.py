@@ -33,6 +33,8 @@ KINDS: dict[str, type] = {
     "Profiled": facts.JobProfiled,
     "DrainPlanned": facts.DrainPlanned,
     "Ended": facts.RunEnded,
+    "JobCarried": facts.JobCarried,
+    "PartBegun": facts.PartBegun,
     "PhaseSlice": facts.PhaseSlice,
     "SyncSlice": facts.SyncSlice,
     "Iteration": facts.IterationSlice,

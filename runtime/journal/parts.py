@@ -2,7 +2,8 @@
 
 The first part is `journal.sqlite`, the next ones are `journal-2.sqlite`, `journal-3.sqlite` and so on. No part is ever renamed: a
 reader that still has one open would let SQLite confuse it with its successor. The numbers of facts continue from part to part, and
-each part is a complete journal of a run.
+each part is a complete journal of a run. A part that begins while jobs are present repeats facts of the part before it; these have
+the last numbers of that part.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ def part_number(name: str) -> int | None:
 def part_path(folder: Path, number: int) -> Path:
     """Return the path of a part of the journal in a folder."""
     return folder / (JOURNAL if number == 1 else f"journal-{number}.sqlite")
+
+
+def part_after(path: Path) -> Path:
+    """Return the path of the part that follows a part."""
+    return part_path(path.parent, (part_number(path.name) or 1) + 1)
 
 
 def part_numbers(folder: Path) -> list[int]:

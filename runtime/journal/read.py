@@ -248,14 +248,31 @@ def _adapter(kind: str) -> TypeAdapter[Any]:
 
 
 def entries_after(path: Path, number: int, most: int) -> list[tuple[int, str, str]]:
-    """Return number, kind and JSON of the facts after a number, oldest first. The journal may be written at the same time.
+    """Return number, kind and JSON of the facts after a number, oldest first, without those that an earlier part has, too.
+
+    The journal may be written at the same time.
 
     Raises:
         InputError: There is no journal, or it cannot be read.
     """
     with opened(path) as database:
-        rows = _rows_after(database, number, most).fetchall()
+        rows = _rows_after(database, max(number, last_carried(database)), most).fetchall()
     return [(row[0], _whole_kind(row, path.name), row[2].decode()) for row in rows]
+
+
+def last_carried(database: sqlite3.Connection) -> int:
+    """Return the number of the last fact that an open part has from the part before it, or 0 for a part without such facts."""
+    return int(database.execute("SELECT coalesce(max(number), 0) FROM facts WHERE kind = 'PartBegun'").fetchone()[0])
+
+
+def is_continued(path: Path) -> bool:
+    """Return whether a part of a journal began while jobs were present, so that it covers the part before it.
+
+    Raises:
+        InputError: There is no journal, or it cannot be read.
+    """
+    with opened(path) as database:
+        return last_carried(database) > 0
 
 
 def structure_problem(database: sqlite3.Connection) -> str | None:

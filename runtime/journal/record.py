@@ -59,6 +59,8 @@ class RunRecord:
         suspected: Nodes of lost leases.
         freed: Nodes of lost leases that are free again.
         drains_planned: Plans to drain nodes, and their ends.
+        jobs_carried: Progress of jobs in the part of the journal before this one.
+        begun: Beginning of this part, if jobs were present then.
         ended: Last fact, or None for a killed run.
         bounds: Bounds of the gain for pairs of phases of the first two jobs, with `--compare solo`. Empty otherwise.
         solo: Iterations of jobs alone after their last ones, with `--compare solo`. Empty otherwise.
@@ -90,6 +92,8 @@ class RunRecord:
     suspected: tuple[facts.NodesSuspected, ...] = ()
     freed: tuple[facts.NodesFreed, ...] = ()
     drains_planned: tuple[facts.DrainPlanned, ...] = ()
+    jobs_carried: tuple[facts.JobCarried, ...] = ()
+    begun: tuple[facts.PartBegun, ...] = ()
     ended: facts.RunEnded | None = None
     bounds: tuple[facts.SharingBound, ...] = ()
     solo: tuple[facts.SoloIterationSlice, ...] = ()
@@ -111,8 +115,32 @@ class RunRecord:
         return {job_id: RunRecord(self.started, **parts) for job_id, parts in every.items()}
 
     def iterations_of(self, job_id: str) -> list[IterationSlice]:
-        """Return the iterations of a job that count, in order."""
+        """Return the iterations of a job that count, in order, without those in earlier parts of the journal."""
         return [done for done in self.iterations if done.job_id == job_id]
+
+    @cached_property
+    def done(self) -> Counter[str]:
+        """Number of iterations that count, by id of the job."""
+        return Counter({fact.job_id: fact.iterations for fact in self.jobs_carried}) + Counter(
+            done.job_id for done in self.iterations
+        )
+
+    @cached_property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """Metrics of the last iteration of each job that has done one, by its id."""
+        carried = {fact.job_id: fact.metrics for fact in self.jobs_carried if fact.most}
+        return carried | {done.job_id: done.metrics for done in self.iterations}
+
+    def most_done(self, job_id: str) -> int:
+        """Return the largest number of iterations that a job has ever done."""
+        carried = (fact.most for fact in self.jobs_carried if fact.job_id == job_id)
+        numbers = (done.number + 1 for done in (*self.iterations, *self.repeated) if done.job_id == job_id)
+        return max((*carried, *numbers), default=0)
+
+    def checkpoints_of(self, job_id: str) -> set[int]:
+        """Return the numbers of iterations of the recorded checkpoints of a job."""
+        carried = (number for fact in self.jobs_carried if fact.job_id == job_id for number in fact.checkpoints)
+        return {*carried, *(fact.iterations for fact in self.checkpointed if fact.job_id == job_id)}
 
     @property
     def over_budget(self) -> frozenset[str]:
@@ -246,6 +274,10 @@ class ColdStarts:
             return None
         provisional.remove(part.phase)
         return part.run_s - part.start_s - part.permit_s
+
+    def provisional(self, job_id: str) -> tuple[PoolName, ...]:
+        """Return the phases of a job whose cold start is provisional."""
+        return tuple(self._provisional.get(job_id, ()))
 
     def describe(self, job_id: str) -> str:
         """Describe how reliable the profile of a job is. Empty if it was measured well, or stated by the user."""

@@ -21,6 +21,7 @@ from rollmux_env.scheduler.commands import Grant
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.nodes import Assigned, NodePool, Returned
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
+from runtime.journal.carry import count_carried
 from runtime.journal.facts import Fact, SchedulerInformed, SchedulerRestored
 from runtime.journal.record import RunRecord
 from runtime.journal.write import record_of, state_of
@@ -84,13 +85,18 @@ class _Repeated:
 def replay_journal(facts: Sequence[Fact]) -> Differences:
     """Replay a run's facts, in the order of its journal, through a scheduler.
 
+    A part that continues another one does not say what its scheduler knew. It is replayed from the first resumption on.
+
     Raises:
         InputError: They are not the facts of a run, or an event is impossible.
     """
     record = record_of(facts)
     state_of(record)
+    begins = 0
+    if count_carried(facts):
+        begins = next((number for number, fact in enumerate(facts) if isinstance(fact, SchedulerRestored)), len(facts))
     replayed: list[tuple[str, str]] = []
-    lines, original = _feed(facts, record, replayed), [*_decisions(facts)]
+    lines, original = _feed(facts, begins, record, replayed), [*_decisions(facts[begins:])]
     counts: dict[str, int] = {}
     for what in ("placements", "nodes", "permits"):
         before, after = ([words for kind, words in both if kind == what] for both in (original, replayed))
@@ -127,11 +133,11 @@ def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collect
     return scheduler.restore(now_s, record.cluster, gone)
 
 
-def _feed(facts: Sequence[Fact], record: RunRecord, did: list[tuple[str, str]]) -> list[str]:
-    """Let a scheduler decide about the reports of a run, and append its decisions to `did`. Return its errors."""
+def _feed(facts: Sequence[Fact], begins: int, record: RunRecord, did: list[tuple[str, str]]) -> list[str]:
+    """Let a scheduler decide about the reports of a run from a fact on, and append its decisions to `did`. Return its errors."""
     scheduler = _scheduler(record, observed_state(record.started.policy, record.started.cluster), NodePool(record.started.nodes))
     rule = _Repeated()
-    for number, fact in enumerate(facts):
+    for number, fact in enumerate(facts[begins:], begins):
         if not isinstance(fact, SchedulerInformed | SchedulerRestored):
             continue
         try:
@@ -157,6 +163,17 @@ def _scheduler(record: RunRecord, state: State, nodes: NodePool) -> Scheduler:
         return make_runnable(start.policy, start.seed)
 
     return Scheduler(state, make_policy(), make_dispatch(start.dispatch), nodes, make_policy if watches else None)
+
+
+def joined(parts: Sequence[Sequence[Fact]]) -> list[list[Fact]]:
+    """Return the facts of parts, oldest first, each part that continues another one together with that one."""
+    every: list[list[Fact]] = []
+    for facts in parts:
+        if every and (carried := count_carried(facts)):
+            every[-1] += facts[carried:]
+        else:
+            every.append([*facts])
+    return every
 
 
 def _compared(what: str, original: list[str], replayed: list[str]) -> list[str]:

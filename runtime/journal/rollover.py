@@ -1,14 +1,15 @@
-"""Roll-over of a service's journal: a new part begins with what remains true when no job is present.
+"""Roll-over of a service's journal into a next part, when no job is present, and by size while jobs are present.
 
 A service that has had no job for a while ends with `RunEnded(outcome="rolled over")`, and begins again as after any stop. Its start
 calls `begin_next_part`, which writes the next part under another name, and renames it when it is on disk. A kill before that leaves
 the earlier part as the newest one, and the next start writes the next part again: it follows from the earlier part alone.
+
+A service with jobs does not end. Between two commits, it begins the next part with the facts that a recovery needs
+(`runtime.journal.carry`), and continues to write there. Nothing else changes: no permit is taken back, and no job learns of it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,18 +18,20 @@ from typing import Literal
 
 from rollmux_env.cluster.events import Carried, CarriedLength, CarriedUsage
 from rollmux_env.cluster.state import State
-from rollmux_env.files import sync
+from rollmux_env.errors import InputError
 from rollmux_env.scheduler.facts import Drained
 from rollmux_env.validation_errors import one_line
 from runtime.journal.audit import outcomes
+from runtime.journal.carry import carried_facts
 from runtime.journal.facts import DrainPlanned, Fact, RunEnded, RunStarted, SchedulerInformed
-from runtime.journal.parts import newest_part, part_number, part_path
+from runtime.journal.parts import newest_part, part_after, part_number
 from runtime.journal.read import is_begun, last_fact, read_facts
 from runtime.journal.record import RunRecord
-from runtime.journal.write import name_in_errors, record_of, state_of, write_part
+from runtime.journal.write import Journal, name_in_errors, record_of, state_of, write_part
 
 ROLLED_OVER: Literal["rolled over"] = "rolled over"
 MOST_FACTS = 4000  # facts of a part, about 1 MB, from which a service that has no job begins the next one
+MOST_FACTS_WITH_JOBS = 20_000  # facts of a part, about 5 MB, from which a service continues in the next one while jobs are present
 QUIET_S = 300.0  # time without a job before that, in which owners learn that their jobs are over
 _BEGINS_S = 30.0  # time in which a service answers again
 
@@ -86,21 +89,47 @@ def begin_next_part(folder: Path, say: Callable[[str], None]) -> None:
     if begins is None:
         say(f"{one_line(str(path), 4096)}: a job is present or a node may be in use after all; the journal continues in it")
         return
-    after = part_path(folder, (part_number(path.name) or 1) + 1)
-    unfinished = after.with_name(f"{after.name}.new")
+    after = part_after(path)
     try:
-        unfinished.unlink(missing_ok=True)  # a kill has left it
-        write_part(unfinished, number + 1, begins)
-        sync(unfinished)
-        os.replace(unfinished, after)
-        sync(folder)
+        write_part(after, number + 1, begins)
     except (OSError, sqlite3.Error) as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
         name, problem = one_line(str(after), 4096), "may not last" if after.exists() else "cannot be written"
         say(f"{name}: {problem}: {error}; the journal continues in {newest_part(folder).name}")
         return
     say(f"no job was present: the journal continues in {after.name}")
+
+
+def is_long(journal: Journal) -> bool:
+    """Return whether the newest part of a journal is to be rolled over although jobs are present.
+
+    Where much is carried over, a part becomes longer, so that all parts together are no more than twice as long as without that.
+    """
+    return journal.length >= max(MOST_FACTS_WITH_JOBS, 2 * journal.carried)
+
+
+def continue_in_next_part(journal: Journal, known: Sequence[Fact] = ()) -> str | None:
+    """Continue a journal in its next part while jobs are present. May be called in any thread, while nothing is written.
+
+    Args:
+        journal: The journal.
+        known: First facts of its newest part, as far as they have been read before.
+
+    Returns:
+        Why the journal continues in the part in which it was, one line, or None if it continues in the next one.
+
+    Raises:
+        InputError: As `Journal.begin_part`.
+    """
+    path = journal.path
+    try:
+        begins = carried_facts([*known, *journal.facts(len(known))])
+    except InputError as error:
+        return str(error)
+    try:
+        journal.begin_part(begins)
+    except (OSError, sqlite3.Error) as error:
+        return f"{one_line(str(part_after(path)), 4096)}: cannot be written: {error}; the journal continues in {path.name}"
+    return None
 
 
 def is_beginning(folder: Path) -> bool:

@@ -13,7 +13,7 @@ import os
 import sqlite3
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from math import inf
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +25,8 @@ from rollmux_env.cluster.events import Progressed, Ticked
 from rollmux_env.cluster.recorded import apply_all_recorded
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
+from rollmux_env.files import sync
+from rollmux_env.garbage import without_collections
 from rollmux_env.locks import GLANCE_S, take_lock
 from rollmux_env.scheduler import facts as scheduler_facts
 from rollmux_env.validation_errors import one_line
@@ -32,10 +34,21 @@ from runtime.jobs.spec import CommonJob, written
 from runtime.journal import facts as journal_facts
 from runtime.journal.facts import Fact
 from runtime.journal.kinds import fields_of, kind_of
-from runtime.journal.parts import newest_part, part_paths
+from runtime.journal.parts import newest_part, part_after, part_paths
 from runtime.journal.read import JOURNAL as JOURNAL
 from runtime.journal.read import SCHEMA as SCHEMA
-from runtime.journal.read import TABLE, add_checksums, check_version, checksum, connect
+from runtime.journal.read import (
+    TABLE,
+    add_checksums,
+    check_version,
+    checksum,
+    connect,
+    facts_of,
+    first_number,
+    is_continued,
+    last_carried,
+    opened,
+)
 from runtime.journal.read import is_begun as is_begun
 from runtime.journal.read import read_facts as read_facts
 from runtime.journal.record import RunRecord, fields_of_kinds
@@ -88,8 +101,10 @@ class Journal:
         wait_s: Longest wait for a writer that is about to end, seconds.
 
     Attributes:
+        path: Path of the part to which facts are written.
         first_number: Number of the first fact of this part of the journal.
         last_number: Number of the last fact on the disk, from 1, or 0 if there is none.
+        carried: Number of facts of this part that the part before it has, too.
         recent: Number, kind and JSON of the facts that were written last.
         flushed: Function that is called after more facts have been written.
         binds: Whether a fact that no commit has taken yet is of a kind to be committed without delay.
@@ -100,6 +115,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, resume: bool = False, wait_s: float = 0.0) -> None:
+        self.path = path
         self._name = name = one_line(str(path), 4096)
         if not resume and is_begun(path):
             raise InputError(f"{name}: is the journal of a run already; choose another folder")
@@ -118,9 +134,7 @@ class Journal:
         try:
             if not resume:  # SQLite creates its other files with the same mode
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            self._database = connect(path)
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute("PRAGMA synchronous=FULL")
+            self._database = _writing(path)
             if resume:
                 if check_version(self._database, name) < SCHEMA:
                     read_facts(path)  # refuses a damaged journal before checksums are added
@@ -129,6 +143,7 @@ class Journal:
                 _create(self._database)
             ends = "SELECT coalesce(min(number), 1), coalesce(max(number), 0) FROM facts"
             self.first_number, self.last_number = self._database.execute(ends).fetchone()
+            self.carried = max(0, last_carried(self._database) - self.first_number + 1)
         except (sqlite3.Error, OSError, InputError) as error:
             self._lock.close()
             if isinstance(error, InputError):
@@ -226,11 +241,58 @@ class Journal:
         """Whether facts are not on the disk yet that must be there before anything acts on them."""
         return self.binds or self._binding
 
+    def facts(self, known: int = 0) -> list[Fact]:
+        """Return the facts of this part that are on the disk. May be called in any thread, also while facts are written.
+
+        Args:
+            known: Number of facts at its beginning that are left out.
+
+        Raises:
+            InputError: The journal is damaged, or cannot be read.
+        """
+        with opened(self.path) as database, without_collections():
+            return [*facts_of(database, self._name, first_number(database) + known)]
+
+    def begin_part(self, facts: Sequence[Fact]) -> None:
+        """Continue in the next part, which begins with some facts. May be called in any thread, between two calls of `store`.
+
+        A kill at any moment leaves either part as the newest one, and both lead to the same state.
+
+        Args:
+            facts: Facts of the next part that follow from all facts of this one.
+
+        Raises:
+            OSError: The next part cannot be written. The journal continues in this one.
+            sqlite3.Error: Likewise.
+            InputError: It is not known which part would last, so that nothing can be written to any of them.
+        """
+        after = part_after(self.path)
+        last = int(self._database.execute("SELECT max(number) FROM facts").fetchone()[0])
+        first = last - len(facts) + 1
+        try:
+            write_part(after, first, facts, self._close_part)
+        except (OSError, sqlite3.Error) as error:
+            self._database.close()
+            if after.exists():
+                raise InputError(f"{one_line(str(after), 4096)}: may not last: {error}") from None
+            self._database = _writing(self.path)
+            raise
+        self.path, self._name = after, one_line(str(after), 4096)
+        self._database = _writing(after)
+        self.first_number, self.carried = first, len(facts)
+
+    def _close_part(self) -> None:
+        """Leave a single file without a write-ahead log."""
+        try:
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            self._database.close()
+
     def close(self) -> None:
         """Commit, leave a single file without a write-ahead log, and release the lock."""
         try:
             self.commit()
-            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._close_part()
         except sqlite3.Error as error:
             raise InputError(f"{self._name}: cannot be written: {error}") from None
         finally:
@@ -238,27 +300,47 @@ class Journal:
             self._lock.close()
 
 
+def _writing(path: Path) -> sqlite3.Connection:
+    """Open the file of a journal to write it."""
+    database = connect(path)
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=FULL")
+    return database
+
+
 def row_of(fact: Fact) -> Row:
     """Return the kind and the JSON of a fact."""
     return kind_of(fact), _JSON.encode(fact)
 
 
-def write_part(path: Path, first: int, facts: Iterable[Fact]) -> None:
-    """Write a new part of a journal as a whole, in a single file that is closed.
+def write_part(path: Path, first: int, facts: Iterable[Fact], before_rename: Callable[[], None] = lambda: None) -> None:
+    """Write a new part of a journal under another name, and rename it when it is on the disk.
 
     Args:
         path: Path of the new file.
         first: Number of its first fact.
         facts: Facts of the part.
+        before_rename: Function that is called when the file is written, after which a failure may leave the part or not.
 
     Raises:
-        OSError: The file exists, or cannot be created.
+        OSError: The file cannot be written, or its name may not last.
         sqlite3.Error: It cannot be written.
     """
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    with contextlib.closing(connect(path)) as database:
-        database.execute("PRAGMA synchronous=FULL")
-        _create(database, [*map(row_of, facts)], first)
+    unfinished = path.with_name(f"{path.name}.new")
+    unfinished.unlink(missing_ok=True)  # a kill has left it
+    try:
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with contextlib.closing(connect(unfinished)) as database:
+            database.execute("PRAGMA synchronous=FULL")
+            _create(database, [*map(row_of, facts)], first)
+        sync(unfinished)
+        before_rename()
+        os.replace(unfinished, path)
+        sync(path.parent)
+    except (OSError, sqlite3.Error):
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _create(database: sqlite3.Connection, rows: Sequence[Row] = (), first: int = 1) -> None:
@@ -321,7 +403,7 @@ def read_run(folder: Path) -> RunRecord:
 
 
 def read_earlier(folder: Path, from_s: float = -inf) -> list[RunRecord]:
-    """Read the records before the last roll-over, oldest first.
+    """Read the records before the last roll-over without jobs, oldest first. Parts that the next one covers are left out.
 
     Args:
         folder: Folder of the journal.
@@ -331,7 +413,9 @@ def read_earlier(folder: Path, from_s: float = -inf) -> list[RunRecord]:
         InputError: A part is damaged.
     """
     records: list[RunRecord] = []
-    for path in reversed(part_paths(folder)[:-1]):
+    for after, path in pairwise(reversed(part_paths(folder))):
+        if is_continued(after):
+            continue
         facts = read_facts(path)
         with name_in_errors(path):
             records.append(record_of(facts))
@@ -356,6 +440,7 @@ def record_of(facts: Iterable[Fact]) -> RunRecord:
             again = [done for done in by_field["iterations"] if done.job_id == fact.job_id and done.number >= fact.iteration]
             by_field["repeated"] += again
             by_field["iterations"] = [done for done in by_field["iterations"] if done not in again]
+            by_field["jobs_carried"] = [_without_repeated(carried, fact) for carried in by_field["jobs_carried"]]
     started, ended = by_field.pop("started", []), by_field.pop("ended", [])
     if not started:
         raise InputError("the journal does not begin with the start of a run")
@@ -363,6 +448,14 @@ def record_of(facts: Iterable[Fact]) -> RunRecord:
         raise InputError("the journal holds the start of a run twice")
     by_kind: dict[str, Any] = {name: tuple(own) for name, own in by_field.items()}
     return RunRecord(started[0], ended=ended[-1] if ended else None, **by_kind)
+
+
+def _without_repeated(
+    carried: journal_facts.JobCarried, fact: journal_facts.JobRestarted | journal_facts.JobRolledBack
+) -> journal_facts.JobCarried:
+    if carried.job_id != fact.job_id or carried.iterations <= fact.iteration:
+        return carried
+    return dataclasses.replace(carried, iterations=fact.iteration)
 
 
 def state_of(record: RunRecord) -> State:

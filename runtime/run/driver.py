@@ -39,6 +39,7 @@ from runtime.journal.facts import (
     RunStarted,
     SchedulerRestored,
 )
+from runtime.journal.leases import RecalledLeases
 from runtime.journal.parts import newest_part
 from runtime.journal.record import RunRecord, cold_starts_of
 from runtime.journal.replay import assigned_nodes, restore
@@ -51,7 +52,7 @@ from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases, problem_of_names
 from runtime.owners.http.ledger import Ledger
 from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
-from runtime.owners.http.recall import RecalledLeases, continue_leases, recall_leases
+from runtime.owners.http.recall import continue_leases, recall_leases
 from runtime.owners.ray.calls import JobCalls
 
 _TRIMS_S = 0.5  # interval at which logs of jobs are trimmed
@@ -307,15 +308,14 @@ def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: Recalled
     state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
     handle.set_job(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
     handle.resident_state.set_levels(next((fact.waits for fact in record.profiled if fact.job.id == job_id), {}))
-    ever = (done.number + 1 for done in (*record.iterations, *record.repeated) if done.job_id == job_id)
-    handle.counts.restore_done(max(ever, default=0))  # repeated iterations count: reports of them have been sent
+    handle.counts.restore_done(record.most_done(job_id))  # repeated iterations count: reports of them have been sent
     if handle.spec.is_attached:
         _recall_attached(run, handle, record, leases)
         return
     if _is_over(handle, record):
         handle.close()
         return
-    handle.checkpoints.restore_recorded({fact.iterations for fact in record.checkpointed if fact.job_id == job_id})
+    handle.checkpoints.restore_recorded(record.checkpoints_of(job_id))
     resume = handle.checkpoints.go_back(folder, handle.counts.done)
     handle.counts.resume(resume.iterations)
     if state.knows(job_id):
@@ -334,7 +334,7 @@ def _is_over(handle: JobHandle, record: RunRecord) -> bool:
 def _recall_attached(run: RunLoop, handle: JobHandle, record: RunRecord, leases: RecalledLeases) -> None:
     """Restore an attached job, which loses no work. One that has ended keeps its place while a process may be using it."""
     job_id, state = handle.id, run.scheduler.state
-    handle.counts.resume(len(record.iterations))
+    handle.counts.resume(record.done[job_id])
     done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)
     if done or (_is_over(handle, record) and not (state.is_running(job_id) and leases.are_in_use(job_id))):
         handle.close()

@@ -135,7 +135,7 @@ class RunFigures:
         if record is None:
             return
         self.ends, self.stays = ends_of(record), stays_of(record.log)
-        self.reported = {done.job_id: done.metrics for done in record.iterations}
+        self.reported = dict(record.metrics)
 
     def on_entries(self, entries: tuple[Fact, ...]) -> None:
         """Take facts that were written to the journal."""
@@ -222,8 +222,8 @@ class RunFigures:
 
 def ends_of(record: RunRecord) -> dict[str, tuple[str, str]]:
     """Return how jobs of a recorded run have ended, in the form of `RunFigures.ends`."""
-    iterations = {fact.spec.id: fact.spec.iterations for fact in record.submitted if not fact.spec.is_attached}
-    ends = {done.job_id: ("done", "") for done in record.iterations if done.number + 1 == iterations.get(done.job_id)}
+    own = [fact.spec for fact in record.submitted if not fact.spec.is_attached]
+    ends = {spec.id: ("done", "") for spec in own if record.done[spec.id] == spec.iterations}
     ends |= {lease.job_id: ("done", "") for lease in record.leases_ended if lease.done}
     ends |= dict.fromkeys(record.over_budget, ("over_budget", ""))
     ends |= {fact.job_id: ("failed", f"{fact.where}: {fact.problem}") for fact in reversed(record.failed)}

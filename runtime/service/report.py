@@ -133,11 +133,10 @@ def past_report(folder: Path) -> dict[str, Any]:
     planned = record.planned_drains.values()
     stays = stays_of(record.log)
     for spec in (fact.spec for fact in record.submitted):
-        done = record.iterations_of(spec.id)
         running = state.knows(spec.id) and state.is_running(spec.id)
         name, problem = ends.get(spec.id, ("stopped" if running else _waits(state, spec.id), ""))
-        metrics = done[-1].metrics if done else {}
-        job = _described(spec, name, problem or None, known.get(spec.id), len(done), metrics, record.started.cluster)
+        metrics, done = record.metrics.get(spec.id, {}), record.done[spec.id]
+        job = _described(spec, name, problem or None, known.get(spec.id), done, metrics, record.started.cluster)
         over = spec.id in ends
         jobs.append(job | {"usd": _charged_usd(state, spec.id)} | _waited(stays, spec.id, record.last_s, over))
     return {

@@ -17,7 +17,7 @@ from runtime.coordinator.run_loop import RunLoop
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import JobSubmitted
-from runtime.journal.rollover import MOST_FACTS, QUIET_S, ROLLED_OVER
+from runtime.journal.rollover import MOST_FACTS, QUIET_S, ROLLED_OVER, is_long
 from runtime.journal.write import Unwritable
 from runtime.report.usage import Key, Row, earlier_rows, grouped
 from runtime.run.driver import RunDriver
@@ -33,6 +33,7 @@ from runtime.service.webhook import Webhook
 from runtime.service.whatif import LiveAnswers
 
 _LOOKS_S = 60.0  # interval at which the service looks whether its journal can be rolled over
+_MEASURES_S = 60.0  # interval at which the service looks whether its journal is long
 _FAILED_S = 3600.0  # time without such looks after a roll-over whose next part could not begin
 
 
@@ -101,6 +102,7 @@ class RunService:
         run.spawn(self.quotas.follow_calendar())
         run.spawn(notices.watch())
         run.spawn(self._roll_over())
+        run.spawn(self._begin_parts())
 
     async def _carry_out(self, driver: RunDriver) -> str:
         try:
@@ -125,6 +127,18 @@ class RunService:
             if quiet_s >= QUIET_S and run.log.journal.length > MOST_FACTS and run.log.problem is None and not run.stopping:
                 run.log.say("no job is present: the service begins the next part of its journal")
                 self.driver.roll_over()
+
+    async def _begin_parts(self) -> None:
+        """Continue the journal in a next part whenever this one has become long, until cancelled."""
+        log = self.run.log
+        while True:
+            await asyncio.sleep(_MEASURES_S)
+            if log.problem is not None or not is_long(log.journal):
+                continue
+            problem = await log.begin_next_part()
+            log.say(problem or f"the journal is long: it continues in {log.journal.path.name}")
+            if problem is not None:
+                await asyncio.sleep(_FAILED_S)
 
     async def _close(self) -> None:
         """Release what the service holds outside its run, at its end."""

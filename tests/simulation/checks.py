@@ -8,10 +8,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from runtime.journal.carry import count_carried
 from runtime.journal.check import audit_parts
 from runtime.journal.facts import Fact, LeaseEnded, NodesFreed, NodesSuspected, OwnerAttached, PhaseGranted, PhaseSlice, SyncSlice
-from runtime.journal.replay import replay_journal
+from runtime.journal.replay import joined, replay_journal
 from runtime.journal.write import Row, record_of
+from tests.runtime.journal.recovered import recovered
 from tests.simulation.network import Answered
 
 
@@ -182,15 +184,27 @@ def journal_problems(parts: list[list[Fact]], jobs: dict[str, int]) -> list[str]
         parts: Facts of each part of the journal.
         jobs: the iterations that each owner does.
     """
-    found, records = audit_parts(dict(enumerate(parts, 1))), [record_of(facts) for facts in parts]
+    found, chains = audit_parts(dict(enumerate(parts, 1))), joined(parts)
+    records = [record_of(facts) for facts in chains]
     problems = [*found.problems]
-    problems += [line for facts in parts for line in replay_journal(facts).lines if not line.startswith("permits ")]
+    problems += [line for facts in chains for line in replay_journal(facts).lines if not line.startswith("permits ")]
+    problems += continued_problems(parts)
     for job, outcome in found.jobs.items():
         numbers = [done.number for record in records for done in record.iterations_of(job)]
         if numbers != [*range(len(numbers))]:
             problems.append(f"{job}: iterations {numbers}")
         if outcome in ("present", "failed") or (outcome == "done" and len(numbers) < jobs[job]):
             problems.append(f"{job}: is {outcome} after {len(numbers)} of {jobs[job]} iterations")
+    return problems
+
+
+def continued_problems(parts: list[list[Fact]]) -> list[str]:
+    """What a recovery would know from a part that began while jobs were present, and not from one journal without parts."""
+    problems: list[str] = []
+    for number, facts in enumerate(parts, 1):
+        if count_carried(facts):
+            known, whole = recovered(facts), recovered(joined(parts[:number])[-1])
+            problems += [f"part {number}: a recovery knows other {name}" for name in known if known[name] != whole[name]]
     return problems
 
 

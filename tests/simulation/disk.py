@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import cast
 from rollmux_env.errors import InputError
 from runtime.journal import rollover
 from runtime.journal.facts import Fact, JobSubmitted
-from runtime.journal.parts import entries_of_parts, newest_part
+from runtime.journal.parts import entries_of_parts, newest_part, part_after
 from runtime.journal.read import is_begun, last_fact, parsed
 from runtime.journal.write import Journal, Row, Unwritable, read_facts, row_of
 from tests.simulation.loop import Dead, Process, Strand, World
@@ -34,6 +35,7 @@ class Disk:
     Attributes:
         rows: that are synced. synced_s: when each was. holder: the process that writes.
         begins: Number of rows before each part of the journal.
+        carried: Rows with which each part begins and that the part before it has, too.
         commits_at: Number of commits before each part.
         full_until_s, slow_until_s: Times of the world until which every commit finds no room, or takes long.
     """
@@ -42,6 +44,7 @@ class Disk:
         self.world, self.faults, self.folder = world, faults, folder
         self.rows: list[Row] = []
         self.begins, self.commits_at = [0], [0]
+        self.carried: list[list[Row]] = [[]]
         self.synced_s: list[float] = []
         self.holder: Process | None = None
         self.full_until_s = self.slow_until_s = 0.0
@@ -57,23 +60,25 @@ class Disk:
 
     def facts(self) -> list[Fact]:
         """All that is synced of the newest part."""
+        carried = [_parsed(*row) for row in self.carried[-1]]
         if self.folder is None:
-            return self._read()[self.begins[-1] :]
+            return carried + self._read()[self.begins[-1] :]
         facts = read_facts(newest_part(self.folder))
-        self.found(self.begins[-1] + len(facts))
+        self.found(self.begins[-1] + len(facts) - len(carried))
         return facts
 
     def submitted(self) -> list[JobSubmitted]:
         """The jobs that are synced of the newest part."""
         if self.folder is not None:
             self.found(last_fact(newest_part(self.folder))[0])
-        rows = self.rows[self.begins[-1] :]
+        rows = self.carried[-1] + self.rows[self.begins[-1] :]
         return [cast("JobSubmitted", _parsed(*row)) for row in rows if row[0] == "Submitted"]
 
     def parts(self) -> list[list[Fact]]:
         """Return the facts of each part of the journal."""
         newest, facts = self.facts(), self._read()
-        return [*(facts[begin:end] for begin, end in pairwise(self.begins)), newest]
+        own = [facts[begin:end] for begin, end in pairwise(self.begins)]
+        return [*([_parsed(*row) for row in carried] + some for carried, some in zip(self.carried, own, strict=False)), newest]
 
     def _read(self) -> list[Fact]:
         """Return the facts of all rows; each row is read once."""
@@ -91,9 +96,29 @@ class Disk:
             return
         if self.folder is not None:
             rollover.begin_next_part(self.folder, lambda line: None)
+        self._begins_part([])
+        self._synced([row_of(fact) for fact in begins])
+
+    def _begins_part(self, carried: list[Row]) -> None:
         self.begins.append(len(self.rows))
         self.commits_at.append(self.commits)
-        self._synced([row_of(fact) for fact in begins])
+        self.carried.append(carried)
+
+    def begin_part(self, facts: Sequence[Fact], carry_out: Callable[[], None]) -> None:
+        """Continue in the next part, of the process whose turn it is. It counts as a commit, for what may happen to it.
+
+        Raises:
+            OSError: There is no room. Dead: The process is no more.
+        """
+
+        def begin() -> None:
+            carry_out()
+            self._begins_part([row_of(fact) for fact in facts])
+
+        try:
+            self.commit([], begin)
+        except Unwritable:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from None
 
     def after(self, folder: Path, number: int, most: int) -> list[tuple[int, str, str]]:
         """Entries of the journal, as `runtime.journal.parts.entries_of_parts`."""
@@ -140,9 +165,9 @@ class Disk:
             raise Unwritable("journal: cannot be written: database or disk is full")
         if fault == "dies before":
             self._die(process)
-        before = self._images() if fault == "torn" else {}
+        before = self._images() if fault == "torn" and rows else {}
         carry_out()
-        if fault == "torn":
+        if fault == "torn" and rows:
             self.doubtful = rows
             self._tear(process, before)
         self._synced(rows)
@@ -207,23 +232,23 @@ class DiskJournal(Journal):
         if disk.folder is not None:
             super().__init__(path, resume)
             disk.found(self.last_number)
-            database, process = self._database, disk.world.current
 
             def crash() -> None:
                 if not self._is_closed:
                     self._lock.close()
-                    disk.crash(database)
+                    disk.crash(self._database)
 
-            process.ends.append(crash)
+            disk.world.current.ends.append(crash)
             return
         if not resume and disk.rows:
             raise InputError("is the journal of a run already; choose another folder")
-        self._name = "journal"
+        self.path, self._name = path, "journal"
         self._unwritten = []
         self.binds = self._binding = False
         self.recent = deque(maxlen=5000)
         self.flushed = lambda: None
-        self.first_number, self.last_number = disk.begins[-1] + 1, len(disk.rows)
+        self.carried = len(disk.carried[-1])
+        self.first_number, self.last_number = disk.begins[-1] + 1 - self.carried, len(disk.rows)
 
     _is_closed = False
 
@@ -235,6 +260,19 @@ class DiskJournal(Journal):
     def store(self, rows: list[Row]) -> None:
         if rows:
             self.disk.commit(rows, (lambda: None) if self.disk.folder is None else lambda: Journal.store(self, rows))
+
+    def facts(self, known: int = 0) -> list[Fact]:
+        return self.disk.facts()[known:]
+
+    def begin_part(self, facts: Sequence[Fact]) -> None:
+        def begin() -> None:
+            if self.disk.folder is not None:
+                Journal.begin_part(self, facts)
+            else:
+                self.path, self.carried = part_after(self.path), len(facts)
+                self.first_number = len(self.disk.rows) + 1 - self.carried
+
+        self.disk.begin_part(facts, begin)
 
     def close(self) -> None:
         if self.disk.world.current.dead:

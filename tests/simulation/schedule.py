@@ -89,6 +89,7 @@ class Schedule:
         one_device: a node does both phases. hosts: nodes and owners are on two. file: the journal is in a file of SQLite.
         min_run_s, resume_s: as of the cluster; a job that is parked has had its place for so long, and then pauses for so long.
         hooked: The service has a webhook.
+        rolls_at: New facts of a part with which the journal is rolled over although jobs are present; 0: not at all.
         drifts: clocks run at rates of their own. watched: somebody follows the journal over HTTP.
     """
 
@@ -108,6 +109,7 @@ class Schedule:
     min_run_s: float = 1800.0
     resume_s: float = 0.0
     hooked: bool = False
+    rolls_at: int = 0
 
     @property
     def keeps_windows(self) -> bool:
@@ -174,6 +176,7 @@ def drawn(seed: int) -> Schedule:
     world = _with_windows(Random(f"windows {seed}"), world)
     world = replace(world, hooked=Random(f"webhook {seed}").random() < 0.2)
     world = _with_rollovers(Random(f"rollovers {seed}"), world)
+    world = replace(world, rolls_at=Random(f"parts {seed}").choice([0, 0, 0, 60, 120]))
     return _with_ranks(Random(f"ranks {seed}"), world) if grace_s is None else world  # else all have ended by then
 
 

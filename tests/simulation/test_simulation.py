@@ -13,10 +13,13 @@ from unittest.mock import patch
 import pytest
 from rollmux_protocol import Turn
 
+from rollmux_env.cluster.events import Progressed
 from runtime.coordinator import planned_drains
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_state import RunState
-from runtime.journal.facts import Fact, NodesSuspected
+from runtime.journal import carry
+from runtime.journal.carry import count_carried
+from runtime.journal.facts import Fact, JobCarried, NodesSuspected, PhaseGranted
 from runtime.journal.write import Journal
 from runtime.owners.http import ledger
 from runtime.owners.http.iterations import Iterations
@@ -263,6 +266,37 @@ def test_a_journal_is_rolled_over_whatever_goes_wrong(file: bool) -> None:
     outcomes = [carry_out(world) for world in worlds]
     assert [one.problems for one in outcomes] == [()] * len(worlds)
     assert {one.counts["roll-overs"] for one in outcomes} == {1}
+
+
+def long(*faults: Fault, **more: Any) -> Schedule:
+    """Two jobs whose journal is rolled over several times while they are present."""
+    jobs = tuple(replace(job, iterations=5) for job in plain(1).jobs)
+    return replace(plain(1, *faults, **more), jobs=jobs, rolls_at=60)
+
+
+@pytest.mark.parametrize("file", [False, True])
+def test_a_journal_is_rolled_over_while_jobs_are_present_whatever_goes_wrong(file: bool) -> None:
+    """The commits around the first roll-over, and the roll-over itself, are those that go wrong."""
+    scene = Scene(long(), None)
+    outcome = scene.carry_out()
+    carried = [part[: count_carried(part)] for part in scene.disk.parts()]
+    assert outcome.problems == () and outcome.counts["continued"] > 1 and outcome.counts["starts"] == 1
+    assert any(isinstance(fact, PhaseGranted) for facts in carried for fact in facts)  # a permit is held meanwhile
+    at = scene.disk.commits_at[1]
+    faults = [("torn", 1), ("dies before", 0), ("dies after", 0)] if file else [("full", 0), ("dies after", -1), ("dies after", 0)]
+    outcomes = [carry_out(long(Fault(kind, at + k), file=file)) for kind, k in faults]
+    assert [one.problems for one in outcomes] == [()] * len(faults)
+    assert [one.counts["starts"] > 1 for one in outcomes] == [kind != "full" for kind, _ in faults]
+
+
+@pytest.mark.parametrize("name", ["_of_leases", "_assignments", "_progress", "Progressed"])
+def test_a_fact_that_is_not_carried_over_is_found(name: str) -> None:
+    nothing = {
+        "_progress": lambda record, leases, spec: JobCarried(record.last_s, spec.id, 0, 0),
+        "Progressed": lambda at_s, jobs: Progressed(at_s, ()),
+    }
+    with patch.object(carry, name, nothing.get(name, lambda *_: iter(()))):
+        assert carry_out(long()).problems != ()
 
 
 def test_a_job_that_is_on_a_node_at_the_deadline_of_its_drain_is_found() -> None:

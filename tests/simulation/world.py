@@ -26,6 +26,8 @@ from runtime.coordinator import planned_drains, run_log
 from runtime.coordinator.profiles import versions
 from runtime.coordinator.run_plan import LeaseRules, RunPlan
 from runtime.journal import commits
+from runtime.journal.carry import count_carried
+from runtime.journal.write import Journal
 from runtime.owners.http import leases, ledger
 from runtime.run import driver
 from runtime.service import events, forecast, quotas, sender, serve_here, webhook
@@ -466,8 +468,10 @@ class Scene:
         self.terminate()
         world.run(lambda: service.dead, world.now_s + 200.0)
         parts = self.disk.parts()
-        facts = [fact for part in parts for fact in part]
-        self.counts |= {"parks": sum(isinstance(fact, Parked) for fact in facts), "roll-overs": len(parts) - 1}
+        facts = [fact for part in parts for fact in part[count_carried(part) :]]
+        continued = sum(count_carried(part) > 0 for part in parts)
+        self.counts |= {"parks": sum(isinstance(fact, Parked) for fact in facts), "continued": continued}
+        self.counts |= {"roll-overs": len(parts) - 1 - continued}
         self.problems += journal_problems(parts, {one.id: one.iterations for one in self.schedule.jobs})
         self.problems += linear_problems(facts, self.disk.synced_s, self.turns)
         if self.schedule.bounds_waits:
@@ -503,6 +507,12 @@ def _allowing(interrupts: int) -> Iterator[Callable[[], int]]:
     """Signals come to the process whose turn it is."""
     process = threads.present_process()
     yield lambda: process.signals
+
+
+def _is_long(journal: Journal) -> bool:
+    """Whether the newest part is to be rolled over although jobs are present."""
+    most = _scene().schedule.rolls_at
+    return most > 0 and journal.length - journal.carried >= most
 
 
 def _check_signals() -> None:
@@ -552,7 +562,7 @@ def simulated() -> Iterator[None]:
             "_post": lambda target, body: _scene().post(body),
             "target_of": lambda folder: webhook.Target("http://receiver", "secret"),
         },
-        run_service: {"MOST_FACTS": 20},
+        run_service: {"MOST_FACTS": 20, "_MEASURES_S": 5.0, "is_long": _is_long},
         leases: {"secrets": threads.Chance},
         ledger: {
             "started": lambda pid: pid if _scene().lives(pid) else 0,

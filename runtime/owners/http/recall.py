@@ -1,135 +1,18 @@
-"""Restoration of leases when a run is resumed: their journal facts are replayed in order, and then the leases continue."""
+"""Restoration of leases when a run is resumed, from what its journal says of them."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-
-from rollmux_protocol import Turn, Turns
+from collections.abc import Collection, Mapping
 
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.permits import GrantedPermit
 from runtime.jobside.messages import JobEnd
-from runtime.journal.facts import (
-    Fact,
-    IterationSlice,
-    JobRolledBack,
-    JobSubmitted,
-    LeaseEnded,
-    NodesFreed,
-    NodesSuspected,
-    OwnerAttached,
-    PhaseGranted,
-    PhaseSlice,
-    SyncSlice,
-)
-from runtime.machines.nodes import POOLS
+from runtime.journal.facts import Fact, LeaseEnded, NodesSuspected
+from runtime.journal.leases import RecalledLease
 from runtime.owners.http.ledger import AttachedPlacement, Lease, Ledger
 from runtime.owners.protocol import continued
-
-
-@dataclass
-class RecalledLease:
-    """State of a lease according to a journal.
-
-    Attributes:
-        owner: Owner in its last recorded state.
-        turns: Progress of the owner, and the phases that it has been granted.
-        warm: Phases that the owner has run before.
-        grants: Facts of the phases that the owner holds, by phase.
-        suspects: Names of the nodes that the lease held when it was lost and that have not been freed.
-        end: Fact that ended the lease, or None while it is active.
-    """
-
-    owner: OwnerAttached
-    turns: Turns
-    warm: set[str] = field(default_factory=set)
-    grants: dict[HoldName, PhaseGranted] = field(default_factory=dict)
-    suspects: set[str] = field(default_factory=set)
-    end: LeaseEnded | None = None
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether the owner may be using nodes."""
-        return bool(self.grants) and (self.end is None or bool(self.suspects))
-
-    def grant(self, fact: PhaseGranted) -> None:
-        """Record that the owner has been granted a phase."""
-        self.grants[fact.phase] = fact
-        self.turns.restore_grant(Turn(fact.phase, fact.iteration, fact.extra))
-
-    def finish(self, part: PhaseSlice) -> None:
-        """Record the end of a phase. A phase that was interrupted does not count."""
-        turn = Turn(part.phase, self.turns.begins if part.phase == "init" else part.iteration, part.extra and part.phase != "init")
-        if part.ok:
-            self.warm |= {*POOLS} if part.phase == "init" else {part.phase}
-            self.turns.restore_grant(turn)
-            self.turns.release(turn.phase)
-        else:
-            self.turns.drop(turn.phase)
-        self.grants.pop(turn.phase, None)
-
-    def sync(self, part: SyncSlice) -> None:
-        """Record the end of a sync, whether or not its owner held all nodes for it."""
-        self.turns.restore_grant(Turn("sync", part.iteration))
-        self.turns.release("sync")
-        self.grants.pop("sync", None)
-
-
-class RecalledLeases:
-    """The leases in a journal.
-
-    Args:
-        journal: Facts of the journal, in their order.
-
-    Attributes:
-        last: Last lease of each job that has had one, by job id.
-    """
-
-    def __init__(self, journal: Iterable[Fact]) -> None:
-        self.last: dict[str, RecalledLease] = {}
-        self._all: dict[str, RecalledLease] = {}
-        self._of_job: defaultdict[str, list[RecalledLease]] = defaultdict(list)
-        self._counted: Counter[str] = Counter()
-        self._limits: dict[str, tuple[int, int]] = {}  # iterations and staleness of attached jobs
-        for fact in journal:
-            self._follow(fact)
-
-    def are_in_use(self, job_id: str) -> bool:
-        """Return whether any owner may be using nodes of a job."""
-        return any(lease.is_in_use for lease in self._of_job[job_id])
-
-    def _follow(self, fact: Fact) -> None:
-        match fact:
-            case JobSubmitted(spec=spec) if spec.is_attached:
-                self._limits[spec.id] = spec.iterations, spec.staleness
-            case OwnerAttached(lease=lease_id) if lease_id in self._all:
-                self._all[lease_id].owner = fact
-            case OwnerAttached(job_id=job_id):
-                lease = RecalledLease(fact, Turns(*self._limits[job_id], self._counted[job_id]))
-                self.last[job_id] = self._all[fact.lease] = lease
-                self._of_job[job_id].append(lease)
-            case PhaseGranted(lease=lease_id):
-                self._all[lease_id].grant(fact)
-            case LeaseEnded(lease=lease_id) if lease_id in self._all:
-                self._all[lease_id].end = fact
-            case NodesSuspected(lease=lease_id):
-                self._all[lease_id].suspects |= {*fact.nodes}
-            case NodesFreed(lease=lease_id):
-                self._all[lease_id].suspects -= {*fact.nodes}
-            case PhaseSlice(job_id=job_id) if job_id in self.last:
-                self.last[job_id].finish(fact)
-            case SyncSlice(job_id=job_id) if job_id in self.last:
-                self.last[job_id].sync(fact)
-            case IterationSlice(job_id=job_id) if job_id in self.last:
-                self._counted[job_id] = self.last[job_id].turns.done = fact.number + 1
-            case JobRolledBack(job_id=job_id):
-                self._counted[job_id] = fact.iteration
-                self.last[job_id].turns.go_back(fact.iteration)
 
 
 def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None:
@@ -139,8 +22,11 @@ def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None
         ledger: Ledger of the new run, to which they are added.
         recalled: Last lease of each job according to the journal, by job id.
     """
-    for job_id, known in recalled.items():
-        handle, end = ledger.run.handles[job_id], known.end
+    for handle in ledger.run.handles.values():
+        known = recalled.get(handle.id)
+        if known is None:
+            continue
+        job_id, end = handle.id, known.end
         lease = Lease(known.owner, handle, AttachedPlacement(0.0), 0.0 if end is None else end.at_s, known.turns)
         lease.suspect_nodes, lease.warm = known.suspects, known.warm
         if end is not None:

@@ -13,7 +13,7 @@ from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Arrived, Carried, Departed, QuotaSet
 from rollmux_env.keys.queue import Quota
 from rollmux_env.scheduler.facts import Drained
-from runtime.journal import rollover
+from runtime.journal import rollover, write
 from runtime.journal.check import audit_parts
 from runtime.journal.facts import DrainPlanned, RunEnded, RunRelaunched, RunStarted, SchedulerInformed
 from runtime.journal.parts import entries_of_parts, newest_part, part_paths, read_parts
@@ -90,7 +90,7 @@ def test_every_command_reads_all_parts(folder: Path, command: Command) -> None:
     assert [len(read_earlier(folder, from_s)) for from_s in (first_s, second_s - 1.0, second_s)] == [2, 2, 1]
 
 
-@pytest.mark.parametrize("step", ["write_part", "sync", "os.replace", "sync after"])
+@pytest.mark.parametrize("step", ["_create", "sync", "os.replace", "sync after"])
 def test_a_kill_at_any_step_loses_nothing(folder: Path, step: str) -> None:
     calls = 0
 
@@ -103,7 +103,7 @@ def test_a_kill_at_any_step_loses_nothing(folder: Path, step: str) -> None:
     whole = folder / "whole"
     shutil.copytree(folder, whole)
     begin(whole)
-    target, name = (os, "replace") if step == "os.replace" else (rollover, step.split()[0])
+    target, name = (os, "replace") if step == "os.replace" else (write, step.split()[0])
     with patch.object(target, name, dies), pytest.raises(Killed):
         begin(folder)
     if step == "sync":  # part of the new file is on the disk
@@ -120,7 +120,7 @@ def test_a_full_disk_leaves_the_part_as_it_is(folder: Path) -> None:
             raise OSError(28, "No space left on device")
 
     full_at = {"journal-2.sqlite.new"}
-    with patch.object(rollover, "sync", full):
+    with patch.object(write, "sync", full):
         line = begin(folder)[0]
         assert line.endswith("cannot be written: [Errno 28] No space left on device; the journal continues in journal.sqlite")
         assert newest_part(folder) == folder / JOURNAL and not (folder / "journal-2.sqlite.new").exists()

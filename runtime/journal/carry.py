@@ -1,0 +1,138 @@
+"""The facts with which the next part of a journal begins while jobs are present.
+
+Everything that a recovery reads is carried over: a run that continues from the next part continues as from a single long part.
+What no recovery reads is left out, and that is nearly all: past phases, iterations and permits, and reports to the scheduler. The
+progress of each job (`JobCarried`) remains of them.
+
+The events of the cluster's state are carried over, so that the state, its accounts and its months are the same to the last bit.
+Only `Progressed` is merged: it states totals, of which none but the last before another event is ever read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from rollmux_env.cluster.events import Event, JobProgress, Progressed, Ticked
+from rollmux_env.scheduler.facts import Confined, Drained, Joined, Undrained
+from runtime.jobs.spec import JobSpec, RayJob
+from runtime.journal import facts as journal_facts
+from runtime.journal.facts import Assigned, Fact, JobCarried, JobProfiled, PartBegun, Returned, SchedulerInformed
+from runtime.journal.leases import RecalledLeases
+from runtime.journal.record import RunRecord, cold_starts_of
+from runtime.journal.write import record_of
+
+_Numbered = Iterator[tuple[int, Fact]]  # facts by their position in the part
+_WHOLE = (
+    *(journal_facts.RunStarted, journal_facts.RunRelaunched, journal_facts.JobSubmitted, journal_facts.JobCancelled),
+    *(journal_facts.JobFailed, journal_facts.MemoryExceeded, journal_facts.DrainPlanned),
+)
+_REPORTS = (Confined, Drained, Undrained, Joined)  # reports to the scheduler that a recovery reads
+
+
+def carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
+    """Return the facts with which the part after a part begins. The last of them is `PartBegun`.
+
+    Args:
+        facts: Facts of the part.
+
+    Raises:
+        InputError: They are not the facts of a run.
+    """
+    record, leases = record_of(facts), RecalledLeases(facts)
+    kept: dict[int, Fact] = {}
+    for numbered in (_events(facts), _assignments(facts), _of_leases(facts, leases), _others(facts, record)):
+        kept.update(numbered)
+    progress = [_progress(record, leases, fact.spec) for fact in record.submitted]
+    return (*(kept[number] for number in sorted(kept)), *progress, PartBegun(record.last_s))
+
+
+def count_carried(facts: Sequence[Fact]) -> int:
+    """Return the number of facts at the beginning of a part that are carried over, with `PartBegun`; 0 for other parts."""
+    return next((number for number, fact in enumerate(facts, 1) if isinstance(fact, PartBegun)), 0)
+
+
+def _events(facts: Sequence[Fact]) -> _Numbered:
+    """Yield all events. Consecutive progress is merged, and the last time is kept."""
+    progress: dict[str, JobProgress] = {}
+    last: tuple[int, float] | None = None  # position and time of the last `Progressed` or `Ticked` since another event
+    for number, fact in enumerate(facts):
+        if isinstance(fact, Progressed | Ticked):
+            last = number, fact.at_s
+            progress |= {one.job_id: one for one in (fact.jobs if isinstance(fact, Progressed) else ())}
+        elif isinstance(fact, Event):
+            if progress and last is not None:
+                yield last[0], Progressed(last[1], tuple(progress.values()))
+            progress, last = {}, None
+            yield number, fact
+    if last is not None:
+        yield last[0], Progressed(last[1], tuple(progress.values())) if progress else Ticked(last[1])
+
+
+def _assignments(facts: Sequence[Fact]) -> _Numbered:
+    """Yield the assignments and returns of nodes of each group since it last had no node."""
+    group_of: dict[str, int] = {}
+    entries: defaultdict[int, dict[int, Fact]] = defaultdict(dict)
+    for number, fact in enumerate(facts):
+        match fact:
+            case Assigned(node=node, group=group):
+                group_of[node] = group
+                entries[group][number] = fact
+            case Returned(node=node) if node in group_of:
+                entries[group_of.pop(node)][number] = fact
+            case journal_facts.RunRelaunched(nodes=nodes):
+                there = {node.name for node in nodes}
+                group_of = {node: group for node, group in group_of.items() if node in there}
+            case _:
+                continue
+        for group in entries.keys() - set(group_of.values()):
+            del entries[group]
+    for of_group in entries.values():
+        yield from of_group.items()
+
+
+def _of_leases(facts: Sequence[Fact], leases: RecalledLeases) -> _Numbered:
+    """Yield the facts of the last lease of each job and of other leases whose nodes may be in use, without phases that are over."""
+    kept = {lease.owner.lease for lease in leases.last.values()}
+    kept |= {lease_id for lease_id, lease in leases.by_id.items() if lease.is_in_use}
+    attached: defaultdict[str, list[tuple[int, Fact]]] = defaultdict(list)
+    for number, fact in enumerate(facts):
+        match fact:
+            case journal_facts.OwnerAttached(lease=lease_id) if lease_id in kept:
+                attached[lease_id].append((number, fact))
+            case journal_facts.PhaseGranted(lease=lease_id) if lease_id in kept:
+                if leases.by_id[lease_id].grants.get(fact.phase) is fact:
+                    yield number, fact
+            case journal_facts.NodesSuspected(lease=lease_id) | journal_facts.NodesFreed(lease=lease_id) if lease_id in kept:
+                yield number, fact
+            case journal_facts.LeaseEnded(lease=lease_id) if lease_id in kept or fact.done:
+                yield number, fact
+    for entries in attached.values():  # the first one begins the lease, and the last one states its processes
+        yield from (entries[0], entries[-1])
+
+
+def _others(facts: Sequence[Fact], record: RunRecord) -> _Numbered:
+    """Yield the facts that are kept as they are, the reports that a recovery reads, and the profiles of jobs."""
+    cold_starts, last = cold_starts_of(record), {fact.job.id: fact for fact in record.profiled}
+    for number, fact in enumerate(facts):
+        match fact:
+            case SchedulerInformed():
+                if reports := tuple(one for one in fact.facts if isinstance(one, _REPORTS)):
+                    yield number, dataclasses.replace(fact, facts=reports, permits=())
+            case JobProfiled(job=job) if fact is last[job.id] and fact.provisional:
+                yield number, dataclasses.replace(fact, provisional=cold_starts.provisional(job.id))
+            case JobProfiled():
+                yield number, fact
+            case _ if isinstance(fact, _WHOLE):
+                yield number, fact
+
+
+def _progress(record: RunRecord, leases: RecalledLeases, spec: JobSpec) -> JobCarried:
+    """Return the progress of a job at the end of a part."""
+    own, lease = record.by_job[spec.id], leases.last.get(spec.id)
+    most = 2 * spec.checkpoint.keep if isinstance(spec, RayJob) else 0  # after a restart, the newest ones may be gone from the disk
+    checkpoints = sorted(own.checkpoints_of(spec.id), reverse=True)[:most][::-1]
+    turns, warm = (None, frozenset[str]()) if lease is None else (lease.turns.saved, frozenset(lease.warm))
+    progress = own.done[spec.id], own.most_done(spec.id), own.metrics.get(spec.id, {})
+    return JobCarried(record.last_s, spec.id, *progress, tuple(checkpoints), turns, warm)

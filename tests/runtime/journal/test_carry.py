@@ -1,0 +1,231 @@
+"""The next part of a journal in which jobs are present: a recovery knows the same from it, and every command reads all parts."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from rollmux_env.cluster.events import MonthBegun, QuotaSet
+from rollmux_env.errors import InputError
+from rollmux_env.keys.queue import Quota
+from rollmux_env.scheduler.facts import Drained, Undrained
+from runtime.journal import write
+from runtime.journal.audit import audit
+from runtime.journal.carry import carried_facts, count_carried
+from runtime.journal.check import audit_parts
+from runtime.journal.commits import Commits
+from runtime.journal.facts import (
+    DrainPlanned,
+    Fact,
+    IterationSlice,
+    JobCarried,
+    JobRolledBack,
+    MemoryExceeded,
+    NodesSuspected,
+    PartBegun,
+    RunRelaunched,
+    SchedulerInformed,
+    SyncSlice,
+)
+from runtime.journal.parts import entries_of_parts, newest_part, read_parts
+from runtime.journal.read import parsed
+from runtime.journal.record import RunRecord
+from runtime.journal.replay import joined, replay_journal
+from runtime.journal.rollover import continue_in_next_part, is_long
+from runtime.journal.write import JOURNAL, Journal, read_earlier, read_facts, read_record, record_of, row_of
+from runtime.report.usage import past_usage
+from runtime.service.report import past_report
+from tests.conftest import Command
+from tests.fixtures import copied
+from tests.runtime.journal.recovered import recovered
+
+SERVICES = ("attached-service", "counted-service", "interrupted-run", "killed-service", "service")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """That of a service with attached jobs, which was killed."""
+    return copied("attached-service", tmp_path)
+
+
+def facts_of(folder: str, to: Path) -> list[Fact]:
+    return read_facts(copied(folder, to) / JOURNAL)
+
+
+def eventful(facts: Sequence[Fact]) -> list[Fact]:
+    """Return facts with all kinds at their end that a recovery reads and that the fixtures lack."""
+    record = record_of(facts)
+    now_s, (node, *_), job_id = record.last_s + 1.0, record.nodes, record.attached[-1].job_id
+    lease, number = record.attached[-1].lease, record.done[job_id]
+    return [
+        *facts,
+        SchedulerInformed(now_s, (Drained(frozenset({node})), Undrained(frozenset({node})), Drained(frozenset({node})))),
+        QuotaSet(now_s, "ann", Quota(nodes=2)),
+        MonthBegun(now_s, "2026-12"),
+        DrainPlanned(now_s, node, 2e9),
+        MemoryExceeded(now_s, job_id, "rollout", 2.0, 1.0),
+        RunRelaunched(now_s, 1.8e9, record.started.nodes, {}),
+        IterationSlice(job_id, number, now_s, now_s, {"reward": 1.0}),
+        JobRolledBack(now_s, job_id, lease, number),
+        NodesSuspected(now_s, job_id, lease, (node,)),
+        SyncSlice(job_id, False, number - 1, (node,), now_s, now_s + 0.25, ()),  # by the clock of the job
+    ]
+
+
+@pytest.mark.parametrize("folder", SERVICES)
+def test_a_recovery_knows_the_same_from_the_next_part(folder: str, tmp_path: Path) -> None:
+    facts = facts_of(folder, tmp_path)
+    if folder == "attached-service":
+        facts = eventful(facts)
+    for end in {len(facts) * k // 4 for k in range(1, 4)} | {len(facts)}:
+        carried = carried_facts(facts[:end])
+        known, whole = recovered(carried), recovered(facts[:end])
+        assert [name for name in whole if known[name] != whole[name]] == []
+        assert tuple(parsed(*row_of(fact)) for fact in carried) == carried == carried_facts(carried)
+        assert audit(carried).problems == audit(facts[:end]).problems
+
+
+def test_only_a_little_is_carried_over(tmp_path: Path) -> None:
+    facts = facts_of("service", tmp_path)
+    assert sum(len(row_of(fact)[1]) for fact in carried_facts(facts)) < 0.1 * sum(len(row_of(fact)[1]) for fact in facts)
+
+
+def test_each_fact_that_is_missing_or_differs_is_found(folder: Path) -> None:
+    before = eventful(read_facts(folder / JOURNAL))
+    after = carried_facts(before)
+    assert not [line for line in audit_parts({1: before, 2: after}).problems if line.startswith("A7")]
+    found = audit(before)
+    with (
+        patch("runtime.journal.check.audit", lambda facts: found),
+        patch("runtime.journal.check.carried_facts", lambda facts: after),
+    ):
+        for number, fact in enumerate(after[:-1]):
+            others: list[Sequence[Fact]] = [(*after[:number], *after[number + 1 :])]
+            if isinstance(fact, JobCarried):
+                more = dataclasses.replace(fact, iterations=fact.iterations + 1)
+                others.append((*after[:number], more, *after[number + 1 :]))
+            for other in others:
+                problems = audit_parts({1: before, 2: other}).problems
+                assert "A7: part 2 does not begin with what the part before it leaves" in problems
+
+
+def roll_over(folder: Path, *more: Fact) -> None:
+    """Continue a journal in its next part, with more facts there."""
+    journal = Journal(newest_part(folder), resume=True)
+    assert continue_in_next_part(journal, journal.facts()[:-3]) is None
+    journal.put(*more)
+    journal.close()
+
+
+def iterations_of(record: RunRecord, job_id: str, count: int) -> list[Fact]:
+    at_s = record.last_s + 5.0
+    return [IterationSlice(job_id, record.done[job_id] + k, at_s, at_s, {}) for k in range(count)]
+
+
+def test_every_command_reads_all_parts(folder: Path, command: Command) -> None:
+    usage, report, last = past_usage(folder, ["user", "job"]), past_report(folder), len(read_facts(folder / JOURNAL))
+    replayed, audited = command("journal", "replay", str(folder)), command("journal", "audit", str(folder))[1]
+    roll_over(folder)
+    assert (past_usage(folder, ["user", "job"]), past_report(folder)) == (usage, report)
+    assert command("journal", "replay", str(folder)) == replayed and command("journal", "audit", str(folder))[1] == audited
+    assert command("journal", "check", str(folder))[1].startswith(f"{last} facts are whole; the last is {last}, Granted")
+    again = IterationSlice("unknown", 0, 0.0, read_record(folder).last_s, {})
+    roll_over(folder, again)
+    assert [number for number, *_ in entries_of_parts(folder, last - 2, 9)] == [last - 1, last, last + 1]
+    assert [number for number, *_ in entries_of_parts(folder, 0, 10**6)] == [*range(1, last + 2)]
+    assert [*read_parts(folder)] == [1, 2, 3] and read_earlier(folder) == []
+    assert joined([*read_parts(folder).values()]) == [[*read_parts(folder)[1], again]]
+    for name in (JOURNAL, "journal-2.sqlite"):  # moved away
+        (folder / name).unlink()
+    assert past_usage(folder, ["user", "job"]) == usage and command("journal", "replay", str(folder))[0] == 0
+    assert [number for number, *_ in entries_of_parts(folder, 0, 9)] == [last + 1]
+
+
+def test_iterations_of_earlier_parts_may_be_repeated(folder: Path) -> None:
+    record = read_record(folder)
+    lease = record.attached[-1]
+    done, whole = record.done[lease.job_id], audit(read_facts(folder / JOURNAL))
+    roll_over(folder, *iterations_of(record, lease.job_id, 2))
+    middle = audit_parts(read_parts(folder))
+    back = JobRolledBack(record.last_s + 6.0, lease.job_id, lease.lease, done - 1)
+    roll_over(folder, back)
+    found = audit_parts(read_parts(folder))
+    assert (middle.iterations, middle.repeated) == (whole.iterations + 2, whole.repeated)
+    assert (found.iterations, found.repeated) == (whole.iterations - 1, whole.repeated + 3)
+    after = read_record(folder)
+    assert (after.done[lease.job_id], after.most_done(lease.job_id)) == (done - 1, done + 2)
+
+
+def test_a_part_is_long_when_most_of_it_is_new(folder: Path) -> None:
+    journal = Journal(folder / JOURNAL, resume=True)
+    last, most = journal.last_number, "runtime.journal.rollover.MOST_FACTS_WITH_JOBS"
+    with patch(most, last + 1):
+        assert not is_long(journal)
+    with patch(most, 10):
+        assert is_long(journal) and continue_in_next_part(journal) is None and not is_long(journal)
+    carried = journal.carried
+    assert (journal.length, journal.last_number, journal.path.name) == (carried, last, "journal-2.sqlite")
+    journal.close()
+    again = Journal(journal.path, resume=True)
+    assert (again.carried, again.length, again.first_number) == (carried, carried, last - carried + 1)
+    again.close()
+
+
+@pytest.mark.parametrize("problem", ["is full", "may not last"])
+def test_a_part_that_cannot_begin(problem: str, folder: Path) -> None:
+    def sync(path: Path) -> None:
+        if (path == folder) == (problem == "may not last"):
+            raise OSError(28, "No space left on device")
+
+    journal = Journal(folder / JOURNAL, resume=True)
+    last, fact = journal.last_number, PartBegun(journal.facts()[-1].at_s)  # type: ignore[union-attr]
+    with patch.object(write, "sync", sync):
+        if problem == "is full":
+            line = continue_in_next_part(journal)
+            assert line is not None and line.endswith(
+                "cannot be written: [Errno 28] No space left on device; the journal continues in journal.sqlite"
+            )
+            journal.put(fact)
+            journal.close()
+            assert newest_part(folder) == folder / JOURNAL and len(read_facts(folder / JOURNAL)) == last + 1
+            return
+        with pytest.raises(InputError, match=r"journal-2\.sqlite: may not last: .Errno 28. No space left on device"):
+            continue_in_next_part(journal)
+        journal.put(fact)
+        with pytest.raises(InputError, match="cannot be written"):
+            journal.close()
+    shutil.copy(folder / JOURNAL, folder / "first.sqlite")
+    assert count_carried(read_facts(newest_part(folder))) > 0 and len(read_facts(folder / "first.sqlite")) == last
+
+
+def test_a_part_begins_between_two_commits(folder: Path) -> None:
+    async def main() -> None:
+        journal = Journal(folder / JOURNAL, resume=True)
+        last, at_s = journal.last_number, journal.facts()[-1].at_s  # type: ignore[union-attr]
+        commits = Commits(journal, lambda error: None)
+        for k in range(3):
+            journal.put(DrainPlanned(at_s, f"before-{k}"))
+            commits.schedule()
+        begun = asyncio.ensure_future(commits.run_between(lambda: continue_in_next_part(journal)))
+        await asyncio.sleep(0)
+        journal.put(DrainPlanned(at_s, "after"))
+        await commits.durable()
+        assert await begun is None
+        with pytest.raises(ZeroDivisionError):
+            await commits.run_between(lambda: 1 / 0)
+        await commits.close()
+        journal.close()
+        assert journal.last_number == last + 4
+
+    asyncio.run(main())
+    first, second = read_parts(folder).values()
+    assert audit_parts({1: first, 2: second}).problems == audit(first).problems
+    (facts,) = joined([first, second])
+    assert [fact.node for fact in facts if isinstance(fact, DrainPlanned)] == ["before-0", "before-1", "before-2", "after"]
+    assert replay_journal(facts).lines == replay_journal(first).lines
