@@ -562,7 +562,7 @@ def simulated() -> Iterator[None]:
             "_post": lambda target, body: _scene().post(body),
             "target_of": lambda folder: webhook.Target("http://receiver", "secret"),
         },
-        run_service: {"MOST_FACTS": 20, "_MEASURES_S": 5.0, "is_long": _is_long},
+        run_service: {"MOST_FACTS": 20, "_MEASURES_S": 10.0, "is_long": _is_long},
         leases: {"secrets": threads.Chance},
         ledger: {
             "started": lambda pid: pid if _scene().lives(pid) else 0,
