@@ -41,11 +41,11 @@ def carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
         InputError: They are not the facts of a run.
     """
     record, leases = record_of(facts), RecalledLeases(facts)
-    kept: dict[int, Fact] = {}
+    entries: dict[int, Fact] = {}
     for numbered in (_events(facts), _assignments(facts), _of_leases(facts, leases), _others(facts, record)):
-        kept.update(numbered)
+        entries.update(numbered)
     progress = [_progress(record, leases, fact.spec) for fact in record.submitted]
-    return (*(kept[number] for number in sorted(kept)), *progress, PartBegun(record.last_s))
+    return (*(entries[number] for number in sorted(entries)), *progress, PartBegun(record.last_s))
 
 
 def count_carried(facts: Sequence[Fact]) -> int:
@@ -94,19 +94,19 @@ def _assignments(facts: Sequence[Fact]) -> _Numbered:
 
 def _of_leases(facts: Sequence[Fact], leases: RecalledLeases) -> _Numbered:
     """Yield the facts of the last lease of each job and of other leases whose nodes may be in use, without phases that are over."""
-    kept = {lease.owner.lease for lease in leases.last.values()}
-    kept |= {lease_id for lease_id, lease in leases.by_id.items() if lease.is_in_use}
+    lease_ids = {lease.owner.lease for lease in leases.last.values()}
+    lease_ids |= {lease_id for lease_id, lease in leases.by_id.items() if lease.is_in_use}
     attached: defaultdict[str, list[tuple[int, Fact]]] = defaultdict(list)
     for number, fact in enumerate(facts):
         match fact:
-            case journal_facts.OwnerAttached(lease=lease_id) if lease_id in kept:
+            case journal_facts.OwnerAttached(lease=lease_id) if lease_id in lease_ids:
                 attached[lease_id].append((number, fact))
-            case journal_facts.PhaseGranted(lease=lease_id) if lease_id in kept:
+            case journal_facts.PhaseGranted(lease=lease_id) if lease_id in lease_ids:
                 if leases.by_id[lease_id].grants.get(fact.phase) is fact:
                     yield number, fact
-            case journal_facts.NodesSuspected(lease=lease_id) | journal_facts.NodesFreed(lease=lease_id) if lease_id in kept:
+            case journal_facts.NodesSuspected(lease=lease_id) | journal_facts.NodesFreed(lease=lease_id) if lease_id in lease_ids:
                 yield number, fact
-            case journal_facts.LeaseEnded(lease=lease_id) if lease_id in kept or fact.done:
+            case journal_facts.LeaseEnded(lease=lease_id) if lease_id in lease_ids or fact.done:
                 yield number, fact
     for entries in attached.values():  # the first one begins the lease, and the last one states its processes
         yield from (entries[0], entries[-1])

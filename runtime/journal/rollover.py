@@ -100,7 +100,7 @@ def begin_next_part(folder: Path, say: Callable[[str], None]) -> None:
 
 
 def is_long(journal: Journal) -> bool:
-    """Return whether the newest part of a journal is to be rolled over although jobs are present.
+    """Return whether a journal must continue in its next part although jobs are present.
 
     Where much is carried over, a part becomes longer, so that all parts together are no more than twice as long as without that.
     """

@@ -270,8 +270,8 @@ def test_a_journal_is_rolled_over_whatever_goes_wrong(file: bool) -> None:
 
 def long(*faults: Fault, **more: Any) -> Schedule:
     """Two jobs whose journal is rolled over several times while they are present."""
-    jobs = tuple(replace(job, iterations=5) for job in plain(1).jobs)
-    return replace(plain(1, *faults, **more), jobs=jobs, rolls_at=60)
+    jobs = tuple(replace(job, iterations=8) for job in plain(1).jobs)
+    return replace(plain(1, *faults, **more), jobs=jobs, rolls_at=40)
 
 
 @pytest.mark.parametrize("file", [False, True])
