@@ -140,7 +140,7 @@ class Settling:
 
         It has to if one of them is drained, or if it shares its group with a job that no other one may share a group with.
         """
-        if seat.guest or seat.failed:
+        if seat.guest or seat.failed or not (self.nodes.drained or self._restrictions.alone):
             return False
         state, others = self._state, {*self._alone()} - {seat.job_id}
         disturbs = bool(others) and not others.isdisjoint(state.group_of(seat.job_id).jobs)  # no member has been told to leave it

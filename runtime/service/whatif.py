@@ -14,7 +14,6 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from policies.named import SWITCHES
 from policies.named import SWITCHES, said_of
 from policies.registry import make_runnable
 from policies.whatif import Change

@@ -1,13 +1,18 @@
-"""The ASGI application of a service, behind a guard that checks the token before it reads anything else."""
+"""The ASGI application of a service, behind a guard that checks the token before it reads anything else.
+
+The guard limits the number of open requests. A queue lets users take turns, however many requests each has.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, deque
 from functools import cache
 
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from rollmux_env.errors import TooMany
 from rollmux_env.validation_errors import one_line
 from runtime.service.http.endpoint import HOLDER, JSON, Endpoint, Endpoints, answer, error
 from runtime.service.http.openapi import describe_api
@@ -20,6 +25,9 @@ MOST_OPEN = 10_000  # requests
 _MORE_AT_ONCE = 1000  # additional requests that keep or free nodes of a lease
 MOST_HEADERS = 16 << 10  # bytes
 OPEN_TO_ALL = ("/healthz", "/")
+MOST_WAITING = 4000  # requests in the queue
+MOST_OF_A_USER = 1000
+TOGETHER = 16  # requests in one turn of the loop: some milliseconds
 _BEARER = b"bearer "
 _UNKNOWN = {"WWW-Authenticate": 'Bearer realm="rollmux"'}
 _PAGE = {  # the page runs its own script, and connects only to the service
@@ -39,7 +47,7 @@ def make_app(service: RunService, tokens: Tokens, log: OperationsLog, most_open:
         log: Log of operations.
         most_open: Largest number of open requests.
     """
-    endpoints, paths = Endpoints(service, log), Router()
+    endpoints, paths = Endpoints(service, log, RequestQueue().turn), Router()
     for at in OPERATIONS:
         paths.add(at.method, at.path, endpoints.make(at))
 
@@ -174,6 +182,68 @@ class Guard:
         if holder.user and not is_heartbeat and self._open_of[holder.user] >= self._most_open // 2:
             return _no_room(f"{self._most_open // 2} requests of this user")
         return None
+
+
+class RequestQueue:
+    """Round-robin queue: it lets `TOGETHER` requests pass in each turn of the event loop, one user after the other.
+
+    Requests for nodes or reports wait in it, so that an overloaded service refuses them before it fails the owners of leases.
+    Requests that keep or free nodes (a heartbeat, a release) do not.
+
+    Args:
+        most: Largest number of waiting requests.
+        most_of_a_user: Largest number of waiting requests of one user.
+    """
+
+    def __init__(self, most: int = MOST_WAITING, most_of_a_user: int = MOST_OF_A_USER) -> None:
+        self._most, self._most_of_a_user = most, most_of_a_user
+        self._lines: dict[str, deque[asyncio.Future[None]]] = {}  # waiting requests by user; the first user is next
+        self._waiting, self._left, self._is_due = 0, TOGETHER, False
+
+    async def turn(self, user: str) -> None:
+        """Wait until a request of a user may pass.
+
+        Args:
+            user: Name of the user.
+
+        Raises:
+            TooMany: If too many requests wait already; one line.
+        """
+        if self._left and not self._lines:
+            self._left -= 1
+            self._soon()
+            return
+        if self._waiting >= self._most:
+            raise TooMany(f"{self._most} requests wait for their turn; there is room for no more")
+        line = self._lines.setdefault(user, deque())
+        if len(line) >= self._most_of_a_user:
+            raise TooMany(f"{self._most_of_a_user} requests of this user wait for their turn; there is room for no more")
+        waits = asyncio.get_running_loop().create_future()
+        line.append(waits)
+        self._waiting += 1
+        self._soon()
+        await waits
+
+    def _soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        """Let waiting requests pass in another turn of the loop."""
+        self._is_due, self._left = False, TOGETHER
+        while self._left and self._lines:
+            user = next(iter(self._lines))
+            line = self._lines.pop(user)
+            waits = line.popleft()
+            self._waiting -= 1
+            if line:
+                self._lines[user] = line
+            if not waits.done():  # a request that is done was cancelled: its client has disconnected
+                waits.set_result(None)
+                self._left -= 1
+        if self._lines:
+            self._soon()
 
 
 def _is_heartbeat(path: str) -> bool:

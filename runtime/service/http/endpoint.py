@@ -25,7 +25,6 @@ from starlette.types import Receive, Scope
 
 from rollmux_env.errors import Conflict, InputError, NotAllowed, TooMany
 from rollmux_env.validation_errors import format_error, one_line, problems
-from runtime.service.http.asks import RequestQueue
 from runtime.service.operations_log import OperationsLog
 from runtime.service.service import RunService
 from runtime.service.tokens import Holder, Right
@@ -128,13 +127,14 @@ class Endpoints:
     Args:
         service: The service.
         log: Log of operations.
+        turn: Function that waits until a request of a user may pass.
     """
 
-    def __init__(self, service: RunService, log: OperationsLog) -> None:
+    def __init__(self, service: RunService, log: OperationsLog, turn: Callable[[str], Awaitable[None]]) -> None:
         self._service = service
         self._log = log
         self._open_of: Counter[str | None] = Counter()  # open requests by lease
-        self._asks = RequestQueue()
+        self._turn = turn
         self._large = asyncio.Semaphore(1)  # bodies that are parsed in a thread
 
     def make(self, operation: Operation) -> Endpoint:
@@ -177,7 +177,7 @@ class Endpoints:
 
     async def _work(self, operation: Operation, call: ApiCall) -> Any:
         if not operation.at_once:
-            await self._asks.turn(call.holder.user)
+            await self._turn(call.holder.user)
         try:
             return await operation.work(call)
         except InputError as refused:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollmux_env.errors import TooMany
-from runtime.service.http import asks
-from runtime.service.http.asks import RequestQueue
+from runtime.service.http import app
+from runtime.service.http.app import RequestQueue
 from runtime.service.tokens import Right
 from tests.runtime.service.http.conftest import Served
 from tests.runtime.service.http.test_leases import attach
@@ -29,16 +29,16 @@ def test_users_take_turns_however_much_one_asks() -> None:
         await asyncio.gather(*(ask(line, user) for user in ["loud"] * 200 + ["ann", "bob"] * 5))
 
     asyncio.run(main())
-    assert order[: asks.TOGETHER] == ["loud"] * asks.TOGETHER  # nobody else was there
-    behind = order[asks.TOGETHER :]
+    assert order[: app.TOGETHER] == ["loud"] * app.TOGETHER  # nobody else was there
+    behind = order[app.TOGETHER :]
     assert [user for user in behind[:15] if user != "loud"] == ["ann", "bob"] * 5
-    assert behind.count("loud") == 200 - asks.TOGETHER
+    assert behind.count("loud") == 200 - app.TOGETHER
 
 
 def test_a_full_line_refuses_and_has_room_again_when_it_has_moved() -> None:
     async def main() -> None:
         line = RequestQueue(most=30, most_of_a_user=20)
-        waiting = [asyncio.ensure_future(line.turn(user)) for user in ["ann"] * (asks.TOGETHER + 20) + ["bob"] * 10]
+        waiting = [asyncio.ensure_future(line.turn(user)) for user in ["ann"] * (app.TOGETHER + 20) + ["bob"] * 10]
         refused = [asyncio.ensure_future(line.turn(user)) for user in ("ann", "carl")]
         await asyncio.gather(*waiting)
         errors = await asyncio.gather(*refused, return_exceptions=True)
@@ -52,9 +52,9 @@ def test_a_full_line_refuses_and_has_room_again_when_it_has_moved() -> None:
 def test_who_has_gone_takes_no_turn_from_others() -> None:
     async def main() -> int:
         line, turns = RequestQueue(), 0
-        every = [asyncio.ensure_future(line.turn("ann")) for _ in range(10 * asks.TOGETHER)]
+        every = [asyncio.ensure_future(line.turn("ann")) for _ in range(10 * app.TOGETHER)]
         await asyncio.sleep(0)
-        for task in every[asks.TOGETHER : -1]:
+        for task in every[app.TOGETHER : -1]:
             task.cancel()
         while not every[-1].done():
             await asyncio.sleep(0)
@@ -91,10 +91,10 @@ def test_heartbeats_are_answered_while_the_line_does_not_move(small: Served, mon
     ann = small.tokens.make("ann", Right.ATTACH)
     lease = attach(small, "anns", ann)
 
-    async def stands(line: RequestQueue, user: str) -> None:
+    def stands(line: RequestQueue) -> None:
         raise TooMany("the line does not move")
 
-    monkeypatch.setattr(RequestQueue, "turn", stands)
+    monkeypatch.setattr(RequestQueue, "_soon", stands)
     assert small.ask("GET", "/v1/status").status == 429
     for _ in range(3):
         assert small.ask("POST", f"/v1/leases/{lease}/heartbeat", {}, ann).status == 200
