@@ -54,12 +54,18 @@ def _named(user: str) -> str:
     return f"user {user}" if user else "the user without a name"
 
 
-def is_used_up(state: State, user: str) -> bool:
-    """Return whether a user's jobs have been charged all node-hours that they may have in this month."""
+def is_used_up(state: State, user: str, at_s: float | None = None) -> bool:
+    """Return whether a user's jobs have been charged all node-hours that they may have in this month.
+
+    Args:
+        state: State of the cluster.
+        user: Name of the user.
+        at_s: Time of the question, near that of the state, in seconds, or None for that of the state.
+    """
     quota = state.cluster.quota_of(user)
     if quota is None or quota.node_hours is None:
         return False
-    return state.charges.month_h(user, state.now_s) >= quota.node_hours * (1 - TOLERANCE)
+    return state.charges.month_h(user, state.now_s if at_s is None else at_s) >= quota.node_hours * (1 - TOLERANCE)
 
 
 def is_barred_for_month(state: State, job: Job) -> bool:

@@ -38,9 +38,7 @@ class Notices:
         self._drains = drains
         self._senders = senders
         self._pending: list[dict[str, Any]] = []
-        self._known: set[tuple[str, ...]] = set()  # conditions that last, of which a notice was written
-        if not run.handles:  # no job of this part of the journal was charged: notices were written before the roll-over
-            self._known |= {("quota_reached", user) for user in self._users_at_limit()}
+        self._known: set[tuple[str, ...]] | None = None  # conditions that last, of which a notice was written
 
     def follow(self, entry: object) -> None:
         """Take a fact that was written to the journal."""
@@ -60,22 +58,29 @@ class Notices:
 
     def look(self) -> None:
         """Write notices of overdue phases, of users who have used up their month, and of jobs that stay on a drained node."""
-        now: set[tuple[str, ...]] = set()
-        for key, job_id, text in (*self._overdue(), *self._at_limit(), *self._staying()):
-            if key not in now | self._known:
+        now_s, known, now = self._run.log.now(), self._known, set[tuple[str, ...]]()
+        if known is None:
+            # The clock continues where the process before this one ended, which had looked at most an interval before that.
+            looked_s = now_s - _LOOKS_S
+            written = (*self._overdue(looked_s), *self._at_limit(looked_s)) if self._run.plan.resume else ()
+            known = {key for key, *_ in written}
+        for key, job_id, text in (*self._overdue(now_s), *self._at_limit(now_s), *self._staying()):
+            if key not in now | known:
                 self._write(key[0], job_id, text, "" if job_id else key[1])
             now.add(key)
         self._known = now
 
-    def _overdue(self) -> Iterator[_Condition]:
+    def _overdue(self, at_s: float) -> Iterator[_Condition]:
         for handle in self._run.handles.values():
-            for one in overdue_phases(self._run, handle, self._run.log.now()) if handle.permits.holds else ():
+            for one in overdue_phases(self._run, handle, at_s) if handle.permits.holds else ():
                 if one.held_s - one.worst_case_s > _OVERDUE_S:
                     yield ("overdue", handle.id), handle.id, one.description
 
-    def _at_limit(self) -> Iterator[_Condition]:
-        for user in self._users_at_limit():
-            yield ("quota_reached", user), None, used_words(self._run.scheduler.state, user)
+    def _at_limit(self, at_s: float) -> Iterator[_Condition]:
+        state = self._run.scheduler.state
+        for user in state.charges.users() if state.cluster.quotas else ():
+            if is_used_up(state, user, at_s):
+                yield ("quota_reached", user), None, used_words(state, user)
 
     def _staying(self) -> Iterator[_Condition]:
         """Yield the jobs that cannot leave a node that is drained by a deadline, and after it all jobs that are on the node."""
@@ -85,10 +90,6 @@ class Notices:
                 words = f"is on {node} after its deadline" if late else f"cannot leave {node}, which is drained"
                 for job_id in drain["jobs" if late else "waits_for"]:
                     yield ("drain", node, job_id, str(late)), job_id, f"{words}, {_utc(drain['deadline_s'])}"
-
-    def _users_at_limit(self) -> list[str]:
-        state = self._run.scheduler.state
-        return [user for user in state.charges.users() if is_used_up(state, user)] if state.cluster.quotas else []
 
     def _write(self, kind: str, job_id: str | None, text: str, user: str = "") -> None:
         handle = None if job_id is None else self._run.handles.get(job_id)

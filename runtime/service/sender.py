@@ -13,9 +13,11 @@ from threading import Event, Thread
 from typing import Any, ClassVar
 
 from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
 
 DELAYS_S = (1.0, 5.0, 25.0, 125.0, 600.0)  # waits before a delivery is repeated
 _MOST = 1000  # notices that wait for their delivery
+_LONGEST = 200  # characters of what went wrong
 
 
 class Sender(ABC):
@@ -78,8 +80,12 @@ class Sender(ABC):
 
     def _deliver_all(self) -> None:
         while (body := self._queue.get()) is not None and not self._closing.is_set():
-            self._deliver(body)
-            self._handled += 1
+            try:
+                self._deliver(body)
+            except Exception as error:  # of a receiver's library; the next notices are still to be delivered
+                self._say(f"{self.name}: a notice is dropped: {one_line(f'{type(error).__name__}: {error}', _LONGEST)}")
+            finally:
+                self._handled += 1
 
     def _deliver(self, body: bytes) -> None:
         for delay_s in (*self._delays_s, None):

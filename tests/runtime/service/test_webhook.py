@@ -6,12 +6,14 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
 from time import sleep
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -117,21 +119,39 @@ def test_a_notice_that_is_to_be_repeated_is_not_over(tmp_path: Path, receivers: 
     webhook.close()
 
 
-@pytest.mark.parametrize("present", [False, True])
-def test_a_quota_that_was_reached_before_a_roll_over_is_not_told_again(present: bool) -> None:
+def test_an_error_of_a_delivery_drops_one_notice(tmp_path: Path) -> None:
+    class Breaks(Webhook):
+        def send(self, body: bytes) -> tuple[str, bool]:
+            if b"one" in body:
+                raise RuntimeError("of a\nlibrary")
+            return "", False
+
+    lines = Queue[str]()
+    set_target(tmp_path, "http://127.0.0.1:9/")
+    webhook = Breaks(tmp_path, lines.put)
+    webhook.put({"text": "one"})
+    webhook.put({"text": "two"})
+    assert lines.get(timeout=PATIENCE_S) == "webhook: a notice is dropped: RuntimeError: of a\\nlibrary"
+    while not webhook.is_idle:
+        sleep(0.01)
+    webhook.close()
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_quota_that_was_reached_before_a_start_is_not_told_again(resumes: bool) -> None:
     state = State(cluster_with(NODES))
     apply(state, Carried(0.0, "2026-12", (CarriedUsage("ann", 3600.0, 3600.0),)))
     apply(state, QuotaSet(0.0, "ann", Quota(node_hours=1)))
-    handles = {"a": SimpleNamespace(permits=SimpleNamespace(holds=False))} if present else {}
     told = Queue[str]()
     run = SimpleNamespace(
-        handles=handles,
-        plan=SimpleNamespace(folder=""),
+        handles={},
+        plan=SimpleNamespace(folder="", resume=resumes),
+        log=SimpleNamespace(now=lambda: 100.0),
         scheduler=SimpleNamespace(state=state),
         spawn=lambda work: told.put(work.close()),
     )
     Notices(run, (), SimpleNamespace(reports=list)).look()  # type: ignore[arg-type]
-    assert told.qsize() == present
+    assert told.qsize() == (not resumes)
 
 
 def test_a_service_tells_what_happens_to_jobs_and_users(tmp_path: Path) -> None:
@@ -162,6 +182,11 @@ def test_a_service_tells_what_happens_to_jobs_and_users(tmp_path: Path) -> None:
         came = [told.get(timeout=PATIENCE_S) for _ in range(2)]
         assert [(one["kind"], one["job"], one["user"]) for one in came] == [("overdue", "a", "ann"), ("quota_reached", None, "ann")]
         assert "its rollout has held rollout-0" in came[0]["text"] and "node-hours of this month" in came[1]["text"]
+        run = served.service.run
+        served.in_loop(lambda: setattr(run.log, "zero_s", run.log.zero_s - 100))
+        after_a_start = Notices(run, [SimpleNamespace(put=told.put)], drains)  # type: ignore[list-item]
+        with patch.object(run, "plan", replace(run.plan, resume=True)):
+            served.in_loop(after_a_start.look)
         assert told.empty()
     finally:
         served.close()
