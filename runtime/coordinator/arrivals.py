@@ -21,7 +21,6 @@ from runtime.coordinator.ends import rest
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiles import Profile
 from runtime.coordinator.profiling import Profiling, enlisted, learned, request_of, stated
-from runtime.coordinator.run_end import RunEnd
 from runtime.coordinator.run_loop import RunLoop
 from runtime.coordinator.run_state import RunState
 from runtime.journal.facts import PhaseSlice
@@ -35,17 +34,16 @@ class Arrivals:
 
     Args:
         run: The run.
-        end: Decision whether the run is over.
         profiling: Profiles of the run's jobs.
     """
 
-    def __init__(self, run: RunLoop, end: RunEnd, profiling: Profiling) -> None:
-        self._run, self._end, self._profiling = run, end, profiling
+    def __init__(self, run: RunLoop, profiling: Profiling) -> None:
+        self._run, self._profiling = run, profiling
         self._turn = asyncio.Lock()  # only jobs with unknown profiles wait for it
 
     async def bring_all(self, coming: Sequence[JobHandle]) -> None:
         """Let jobs arrive at their times, and those of one time together."""
-        self._end.check()
+        self._run.check_end()
         for at_s in sorted({handle.spec.arrival_s for handle in coming}):
             await asyncio.sleep(max(0.0, at_s - self._run.log.now()))
             await self._bring([handle for handle in coming if handle.spec.arrival_s == at_s])
@@ -67,7 +65,7 @@ class Arrivals:
         for job_id in ids:
             if job_id in run.scheduler.state.waiting:
                 rest(run.handles[job_id], run.log.now())
-        self._end.check()
+        self._run.check_end()
 
     def _hand_over(self, handle: JobHandle) -> None:
         """Hand a job that is known to the policy; in a run that only profiles jobs, let it end."""
@@ -76,12 +74,10 @@ class Arrivals:
             if handle.processes.controller is None:
                 handle.close()
             handle.send_order(None, run.log.now())
-        elif handle.job is not None and not handle.life.is_gone and not run.stopping and not self._has_arrived(handle):
+            return
+        has_arrived = run.has_seat(handle) or handle.id in run.scheduler.state.waiting  # its owner came before its time
+        if handle.job is not None and not handle.life.is_gone and not run.stopping and not has_arrived:
             run.apply(enlisted(run, handle, run.log.now()))
-
-    def _has_arrived(self, handle: JobHandle) -> bool:
-        """Return whether the policy has a job already, because its owner came before its time and it was measured."""
-        return self._run.has_seat(handle) or handle.id in self._run.scheduler.state.waiting
 
     async def _profile_all(self, ids: Sequence[str]) -> None:
         """Profile the unknown jobs among some, a limited number at a time."""

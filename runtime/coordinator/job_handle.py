@@ -7,18 +7,8 @@ from dataclasses import dataclass, field
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.view import HoldName
-from runtime.coordinator.job_records import (
-    PROFILE,
-    BroadcastCondition,
-    IterationCounts,
-    JobCheckpoints,
-    JobEnding,
-    JobPlacement,
-    JobProcesses,
-    ProfilePass,
-    ResidentState,
-    RolloutProgress,
-)
+from runtime.coordinator import job_records as records
+from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.job_state import JobLife
 from runtime.coordinator.permits import Permits
 from runtime.jobs.spec import JobSpec, OwnersJob
@@ -48,16 +38,16 @@ class JobHandle:
     spec: JobSpec
     job: Job | None = None
     life: JobLife = field(default_factory=JobLife)
-    changed: BroadcastCondition = field(default_factory=BroadcastCondition)
-    place: JobPlacement = field(default_factory=JobPlacement)
-    counts: IterationCounts = field(default_factory=IterationCounts)
+    changed: records.BroadcastCondition = field(default_factory=records.BroadcastCondition)
+    place: records.JobPlacement = field(default_factory=records.JobPlacement)
+    counts: records.IterationCounts = field(default_factory=records.IterationCounts)
     permits: Permits = field(default_factory=Permits)
-    rollout_progress: RolloutProgress = field(default_factory=RolloutProgress)
-    profile: ProfilePass = field(default_factory=ProfilePass)
-    checkpoints: JobCheckpoints = field(default_factory=JobCheckpoints)
-    ending: JobEnding = field(default_factory=JobEnding)
-    processes: JobProcesses = field(default_factory=JobProcesses)
-    resident_state: ResidentState = field(default_factory=ResidentState)
+    rollout_progress: records.RolloutProgress = field(default_factory=records.RolloutProgress)
+    profile: records.ProfilePass = field(default_factory=records.ProfilePass)
+    checkpoints: records.JobCheckpoints = field(default_factory=records.JobCheckpoints)
+    ending: records.JobEnding = field(default_factory=records.JobEnding)
+    processes: records.JobProcesses = field(default_factory=records.JobProcesses)
+    resident_state: records.ResidentState = field(default_factory=records.ResidentState)
 
     @property
     def iteration(self) -> int:
@@ -106,14 +96,6 @@ class JobHandle:
         self.place.assign(seating, shape)
         self.permits.resume_rollouts()
         self.changed.notify_all()
-
-    def begin_move(self) -> None:
-        """Record that the job must move to another place."""
-        self.life.follow("moves")
-
-    def begin_yield(self) -> None:
-        """Record that the job must leave its place at the end of its iteration, to be parked."""
-        self.life.follow("yields")
 
     def wait_parked(self, busy_s: dict[str, float]) -> None:
         """Record that the job, which has no processes, waits for another place.
@@ -181,14 +163,14 @@ class JobHandle:
             self.spec,
             self.job,
             changed=self.changed,
-            counts=IterationCounts(begins, begins, self.counts.done, self.counts.recent),
-            place=JobPlacement(
+            counts=records.IterationCounts(begins, begins, self.counts.done, self.counts.recent),
+            place=records.JobPlacement(
                 awaits_owner=self.place.awaits_owner or (isinstance(self.spec, OwnersJob) and begins == self.spec.iterations)
             ),
-            checkpoints=JobCheckpoints(self.checkpoints.last, self.checkpoints.recorded),
-            ending=JobEnding(deaths=deaths, restarted=why),
-            processes=JobProcesses(warnings=self.processes.warnings),
-            resident_state=ResidentState(self.resident_state.levels, excess=self.resident_state.excess),
+            checkpoints=records.JobCheckpoints(self.checkpoints.last, self.checkpoints.recorded),
+            ending=records.JobEnding(deaths=deaths, restarted=why),
+            processes=records.JobProcesses(warnings=self.processes.warnings),
+            resident_state=records.ResidentState(self.resident_state.levels, excess=self.resident_state.excess),
         )
 
     def give_back(self, phase: HoldName, node_s: float = 0.0) -> None:

@@ -20,7 +20,6 @@ from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.overdue import hanging
 from runtime.coordinator.planned_drains import PlannedDrains
 from runtime.coordinator.restarts import cancelled, cleared, failed, lost, out_of_memory
-from runtime.coordinator.run_end import RunEnd
 from runtime.coordinator.run_loop import RunLoop
 from runtime.jobs.spec import OwnersJob
 from runtime.jobside.messages import JobEnd
@@ -71,15 +70,15 @@ class ProcessBackends:
         own: Backend of jobs with a task or a class, or None without Ray.
         attached: Backend of jobs that their owners start.
         commands: Backend of jobs with a command, which the service starts.
+
+    Attributes:
+        has_own: Whether there is a backend of jobs with a task or a class.
+        machines: Backend that looks for machines that are gone or have joined.
     """
 
     def __init__(self, own: ProcessBackend | None, attached: ProcessBackend, commands: ProcessBackend) -> None:
         self._own, self._attached, self._commands = own, attached, commands
-
-    @property
-    def has_own(self) -> bool:
-        """Whether there is a backend of jobs with a task or a class."""
-        return self._own is not None
+        self.has_own, self.machines = own is not None, own or attached
 
     def of(self, handle: JobHandle) -> ProcessBackend:
         """Return the backend that runs a job's processes.
@@ -93,14 +92,6 @@ class ProcessBackends:
             raise InputError(f"job {handle.id}: needs Ray, and this service was started without")
         return self._own
 
-    async def dead_machines(self, machines: Collection[str]) -> set[str]:
-        """Return the machines, of those named, that are gone; see `ProcessBackend.dead_machines`."""
-        return set() if self._own is None else await self._own.dead_machines(machines)
-
-    async def joined_nodes(self, known: Sequence[Node]) -> tuple[Node, ...]:
-        """Return the nodes of machines that have joined and are not `known`."""
-        return () if self._own is None else await self._own.joined_nodes(known)
-
     async def close(self) -> None:
         """End what jobs have left on this machine, at the end of the run."""
         await asyncio.gather(*(one.close() for one in (self._own, self._attached, self._commands) if one is not None))
@@ -111,17 +102,15 @@ class JobLifecycle:
 
     Args:
         run: The run.
-        end: Decision whether the run is over.
         processes: Backends of the jobs' processes.
-        keeps_running: Whether nodes may join, and the run continues when all of its jobs have ended.
 
     Attributes:
         node_changes: Drains, undrains and joins of nodes.
         planned_drains: Drains that begin later.
     """
 
-    def __init__(self, run: RunLoop, end: RunEnd, processes: ProcessBackends, keeps_running: bool) -> None:
-        self._run, self._end, self._processes, self._keeps_running = run, end, processes, keeps_running
+    def __init__(self, run: RunLoop, processes: ProcessBackends) -> None:
+        self._run, self._processes = run, processes
         self.node_changes = NodeChanges(run, run.plan.nodes)
         self.planned_drains = PlannedDrains(run, self.node_changes)
 
@@ -145,7 +134,7 @@ class JobLifecycle:
     def _start(self, handle: JobHandle) -> None:
         """Start a job's processes, if it has none and is not about to end."""
         if handle.is_at_rest and not self._run.stopping:
-            self._end.watched.add(handle)
+            self._run.watched.add(handle)
             handle.processes.begin(self._processes.of(handle).start(handle))
             self._run.spawn(self._watch(handle))
 
@@ -165,10 +154,10 @@ class JobLifecycle:
             handle.profile.end()
         await self._processes.of(handle).drop(handle)
         run.on_processes_ended(handle, run.log.now())
-        self._end.watched.discard(handle)
+        self._run.watched.discard(handle)
         if handle.life.is_resting:
             self._rested(handle)
-        self._end.check()
+        self._run.check_end()
 
     def _rested(self, handle: JobHandle) -> None:
         """Handle the end of a waiting job's processes. The job may have got a place meanwhile."""
@@ -194,7 +183,7 @@ class JobLifecycle:
             run.apply(failed(run, handle, end, again, dead_machines))
 
     async def _dead_machines(self) -> set[str]:
-        return await self._processes.dead_machines({node.machine for node in self._run.capacity.nodes()})
+        return await self._processes.machines.dead_machines({node.machine for node in self._run.capacity.nodes()})
 
     async def cancel(self, handle: JobHandle) -> None:
         """End a job now, in whatever phase it is."""
@@ -219,7 +208,7 @@ class JobLifecycle:
         for follows in cleared(run, handle, resume, run.log.now()):
             run.apply(follows)
         handle.profile.end()
-        self._end.check()
+        self._run.check_end()
 
     async def patrol(self) -> None:
         """Look for jobs that hang, and for machines that are gone, until cancelled."""
@@ -237,6 +226,7 @@ class JobLifecycle:
                 dead_machines = await self._dead_machines()
                 await run.written()
                 run.apply(lost(run, dead_machines))
-                if self._keeps_running and (joined := await self._processes.joined_nodes([*self.node_changes.known.values()])):
+                known = [*self.node_changes.known.values()]
+                if run.keeps_running and (joined := await self._processes.machines.joined_nodes(known)):
                     await run.written()
                     self.node_changes.join(joined)

@@ -106,7 +106,8 @@ def _restarted(
     """Restart a job that has died; it arrives again if it had a place, and waits if it is parked."""
     job_id, why, begins = handle.id, handle.ending.why, resume.iterations
     assert why is not None
-    parked = _has_yielded(run, handle)
+    seat = run.scheduler.members.seats.get(job_id)
+    parked = why.outcome == PARKED and seat is not None and not seat.failed  # it still has its place
     note = JobRestarted(now_s, job_id, begins, resume.problems[0] if resume.problems else why.problem)
     goes_back = not handle.spec.is_attached and not (parked and begins == handle.iteration)  # owners go back themselves
     follows = Consequences(
@@ -133,13 +134,6 @@ def _restarted(
     yield follows._replace(reports=reports)
     if problem is not None:
         yield refused(successor, now_s, problem)
-
-
-def _has_yielded(run: RunState, handle: JobHandle) -> bool:
-    """Return whether a job has ended because it is parked, and still has its place."""
-    assert handle.ending.why is not None
-    seat = run.scheduler.members.seats.get(handle.id)
-    return handle.ending.why.outcome == PARKED and seat is not None and not seat.failed
 
 
 def _deaths(handle: JobHandle) -> int:

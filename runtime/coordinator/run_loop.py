@@ -15,9 +15,11 @@ from typing import Any, Protocol
 
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError, InvariantError, PlanError
+from rollmux_env.replay.run import waits_for_ever
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import Command
 from rollmux_env.scheduler.nodes import NodePool
+from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.consequences import Consequences, Errand
 from runtime.coordinator.ends import refused
@@ -25,6 +27,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_log import RunLog
 from runtime.coordinator.run_plan import RunPlan
 from runtime.coordinator.run_state import RunState
+from runtime.jobs.spec import TaskJob
 from runtime.jobside.messages import Stopped
 from runtime.journal.facts import Fact
 from runtime.journal.write import Unwritable
@@ -50,22 +53,25 @@ class RunLoop(RunState):
         log: Log of the run.
         state: State of the cluster when the run begins.
         nodes: Nodes of the cluster when the run begins.
-        watches: Whether jobs are watched; see `RunState`.
+        keeps_running: Whether the run continues when all of its jobs have ended.
         observer: Observer of the run, or None.
 
     Attributes:
         errands: Tasks for `JobLifecycle`.
         over: Future of the outcome of the run, or of the error that ends it.
+        quiet: Event that all present jobs have done their last iteration and can be measured alone.
+        watched: Jobs whose processes have not ended, maintained by `JobLifecycle`.
         tasks: Background tasks of the run.
     """
 
     def __init__(
-        self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, watches: bool, observer: RunObserver | None = None
+        self, plan: RunPlan, log: RunLog, state: State, nodes: NodePool, keeps_running: bool, observer: RunObserver | None = None
     ) -> None:
-        super().__init__(plan, state, nodes, watches)
+        super().__init__(plan, state, nodes, keeps_running)
         self.log = log
         self.errands = asyncio.Queue[Errand]()
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.quiet, self.watched = asyncio.Event(), set[JobHandle]()
         self.tasks: set[asyncio.Task[None]] = set()
         self._observer = observer
         self._pending: list[Command] = []  # commands to carry out when their entries are in the journal
@@ -82,10 +88,10 @@ class RunLoop(RunState):
         try:
             step = self.step(self.log.now(), happened, asks, wakes)
             self.log.write(*step.entries)
-            self._tell(step.lines)
+            self._pass_on(step.lines)
             self._pending += step.commands
             self._carry_out_pending()
-            self._send(happened.errands)
+            self._pass_on((), step.errands)
         except Exception as error:
             self.fail(error)
             raise
@@ -97,18 +103,51 @@ class RunLoop(RunState):
         owed, self._pending = self._pending, []
         for command in owed:
             follows = self.carry_out(command, self.log.now())
-            self._tell(follows.lines)
-            self._send(follows.errands)
+            self._pass_on(follows.lines, follows.errands)
             if self._observer is not None:
                 self._observer.on_command(command)
 
-    def _tell(self, lines: tuple[str, ...]) -> None:
+    def _pass_on(self, lines: tuple[str, ...], errands: tuple[Errand, ...] = ()) -> None:
         for line in lines:
             self.log.say(line)
-
-    def _send(self, errands: tuple[Errand, ...]) -> None:
         for errand in errands:
             self.errands.put_nowait(errand)
+
+    def check_end(self) -> None:
+        """End the run if no job is left, or if the jobs that are left would wait forever."""
+        present = [handle for handle in self.handles.values() if not handle.life.is_gone]
+        if self.over.done():
+            return
+        if self.stopping:
+            if not self._writes_models() and all(handle.is_at_rest for handle in present):
+                self.over.set_result("stopped")
+        elif self.coming:
+            return
+        elif self.scheduler.stuck:
+            self._give_up_waiting()
+        elif not present:
+            if not self.keeps_running and not self._writes_models():
+                self.over.set_result("done")
+        elif self.watched == {*present} and all(handle.is_over for handle in present):
+            self.quiet.set()
+
+    def _give_up_waiting(self) -> None:
+        """Handle a queue that fits nowhere while no job runs: fail the run, or refuse the first job if more jobs may come.
+
+        In a service, jobs that a quota bars wait for the next month, or for another quota.
+        """
+        state, quotas = self.scheduler.state, Quotas(self.scheduler.state)
+        if not self.keeps_running:
+            self.fail(PlanError(waits_for_ever(state)))
+            return
+        job_id = next((job_id for job_id in state.waiting if not quotas.bars(state.job(job_id))), None)
+        if job_id is not None:
+            self.refuse(self.handles[job_id], waits_for_ever(state, job_id))
+            self.check_end()
+
+    def _writes_models(self) -> bool:
+        """Return whether the process of a completed job may still be writing its model."""
+        return self.plan.models and any(handle.life.is_gone and isinstance(handle.spec, TaskJob) for handle in self.watched)
 
     async def durable(self) -> None:
         """Wait until everything that was written is on disk, so that others may be informed.

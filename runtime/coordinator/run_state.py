@@ -39,11 +39,13 @@ class Step(NamedTuple):
         entries: Journal entries, which are written first.
         lines: Lines for the user.
         commands: Commands of the scheduler, for `RunState.carry_out`.
+        errands: Tasks for `JobLifecycle`, after the commands.
     """
 
     entries: tuple[Fact, ...]
     lines: tuple[str, ...]
     commands: tuple[Command, ...]
+    errands: tuple[Errand, ...]
 
 
 class RunState:
@@ -53,8 +55,8 @@ class RunState:
         plan: Plan of the run.
         state: State of the cluster when the run begins.
         nodes: Nodes of the cluster when the run begins.
-        watches: Whether jobs that take longer get a new profile, and jobs that break their SLO a better place. A run with shapes
-            always does this.
+        keeps_running: Whether the run continues when all of its jobs have ended. Jobs that take longer than their profile then get
+            a new one, and jobs that break their SLO a better place, as always in a run with shapes.
 
     Attributes:
         scheduler: Scheduler of the run.
@@ -67,14 +69,13 @@ class RunState:
         coming: Number of jobs that have neither arrived at the policy nor been given up.
     """
 
-    def __init__(self, plan: RunPlan, state: State, nodes: NodePool, watches: bool) -> None:
+    def __init__(self, plan: RunPlan, state: State, nodes: NodePool, keeps_running: bool) -> None:
         def make_policy() -> Any:
             return make_runnable(plan.policy, plan.seed)
 
-        self.plan = plan
-        self.nodes = nodes
+        self.plan, self.nodes, self.keeps_running = plan, nodes, keeps_running
         dispatch = make_dispatch(plan.dispatch)
-        watches = watches or any(spec.shapes for spec in plan.specs)
+        watches = keeps_running or any(spec.shapes for spec in plan.specs)
         self.scheduler = Scheduler(state, make_policy(), dispatch, nodes, make_policy if watches else None)
         self.handles = {spec.id: JobHandle(spec) for spec in plan.specs}
         self.cold_starts = ColdStarts()
@@ -110,7 +111,7 @@ class RunState:
             resuming = [job_id for job_id in admitted if self.scheduler.state.is_paused(job_id)]
             reports = tuple(map(facts.PauseEnded, resuming))  # the first iteration after a park takes longer instead
             asks = wakes = False
-        return Step(tuple(entries), tuple(lines), tuple(ordered))
+        return Step(tuple(entries), tuple(lines), tuple(ordered), happened.errands)
 
     def _announce(self, entry: Entry) -> Iterator[str]:
         """Give a job its new profile, and yield lines for the user about an entry of the scheduler."""
@@ -145,9 +146,9 @@ class RunState:
                 handle.rollout_progress.set_used_parts(parts)
                 handle.changed.notify_all()
             case commands.Vacate():
-                handle.begin_move()
+                handle.life.follow("moves")
             case commands.YieldPlace():
-                handle.begin_yield()
+                handle.life.follow("yields")
                 other = self.scheduler.planner.parking.get(handle.id)
                 line = f"{handle.id}: is parked at the end of its iteration" + (f", for {other}" if other else "")
                 return Consequences(lines=(line,))

@@ -6,7 +6,6 @@ from rollmux_env.scheduler import facts
 from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiling import needs_of, request_of
-from runtime.coordinator.run_end import RunEnd
 from runtime.coordinator.run_loop import RunLoop
 from runtime.journal.facts import SoloIterationSlice
 from runtime.machine import Pool
@@ -24,11 +23,10 @@ class SoloIterations:
 
     Args:
         run: The run.
-        end: Decision whether the run is over.
     """
 
-    def __init__(self, run: RunLoop, end: RunEnd) -> None:
-        self._run, self._end = run, end
+    def __init__(self, run: RunLoop) -> None:
+        self._run = run
         self._measured: list[JobHandle] = []
 
     def enlist(self, handle: JobHandle) -> bool:
@@ -44,7 +42,7 @@ class SoloIterations:
             self._measured.append(handle)
             handle.place.set_leaving(checkpoint=True)  # the order then takes its state off the devices
             run.apply(run.order(handle, run.log.now()))
-            self._end.check()
+            self._run.check_end()
             return True
         run.log.say(f"{handle.id}: is not measured alone: {why}")
         return False
@@ -52,7 +50,7 @@ class SoloIterations:
     async def measure(self) -> None:
         """Measure one job after the other when all are done, then let all end: a job that writes its model uses cores."""
         run = self._run
-        await self._end.quiet.wait()
+        await self._run.quiet.wait()
         for handle in self._measured:
             if not handle.life.is_alive or run.stopping:
                 continue
@@ -69,7 +67,7 @@ class SoloIterations:
             if handle.life.is_alive and not run.stopping:
                 handle.close()
                 handle.send_order(None, run.log.now())
-        self._end.check()
+        self._run.check_end()
 
     def _nodes(self, handle: JobHandle, needs: dict[Pool, int]) -> frozenset[str]:
         """Return the names of the nodes that a job had, if they are free and as many as it asks for, else an empty set."""

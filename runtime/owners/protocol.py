@@ -16,8 +16,10 @@ from rollmux_env.cluster.events import JobProgress
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.consequences import Consequences
+from runtime.coordinator.ends import left, make_room, park
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
+from runtime.coordinator.run_state import RunState
 from runtime.coordinator.slices import sides_of, slice_of
 from runtime.jobside.job_log import SHOWN
 from runtime.jobside.messages import Checkpoint, IterationResult, PhaseReport
@@ -59,6 +61,44 @@ def next_step_of(handle: JobHandle, spent: bool, drained: bool) -> NextStep:
     if handle.life.is_yielding:
         return NextStep.PARK
     return NextStep.MAKE_ROOM if drained else NextStep.GO_ON
+
+
+def carried_out(run: RunState, handle: JobHandle, what: NextStep, now_s: float) -> Consequences:
+    """Let a job that is between two iterations end, move, be parked, vacate its nodes or continue.
+
+    A transport first prepares its owner: it has the job's processes write a checkpoint, or ends a lease.
+
+    Args:
+        run: State of the run.
+        handle: The job.
+        what: Action to take, as returned by `next_step_of`.
+        now_s: Present time, in seconds of the run.
+    """
+    match what:
+        case NextStep.DONE | NextStep.OVER_BUDGET:
+            return left(handle, what is NextStep.OVER_BUDGET)
+        case NextStep.MOVE:
+            return moved(handle)
+        case NextStep.PARK:
+            return park(run, handle)
+        case NextStep.MAKE_ROOM:
+            return make_room(handle)
+        case NextStep.GO_ON:
+            return run.order(handle, now_s)
+
+
+def left_before_start(run: RunState, handle: JobHandle, now_s: float) -> Consequences:
+    """Let a job leave a drained node before its processes are started there. The owner of an attached job is told when it asks.
+
+    Args:
+        run: State of the run.
+        handle: The job.
+        now_s: Present time, in seconds of the run.
+    """
+    if handle.spec.is_attached or not (handle.is_at_rest and run.has_seat(handle)):
+        return Consequences()
+    what = next_step_of(handle, False, run.scheduler.must_vacate(handle.id))
+    return carried_out(run, handle, what, now_s) if what in (NextStep.MOVE, NextStep.MAKE_ROOM) else Consequences()
 
 
 def asked(

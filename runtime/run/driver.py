@@ -23,22 +23,13 @@ from runtime.coordinator.lifecycle import JobLifecycle, ProcessBackend, ProcessB
 from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.profiles import versions
 from runtime.coordinator.profiling import Profiling, enlisted
-from runtime.coordinator.run_end import RunEnd
 from runtime.coordinator.run_log import RunLog
 from runtime.coordinator.run_loop import RunLoop, RunObserver
 from runtime.coordinator.run_plan import RunPlan
 from runtime.coordinator.solo import SoloIterations
 from runtime.jobs.spec import JobSpec, OwnersJob
-from runtime.journal.facts import (
-    Fact,
-    JobFailed,
-    JobRestarted,
-    JobSubmitted,
-    RunEnded,
-    RunRelaunched,
-    RunStarted,
-    SchedulerRestored,
-)
+from runtime.journal import facts as journal_facts
+from runtime.journal.facts import Fact
 from runtime.journal.leases import RecalledLeases
 from runtime.journal.parts import newest_part
 from runtime.journal.record import RunRecord, cold_starts_of
@@ -47,12 +38,12 @@ from runtime.journal.rollover import ROLLED_OVER
 from runtime.journal.write import name_in_errors, read_facts, record_of, state_of
 from runtime.machines.nodes import POOLS
 from runtime.output import LOGS, trim
-from runtime.owners.boundary import left_before_start
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases, problem_of_names
 from runtime.owners.http.ledger import Ledger
 from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
 from runtime.owners.http.recall import continue_leases, recall_leases
+from runtime.owners.protocol import left_before_start
 from runtime.owners.ray.calls import JobCalls
 
 _TRIMS_S = 0.5  # interval at which logs of jobs are trimmed
@@ -70,7 +61,6 @@ class RunDriver:
 
     Attributes:
         run: The run.
-        end: Decision whether the run is over.
         lifecycle: Starts, moves and ends of jobs.
         arrivals: Arrivals of jobs.
         calls: Calls of jobs' controllers.
@@ -91,7 +81,6 @@ class RunDriver:
         _rehearse(make_runnable(plan.policy, plan.seed))
         self.record: RunRecord | None = None
         self._recalled: RecalledLeases | None = None  # until the run continues
-        self._keeps_running = keeps_running
         self.has_begun = self.rolls_over = False
         log = self._log = RunLog(plan) if observer is None else RunLog(plan, observer.on_entries)
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
@@ -108,14 +97,14 @@ class RunDriver:
         except BaseException:
             log.journal.close()
             raise
-        self.end, self._ledger = RunEnd(run, keeps_running), Ledger(run)
+        self._ledger = Ledger(run)
         profiling = Profiling(run)
-        self._solo = SoloIterations(run, self.end) if plan.compare else None
-        self.arrivals = Arrivals(run, self.end, profiling)
+        self._solo = SoloIterations(run) if plan.compare else None
+        self.arrivals = Arrivals(run, profiling)
         iterations = Iterations(self._ledger, profiling)
         self.leases, self.commands = Leases(iterations), CommandProcesses(iterations)
         self._processes = ProcessBackends(processes, AttachedProcesses(self._ledger), self.commands)
-        self.lifecycle = JobLifecycle(run, self.end, self._processes, keeps_running)
+        self.lifecycle = JobLifecycle(run, self._processes)
         self.calls = JobCalls(run, self.lifecycle, profiling, self._solo)
 
     def _begin(self) -> None:
@@ -123,32 +112,30 @@ class RunDriver:
         if self.record is not None and self._recalled is not None:
             last_s = self.record.last_s
             log.zero_s = monotonic() - last_s  # the clock continues from the last time in the journal
-            log.write(RunRelaunched(last_s, time(), plan.nodes, versions()))
+            log.write(journal_facts.RunRelaunched(last_s, time(), plan.nodes, versions()))
             recall_leases(self._ledger, self._recalled.last)
             resume_run(run, self.lifecycle.node_changes, self.record, self._recalled)
             self.lifecycle.carry_out_now()  # leases refer to places, which jobs must have first
             continue_leases(self._ledger, {fact.job_id for fact in (*self.record.failed, *self.record.cancelled)})
             self.lifecycle.planned_drains.recall(self.record.planned_drains)
             self._recalled = None
-            if self._keeps_running and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
+            if run.keeps_running and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
                 self.lifecycle.node_changes.join(more)
         else:
             log.zero_s = monotonic()
-            started = RunStarted(0.0, time(), plan.policy, plan.dispatch, plan.cluster, plan.nodes, versions(), plan.seed)
-            log.write(started, *(JobSubmitted(0.0, spec) for spec in plan.specs))
+            names = plan.policy, plan.dispatch
+            started = journal_facts.RunStarted(0.0, time(), *names, plan.cluster, plan.nodes, versions(), plan.seed)
+            log.write(started, *(journal_facts.JobSubmitted(0.0, spec) for spec in plan.specs))
         log.begin(run.on_written, run.fail)
-        if not self._keeps_running:
+        if not run.keeps_running:
             self._refuse_beyond_quotas()
         state = run.scheduler.state
         placed_ids = {*state.waiting, *run.scheduler.members.seats}
         coming = [handle for handle in run.handles.values() if not handle.life.is_gone and handle.id not in placed_ids]
         run.coming = len(coming)
-        run.spawn(self.arrivals.bring_all(coming))
-        if self._solo is not None:
-            run.spawn(self._solo.measure())
-        for work in (self.lifecycle.carry_out(), self.lifecycle.patrol(), self._ledger.patrol()):
-            run.spawn(work)
-        for work in (self._tick(), run.write_again(), self._keep_logs(), self.lifecycle.planned_drains.follow()):
+        works = [self.arrivals.bring_all(coming), *([] if self._solo is None else [self._solo.measure()])]
+        works += [self.lifecycle.carry_out(), self.lifecycle.patrol(), self._ledger.patrol(), self._tick(), run.write_again()]
+        for work in (*works, self._keep_logs(), self.lifecycle.planned_drains.follow()):
             run.spawn(work)
 
     def _refuse_beyond_quotas(self) -> None:
@@ -176,10 +163,10 @@ class RunDriver:
             outcome = await run.over
             if outcome == "stopped":
                 log.write(*run.scheduler.close(log.now()))
-                log.write(RunEnded(log.now(), ROLLED_OVER if self.rolls_over else "stopped"))
+                log.write(journal_facts.RunEnded(log.now(), ROLLED_OVER if self.rolls_over else "stopped"))
                 outcome = ROLLED_OVER if self.rolls_over else outcome  # also if that is not in the journal: the service continues
             else:
-                log.write(RunEnded(log.now(), "done"))
+                log.write(journal_facts.RunEnded(log.now(), "done"))
             await run.written()
             await log.end()
             if log.problem is not None:
@@ -229,7 +216,7 @@ class RunDriver:
         run, state = self.run, self.run.scheduler.state
         if not all(map(run.nodes.count, state.cluster.sides)):
             return False
-        gone = not run.coming and not self.end.watched and all(handle.life.is_gone for handle in run.handles.values())
+        gone = not run.coming and not run.watched and all(handle.life.is_gone for handle in run.handles.values())
         return gone and not (state.waiting or state.tables.order.size or self.leases.ledger.suspect_nodes())
 
     def roll_over(self) -> None:
@@ -241,7 +228,7 @@ class RunDriver:
         """Give no more permits: every job stops at its next phase boundary."""
         self.run.stop()
         self.leases.stop()
-        self.end.check()
+        self.run.check_end()
 
 
 def _rehearse(policy: Policy) -> None:
@@ -280,12 +267,12 @@ def resume_run(run: RunLoop, node_changes: NodeChanges, record: RunRecord, lease
     for handle in run.handles.values():
         if problem := run.problem_of(_recall, run, handle, _own(record, handle), leases, notes):
             handle.close()
-            notes.append(JobFailed(run.log.now(), handle.id, "resume", problem))
+            notes.append(journal_facts.JobFailed(run.log.now(), handle.id, "resume", problem))
             run.log.say(f"{handle.id}: FAILED in resume: {problem}")
     for exceeded in record.memory_exceeded:
         run.handles[exceeded.job_id].resident_state.set_excess(exceeded.why)
     gone = [handle.id for handle in run.handles.values() if handle.life.is_gone]
-    restored = SchedulerRestored(run.log.now(), tuple(gone))
+    restored = journal_facts.SchedulerRestored(run.log.now(), tuple(gone))
     again = restore(run.scheduler, record, restored.at_s, gone)
     run.log.write(*notes, restored, *run.scheduler.take_entries())
     run.apply(Consequences(), asks=True)
@@ -321,7 +308,7 @@ def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: Recalled
     if state.knows(job_id):
         _recall_work(run, handle)
         why = resume.problems[0] if resume.problems else "the run was resumed"
-        notes.append(JobRestarted(run.log.now(), job_id, handle.counts.begins, why))
+        notes.append(journal_facts.JobRestarted(run.log.now(), job_id, handle.counts.begins, why))
         run.log.say(f"{job_id}: continues at iteration {handle.counts.begins + 1}")
 
 

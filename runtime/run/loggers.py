@@ -34,7 +34,7 @@ class IterationPoint(NamedTuple):
 
 
 class IterationPoints:
-    """Collects the figures of iterations; see `runtime.coordinator.run_state.RunObserver`."""
+    """Collects the figures of iterations; see `runtime.coordinator.run_loop.RunObserver`."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -235,7 +235,7 @@ class RunService:
         if outcome:
             raise Conflict(f"job {job_id}: has ended already: {outcome}")
         await self.driver.lifecycle.cancel(handle)
-        self.driver.end.check()
+        self.run.check_end()
         await self.run.durable()
 
     async def report(self) -> dict[str, Any]:

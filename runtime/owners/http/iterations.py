@@ -16,9 +16,18 @@ from runtime.jobside.job_log import iteration_line
 from runtime.jobside.messages import IterationResult, JobEnd, PhaseReport
 from runtime.journal.facts import IterationSlice, JobRolledBack, LeaseEnded, MemoryExceeded
 from runtime.machines.nodes import POOLS
-from runtime.owners.boundary import carried_out
 from runtime.owners.http.ledger import Lease, Ledger
-from runtime.owners.protocol import NextStep, asked, iterated, next_step_of, released, released_init, released_sync, synced
+from runtime.owners.protocol import (
+    NextStep,
+    asked,
+    carried_out,
+    iterated,
+    next_step_of,
+    released,
+    released_init,
+    released_sync,
+    synced,
+)
 
 
 class Iterations:

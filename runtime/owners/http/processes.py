@@ -36,39 +36,13 @@ _LOOKS_S = 0.2
 _ENDS_S = 10.0  # from SIGTERM to SIGKILL
 _LOG = "command"
 _ALLOWED = frozenset(
-    {
-        "PATH",
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        "LANG",
-        "LANGUAGE",
-        "TZ",
-        "TMPDIR",
-        "PYTHONPATH",
-        "VIRTUAL_ENV",
-        "CONDA_PREFIX",
-        "CUDA_HOME",
-        "CUDA_PATH",
-        "LD_LIBRARY_PATH",
-        "LD_PRELOAD",
-        "SSL_CERT_FILE",
-        "SSL_CERT_DIR",
-        "HTTP_PROXY",
-        "HTTPS_PROXY",
-        "NO_PROXY",
-        "http_proxy",
-        "https_proxy",
-        "no_proxy",
-        "HF_HOME",
-        "HF_HUB_CACHE",
-        "HF_HUB_OFFLINE",
-        "TRANSFORMERS_OFFLINE",
-        "HF_DATASETS_CACHE",
-        "TORCH_HOME",
-        "CUDA_DEVICE_ORDER",
-    }
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+        *("PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "TORCH_HOME"),
+        *("CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_ORDER"),
+        *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_CACHE"),
+    )
 )
 _ALLOWED_PREFIXES = ("LC_", "XDG_", "NCCL_", "GLOO_")
 

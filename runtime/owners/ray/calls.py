@@ -22,7 +22,6 @@ from runtime.journal.write import Unwritable
 from runtime.machine import Node, Pool, boot_id
 from runtime.machines.forecast import free_bytes, wait_for_room
 from runtime.owners import protocol
-from runtime.owners.boundary import carried_out
 from runtime.owners.protocol import NextStep
 from runtime.owners.ray.rollout_calls import RolloutCalls
 from runtime.phases import Paused
@@ -364,7 +363,7 @@ class JobCalls:
         return True
 
     def _carry_out(self, handle: JobHandle, what: NextStep, follows: Consequences) -> None:
-        self._run.apply(follows.then(carried_out(self._run, handle, what, self._run.log.now())))
+        self._run.apply(follows.then(protocol.carried_out(self._run, handle, what, self._run.log.now())))
         if what is NextStep.OVER_BUDGET or (what is NextStep.DONE and not (self._solo is not None and self._solo.enlist(handle))):
             handle.close()
             handle.send_order(None, self._run.log.now())

@@ -92,7 +92,7 @@ def test_a_run_that_is_stopped_meanwhile_has_nothing_to_go_on_with(tmp_path: Pat
     plan = compared(tmp_path, jobs("a", "b", options={"phase_s": 0.02}), nodes=PAIR)
 
     async def stop_then(driver: RunDriver) -> None:
-        await driver.end.quiet.wait()
+        await driver.run.quiet.wait()
         driver.stop()
 
     assert carry_out(plan, then={6: lambda driver: driver.run.spawn(stop_then(driver))}) == "stopped"
