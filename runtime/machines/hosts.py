@@ -123,7 +123,7 @@ def more_nodes(hosts: HostsFile, cluster: Cluster, known: Collection[Node]) -> t
             raise InputError(f"hosts.{node.pool}: {node.host} has nodes already; new entries are of other hosts")
         if old is None:
             new.append(node)
-        elif old.host != node.host:
+        elif not same_host(old.host, node.host):
             raise InputError(f"hosts.{node.pool}: {node.name} is {old.host}, not {node.host}; new entries come at the end")
     return tuple(new)
 

@@ -17,6 +17,7 @@ from dataclasses import replace
 from math import inf, isfinite
 from typing import Any
 
+from rollmux_client import same_host
 from rollmux_protocol import OutOfOrder, Turn
 
 from rollmux_env.cluster.apply import apply
@@ -564,19 +565,26 @@ def _bring_to(run: RunLoop, placement: AttachedPlacement | None, host: str, hand
 def _nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | None:
     """Return the names of the nodes to which a job is restricted whose owner is on a host, or None for no restriction.
 
-    If the cluster has a single host, or none of this name, the owner reaches the nodes with its own launcher.
+    Names of hosts are compared by their first label, as `rollmux_client.same_host` does. If the cluster has a single host, or none
+    of this name, the owner reaches the nodes with its own launcher.
 
     Raises:
-        Unprocessable: If the host has fewer nodes than the job asks for; one line.
+        Unprocessable: If the host has fewer nodes than the job asks for, or the name may be that of two hosts; one line.
     """
     hosts = run.capacity.nodes_by_host()
-    if spec.nodes_named or host not in hosts or len(hosts) < 2:
+    same = [other for other in hosts if same_host(other, host)]
+    if spec.nodes_named or not same:
         return None
-    own = hosts[host]
+    if others := [other for other in same if not same_host(other, same[0])]:
+        name = one_line(host, 80)
+        raise Unprocessable(f"job {spec.id}: host {name} may be {same[0]} or {others[0]}: the owner has to give the whole name")
+    if len(same) == len(hosts):
+        return None
+    own = [node for other in same for node in hosts[other]]
     for pool in run.plan.cluster.sides:
         there, asks = sum(node.pool == pool for node in own), getattr(spec, pool).nodes
         if there < asks:
-            raise Unprocessable(f"job {spec.id}: {pool}.nodes: asks for {asks} nodes; {host} has {there} of this pool")
+            raise Unprocessable(f"job {spec.id}: {pool}.nodes: asks for {asks} nodes; {same[0]} has {there} of this pool")
     return frozenset(node.name for node in own)
 
 
