@@ -103,7 +103,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         Raises:
             InputError: A seed, the mask or an option is not valid, the first reset has a mask, or the environment is closed.
         """
-        self._refuse_closed("reset")
+        self._refuse("reset", needs_reset=False)
         options = checks.options_of(options)
         which = checks.streams_in(options.get("reset_mask"), self.num_envs)
         stream_seeds = checks.stream_seeds_of(options.get("stream_seed"), self.num_envs)
@@ -114,7 +114,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             self._seed(seed, seeds)
         self._passed = self._views()
         self._begin(which, [self._draw(s) if (own := stream_seeds[s]) is None else own for s in which])
-        return self._observation(), self._with_masks(self._info(), self._all)
+        return self._observation(), _with_masks(self._info(), self._all)
 
     def step(self, actions: NDArray[np.int64]) -> StepResult:
         """Carry out one decision in every stream, and advance it to the next decision.
@@ -126,7 +126,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             InputError: The actions have another shape or type, the rewards do not have one value for each stream, or the
                 environment was not reset before or is closed.
         """
-        self._refuse_unready("step")
+        self._refuse("step")
         self._advance(checks.actions_of(actions, self.num_envs))
         interval = self._interval()
         rewards = checks.rewards_of(self._pay(interval), self.num_envs)
@@ -136,7 +136,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         """Return one frame for each stream: an (H, W, 3) array (`rgb_array`) or a text (`ansi`). `human` shows the first stream."""
         if self.render_mode is None:
             raise InputError("render: the environment was made without a render_mode")
-        self._refuse_unready("render")
+        self._refuse("render")
         if self.render_mode == "human":
             self._window = self._window or Window()
             return self._window.show(self._picture(0))
@@ -150,7 +150,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
 
     def action_masks(self) -> NDArray[np.bool_]:
         """Return True for actions that may be chosen, shape (E, A). The name is that of sb3-contrib."""
-        self._refuse_unready("action_masks")
+        self._refuse("action_masks")
         mask: NDArray[np.int8] = self._observations.mask
         return mask.astype(np.bool_)
 
@@ -200,7 +200,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
 
     def _finish_step(self, rewards: NDArray[Any], over: NDArray[np.bool_], info: Info) -> StepResult:
         """Return the result of a step, after starting new episodes as the mode says. `info` is about the last decision."""
-        info = self._with_masks(info, self._all)
+        info = _with_masks(info, self._all)
         if self.autoreset_mode is AutoresetMode.NEXT_STEP:
             over, ended = over & ~self._ended, self._ended
             rewards = np.where(ended, 0.0, rewards)
@@ -208,24 +208,16 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
                 which = np.flatnonzero(ended)
                 self._begin(which, [self._draw(s) for s in which])
             self._ended = over.copy()  # callers keep the result
-        if over.any() and self.autoreset_mode is not AutoresetMode.SAME_STEP:
-            info.update(self._summary(over))
-        elif over.any():
-            info["final_obs"], info["_final_obs"] = self._observation(), over
-            info["final_info"], info["_final_info"] = self._summary(over), over
-            which = np.flatnonzero(over)
-            self._begin(which, [self._draw(s) for s in which])
-        info.update(self._with_masks(self._info(), self._all))
+        if over.any():
+            summary = _with_masks({"stream_seed": self._seeds.copy(), **self._figures()}, over)
+            if self.autoreset_mode is AutoresetMode.SAME_STEP:
+                summary = {"final_obs": self._observation(), "_final_obs": over, "final_info": summary, "_final_info": over}
+                which = np.flatnonzero(over)
+                self._begin(which, [self._draw(s) for s in which])
+            info.update(summary)
+        info.update(_with_masks(self._info(), self._all))
         never = np.zeros(self.num_envs, dtype=np.bool_)
         return self._observation(), rewards, *((never, over) if self.time_limited else (over, never)), info
-
-    def _summary(self, over: NDArray[np.bool_]) -> Info:
-        return self._with_masks({"stream_seed": self._seeds.copy(), **self._figures()}, over)
-
-    def _with_masks(self, values: Info, where: NDArray[np.bool_]) -> Info:
-        """Add to values the streams in which they are valid, as arrays with an underscore before the name, as in Gymnasium."""
-        where = where.copy()  # callers may write into it
-        return {**values, **{f"_{name}": where for name in values}}
 
     def _observation(self) -> Observation:
         return {name: column.copy() for name, column in self._observations._asdict().items()}
@@ -250,13 +242,11 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             seeds = checks.seeds_of(first, self.num_envs)
         self._draws = [seeding.np_random(stream_seed)[0] for stream_seed in seeds]
 
-    def _refuse_closed(self, call: str) -> None:
+    def _refuse(self, call: str, needs_reset: bool = True) -> None:
+        """Refuse a call of an environment that is closed, or that was not reset before."""
         if self.closed:
             raise InputError(f"{call}: the environment is closed")
-
-    def _refuse_unready(self, call: str) -> None:
-        self._refuse_closed(call)
-        if not self._draws:
+        if needs_reset and not self._draws:
             raise InputError(f"{call}: the environment must be reset first")
 
 
@@ -311,6 +301,12 @@ class BaseEnv(gym.Env[Observation, np.int64]):
     def _show(self) -> None:
         if self.render_mode == "human":
             self.vector.render()
+
+
+def _with_masks(values: Info, where: NDArray[np.bool_]) -> Info:
+    """Add to values the streams in which they are valid, as arrays with an underscore before the name, as in Gymnasium."""
+    where = where.copy()  # callers may write into it
+    return {**values, **{f"_{name}": where for name in values}}
 
 
 def _first(observation: Observation) -> Observation:
