@@ -94,14 +94,16 @@ class PlannedDrains:
         return {"node": name, "drained": False}
 
     def reports(self) -> list[dict[str, Any]]:
-        """Return the plans, those that have begun first and then by start.
+        """Return the plans, and the drains that wait for jobs: those that have begun first, and then by start.
 
         Returns:
-            For each plan `node`; `starts_s`, in seconds since 1970, or None once it has begun; `deadline_s`, or None; `jobs`, ids
+            For each `node`; `starts_s`, in seconds since 1970, or None once it has begun; `deadline_s`, or None; `jobs`, ids
             of the jobs on the node; `waits_for`, ids of those that cannot leave before their end; and `overdue`, whether jobs are
             on the node after the deadline.
         """
-        views = (self._report(plan) for plan in self.plans.values())
+        drained = [DrainPlanned(0.0, name) for name in sorted(self._run.nodes.drained - self.plans.keys())]
+        views = [self._report(plan) for plan in self.plans.values()]
+        views += [view for view in map(self._report, drained) if view["jobs"]]
         return sorted(views, key=lambda view: view["starts_s"] or 0.0)
 
     def _report(self, plan: DrainPlanned) -> dict[str, Any]:

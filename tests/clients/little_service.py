@@ -59,6 +59,7 @@ class LittleService:
         granted: turns in the order in which they began. requests: names of requests, with their bodies.
         silent: it answers nobody. lost_answers: so many of the next answers are not sent, though the request is carried out.
         stop, move: what heartbeats and requests for turns are told. retry_after: the header of refusals.
+        leave_by_s: Deadline of the drain of a node, or None.
         is_older: Whether it knows nothing of owners that go back.
         redirect: where all requests are sent instead, "" for nowhere.
     """
@@ -70,6 +71,7 @@ class LittleService:
         self.granted: list[Turn] = []
         self.redirect: str | None = None
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.leave_by_s: float | None = None
         self.changed = threading.Condition()
         self.silent, self.lost_answers, self.stop, self.move = threading.Event(), 0, False, False
         self.url = self.retry_after = ""
@@ -141,7 +143,7 @@ class LittleService:
                     (job.begun if phase == "init" or iteration < job.iteration else job.over).add(phase)
                 self._free(mine)
             case "heartbeat":
-                return 200, {"stop": self.stop}
+                return 200, {"stop": self.stop} | ({} if self.leave_by_s is None else {"leave_by_s": self.leave_by_s})
         return 200, {}
 
     def _acquire(self, job: Job, turn: Turn, wait_s: float) -> Answer:

@@ -46,6 +46,18 @@ def test_a_script_runs_the_same_without_a_service(monkeypatch: pytest.MonkeyPatc
     assert done == [0, 1]
 
 
+def test_an_owner_learns_by_when_its_nodes_are_taken_away(service: LittleService, caplog: pytest.LogCaptureFixture) -> None:
+    service.leave_by_s = 2e9
+    with rollmux_client.attach() as job:  # which sends a heartbeat
+        assert job.leave_by_s == 2e9
+        service.leave_by_s = None
+        job._ask("heartbeat", {})  # noqa: SLF001 (as its thread does)
+        assert job.leave_by_s is None
+        iterate(job)
+    (line,) = [record.getMessage() for record in caplog.records if "taken away" in record.getMessage()]
+    assert line.startswith("job one: one of its nodes is taken away at 2033-05-1")
+
+
 def test_phases_are_asked_for_and_given_back_in_order(service: LittleService) -> None:
     with rollmux_client.attach() as job:
         assert job.nodes["rollout"][0]["name"] == "rollout-0"

@@ -113,9 +113,11 @@ class Schedule:
 
     @property
     def keeps_windows(self) -> bool:
-        """Whether no job uses a node after the deadline of its drain: nothing else goes wrong, and each job can move."""
-        others = any(fault.kind != _WINDOW for fault in self.faults)
-        return not others and all(job.movable and not {"nodes", "profile"} & job.entry.keys() for job in self.jobs)
+        """Whether no job uses a node after the deadline of its drain: nothing else goes wrong, and each job can leave it."""
+        if any(fault.kind != _WINDOW for fault in self.faults):
+            return False
+        leaving = (job.movable or job.entry.get("parkable", False) for job in self.jobs)
+        return all(leaving) and not any({"nodes", "profile"} & job.entry.keys() for job in self.jobs)
 
     @property
     def spares_owners(self) -> bool:
@@ -196,8 +198,14 @@ def _with_windows(draw: Random, world: Schedule) -> Schedule:
     if draw.random() < 0.5:
         return replace(world, faults=(*world.faults, window))
     free = (_without(_without(job, "nodes"), "profile") for job in world.jobs)
-    jobs = tuple(replace(job, movable=True, iterations=job.iterations + 2) for job in free)
+    jobs = tuple(_leaving(draw, replace(job, iterations=job.iterations + 2)) for job in free)
     return replace(world, faults=(window,), jobs=jobs)
+
+
+def _leaving(draw: Random, job: JobPlan) -> JobPlan:
+    """The same, which leaves a drained node: for another one, or for the queue."""
+    movable = draw.random() < 0.6
+    return replace(job, movable=movable, entry=job.entry | ({} if movable else {"parkable": True}))
 
 
 def _with_rollovers(draw: Random, world: Schedule) -> Schedule:

@@ -30,12 +30,14 @@ def test_a_job_that_may_be_parked_leaves_at_the_end_of_its_iteration(tmp_path: P
         await run.phase(lease, "rollout", 0)
         answer = changes.drain("rollout-0")
         assert (answer["moves"], answer["queues"], answer["waits_for"]) == ([], ["a"], [])
+        reports = run.driver.lifecycle.planned_drains.reports
+        assert [(view["starts_s"], view["deadline_s"], view["jobs"]) for view in reports()] == [(None, None, ["a"])]
         await run.phase(lease, "training", 0)
         assert await run.leases.acquire(lease, "rollout", 1, 5.0) == {"granted": False, "move": True}
         assert (await report_of(run))["jobs"]["a"]["state"] == "moving"  # so `rollmux exec` starts the command again
         await run.leases.end(lease)
         await run.settle()
-        assert changes.jobs_on("rollout-0") == []
+        assert reports() == [] and run.driver.run.nodes.drained == {"rollout-0"}
         lease = await run.place("a")
         assert "rollout-1" in run.leases.ledger.lease(lease).owner.nodes
         await run.iterate(lease, 1)
