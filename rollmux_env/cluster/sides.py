@@ -104,7 +104,9 @@ def _side(state: State, row: int, entry: _Entry) -> Sides:
         parts = [f"{stayed_s:.4g} s so far"] if stayed_s else []
         parts += [f"{entry.cold_s:.4g} s of cold starts"] if entry.cold_s else []
         pace = " + ".join([*parts, f"({left:.4g} + {settling:g}) x {period_s:.4g} s"])
-        text = f"{job_id} would take {pace} = {needs_s:.4g} s, and its SLO of {limit} an iteration allows {allows_s:.4g} s"
+        start_s = allows_s - float(job.iterations) * limit_s  # a job may start cold once, as it does alone
+        start = f" and {start_s:.4g} s for its own start" if start_s > limit_s * TOLERANCE else ""
+        text = f"{job_id} would take {pace} = {needs_s:.4g} s, and its SLO of {limit} an iteration{start} allows {allows_s:.4g} s"
         if limit_s - period_s > limit_s * TOLERANCE:  # each further iteration gains this difference
             iterations = int(job.iterations) + max(0, ceil((needs_s - allows_s) / (limit_s - period_s) * (1 - TOLERANCE)))
         warm = not over and _fits_warm(state, row, entry, needs_s, allows_s)

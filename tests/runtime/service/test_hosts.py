@@ -34,7 +34,9 @@ def test_entries_at_the_end_are_more_nodes() -> None:
         ("rollout-2", "r2", tuple(range(8, 16))),
     ]
     assert more_nodes(HostsFile(training=("t1",)), CLUSTER, known) == ()  # who is to go is drained
-    assert more_nodes(HostsFile(rollout=("R1.cluster.internal",), training=("t1",)), CLUSTER, known) == ()  # it has another name for the same host
+    assert (
+        more_nodes(HostsFile(rollout=("R1.cluster.internal",), training=("t1",)), CLUSTER, known) == ()
+    )  # it has another name for the same host
 
 
 def test_nodes_of_this_machine_keep_the_names_of_their_devices_however_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
