@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 from rollmux_env.cluster.events import Event, JobProgress, Progressed, Ticked
 from rollmux_env.scheduler.facts import Confined, Drained, Joined, Undrained
@@ -24,10 +25,18 @@ from runtime.journal.record import RunRecord, cold_starts_of
 from runtime.journal.write import record_of
 
 _Numbered = Iterator[tuple[int, Fact]]  # facts by their position in the part
-_WHOLE = (
-    *(journal_facts.RunStarted, journal_facts.RunRelaunched, journal_facts.JobSubmitted, journal_facts.JobCancelled),
-    *(journal_facts.JobFailed, journal_facts.MemoryExceeded, journal_facts.DrainPlanned),
+_SELECTED = (
+    *(Assigned, Returned, journal_facts.OwnerAttached, journal_facts.PhaseGranted, journal_facts.LeaseEnded),
+    *(journal_facts.NodesSuspected, journal_facts.NodesFreed),
 )
+_LEFT_OUT = (  # facts of all other kinds are carried over as they are
+    *(journal_facts.PhaseSlice, journal_facts.SyncSlice, journal_facts.IterationSlice, journal_facts.StateOffloaded),
+    *(journal_facts.JobCheckpointed, journal_facts.CheckpointDelayed, journal_facts.JobRestarted, journal_facts.JobRolledBack),
+    *(journal_facts.SchedulerRestored, journal_facts.RunEnded, JobCarried, PartBegun),
+    *(journal_facts.SharingBound, journal_facts.SoloIterationSlice),
+)
+_EVENTS = frozenset(get_args(Event))
+_ELSEWHERE = frozenset((*_EVENTS, *_SELECTED, *_LEFT_OUT))
 _REPORTS = (Confined, Drained, Undrained, Joined)  # reports to the scheduler that a recovery reads
 
 
@@ -44,8 +53,9 @@ def carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     entries: dict[int, Fact] = {}
     for numbered in (_events(facts), _assignments(facts), _of_leases(facts, leases), _others(facts, record)):
         entries.update(numbered)
-    progress = [_progress(record, leases, fact.spec) for fact in record.submitted]
-    return (*(entries[number] for number in sorted(entries)), *progress, PartBegun(record.last_s))
+    last_s = record.last_s
+    progress = [_progress(record.by_job[fact.spec.id], leases, fact.spec, last_s) for fact in record.submitted]
+    return (*(entries[number] for number in sorted(entries)), *progress, PartBegun(last_s))
 
 
 def count_carried(facts: Sequence[Fact]) -> int:
@@ -61,7 +71,7 @@ def _events(facts: Sequence[Fact]) -> _Numbered:
         if isinstance(fact, Progressed | Ticked):
             last = number, fact.at_s
             progress |= {one.job_id: one for one in (fact.jobs if isinstance(fact, Progressed) else ())}
-        elif isinstance(fact, Event):
+        elif type(fact) in _EVENTS:
             if progress and last is not None:
                 yield last[0], Progressed(last[1], tuple(progress.values()))
             progress, last = {}, None
@@ -113,7 +123,7 @@ def _of_leases(facts: Sequence[Fact], leases: RecalledLeases) -> _Numbered:
 
 
 def _others(facts: Sequence[Fact], record: RunRecord) -> _Numbered:
-    """Yield the facts that are kept as they are, the reports that a recovery reads, and the profiles of jobs."""
+    """Yield the reports to the scheduler that a recovery reads, the profiles of jobs, and what is carried over as it is."""
     cold_starts, last = cold_starts_of(record), {fact.job.id: fact for fact in record.profiled}
     for number, fact in enumerate(facts):
         match fact:
@@ -124,15 +134,15 @@ def _others(facts: Sequence[Fact], record: RunRecord) -> _Numbered:
                 yield number, dataclasses.replace(fact, provisional=cold_starts.provisional(job.id))
             case JobProfiled():
                 yield number, fact
-            case _ if isinstance(fact, _WHOLE):
+            case _ if type(fact) not in _ELSEWHERE:
                 yield number, fact
 
 
-def _progress(record: RunRecord, leases: RecalledLeases, spec: JobSpec) -> JobCarried:
-    """Return the progress of a job at the end of a part."""
-    own, lease = record.by_job[spec.id], leases.last.get(spec.id)
+def _progress(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s: float) -> JobCarried:
+    """Return the progress of a job at the end of a part, from the job's own record."""
+    lease = leases.last.get(spec.id)
     most = 2 * spec.checkpoint.keep if isinstance(spec, RayJob) else 0  # after a restart, the newest ones may be gone from the disk
     checkpoints = sorted(own.checkpoints_of(spec.id), reverse=True)[:most][::-1]
     turns, warm = (None, frozenset[str]()) if lease is None else (lease.turns.saved, frozenset(lease.warm))
     progress = own.done[spec.id], own.most_done(spec.id), own.metrics.get(spec.id, {})
-    return JobCarried(record.last_s, spec.id, *progress, tuple(checkpoints), turns, warm)
+    return JobCarried(last_s, spec.id, *progress, tuple(checkpoints), turns, warm)

@@ -2,7 +2,7 @@
 
 A `SchedulerInformed` fact records what was reported to the scheduler, and is followed by the events that resulted. All other facts
 are known only to a driver. A new fact needs a class here, a name in `runtime.journal.kinds` and a field of `RunRecord`; a test
-checks that all three exist.
+checks that all three exist. `runtime.journal.carry` carries it over to the next part, unless it says otherwise.
 
 Times are seconds since the run began, by the coordinator's clock, which does not run between a kill and a resume.
 """
