@@ -203,6 +203,8 @@ class Service:
                 said = json.loads(text).get("error")
             except (ValueError, AttributeError):  # not JSON, or not an object
                 said = None
+            if not said and response.status in _AGAIN:  # a proxy's, so the service has not been heard
+                raise ConnectionError(f"{self._host}: answers {response.status}, and no service does so: is it behind a proxy?")
             after = response.headers.get("Retry-After", "")
             after_s = min(_MOST_AFTER_S, float(after)) if after.isdecimal() else 0.0
             raise Refused(response.status, str(said or f"{method} {path}: status {response.status}"), after_s)
@@ -740,7 +742,7 @@ class Job(_Lease):
                 since_s = heard_s = _now()
                 pause_s, wait_s = 0.0, _LOOK_S
                 why, when = _reason_in(answer), expected.describe(answer)
-            words = re.sub(r"[0-9.]+ s\b", "", why)  # which run on while it waits
+            words = _lasting_words(why)
             if words != reason or when:
                 self._say(f"job {self.name} waits: {why}{when or expected.said}")
                 reason = words
@@ -783,11 +785,16 @@ class Job(_Lease):
         service, path = self._service, f"/v1/leases/{self.lease}{'?done=true' if done else ''}"
         self._let_go()
         left_s = self.ttl_s - (_now() - self._answered_s)  # afterwards there is no lease to end, only a completion to report
+        patience_s = _UNHEARD_S if done else left_s
+
+        def tell(error: Exception) -> None:
+            self._say(f"job {self.name}: its end is reported again for up to {patience_s:.0f} s: {error}")
+
         message = "free" if self._owner == "lost" else "finish" if done else "leave"
         try:
             self._owner = following(ATTACHMENT, self._owner, message)
             if not self._handed_over and (done or left_s > 0):
-                _until_answered(lambda: service.ask("DELETE", path), _UNHEARD_S if done else left_s)
+                _until_answered(lambda: service.ask("DELETE", path), patience_s, tell)
         except Refused:  # the lease has already ended
             if done and self._state() not in ENDED:
                 raise
@@ -1044,7 +1051,7 @@ class Job(_Lease):
         body = {**phase.named, "wait_s": _WAIT_S}
         if phase.extra:
             body["extra"] = True
-        phase.asked_s = _now()
+        phase.asked_s, said = _now(), ""
         while True:
             self._check_stop()
             asked_s = _now()
@@ -1054,6 +1061,9 @@ class Job(_Lease):
                 self._move()
             elif answer.get("granted"):
                 break
+            elif answer.get("reason") and (words := _lasting_words(why := _reason_in(answer))) != said:
+                said = words
+                self._say(f"job {self.name} waits for its {phase.name}: {why}")
             if phase.given_up:
                 return
             if self._other_thread_error is not None:  # that thread keeps its nodes, which jobs before this turn may wait for
@@ -1158,12 +1168,15 @@ def _path_of(job: str) -> str:
     return f"/v1/jobs/{urllib.parse.quote(job, safe='')}"
 
 
-def _until_answered(once: Callable[[], _T], patience_s: float = math.inf) -> _T:
+def _until_answered(
+    once: Callable[[], _T], patience_s: float = math.inf, tell: Callable[[Exception], None] = lambda error: None
+) -> _T:
     """Repeat a request until it is answered or finally refused, or until patience ends.
 
     Args:
         once: Function that sends the request once.
         patience_s: Seconds after which the last error is raised.
+        tell: Function that is called with the first error before the request is repeated.
     """
     began_s, pause_s = _now(), 0.0
     while True:
@@ -1172,6 +1185,8 @@ def _until_answered(once: Callable[[], _T], patience_s: float = math.inf) -> _T:
         except (OSError, Refused) as error:
             if (isinstance(error, Refused) and error.status not in _AGAIN) or _now() - began_s > patience_s:
                 raise
+            if not pause_s:
+                tell(error)
             pause_s, after_s = _longer(pause_s), _after(error)
         time.sleep(max(pause_s, after_s))
 
@@ -1185,6 +1200,11 @@ def _reason_in(answer: dict[str, Any]) -> str:
     """Return the reason for waiting in an answer, with the job's place in the queue."""
     place = answer.get("position")
     return str(answer.get("reason") or "no nodes yet") + (f" (place {place} in the queue)" if place else "")
+
+
+def _lasting_words(reason: str) -> str:
+    """Return a reason without its seconds, which change while a job waits for the same thing."""
+    return re.sub(r"[0-9.]+ s\b", "", reason)
 
 
 def _longer(pause_s: float) -> float:

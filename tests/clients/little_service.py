@@ -62,6 +62,7 @@ class LittleService:
         leave_by_s: Deadline of the drain of a node, or None.
         is_older: Whether it knows nothing of owners that go back.
         redirect: where all requests are sent instead, "" for nowhere.
+        proxy_status: Status with which a proxy answers all requests by itself, or 0 if there is none.
     """
 
     def __init__(self, jobs: dict[str, int], ttl_s: float) -> None:
@@ -70,6 +71,7 @@ class LittleService:
         self.waiting: list[Turn] = []
         self.granted: list[Turn] = []
         self.redirect: str | None = None
+        self.proxy_status = 0
         self.requests: list[tuple[str, dict[str, Any]]] = []
         self.leave_by_s: float | None = None
         self.changed = threading.Condition()
@@ -215,6 +217,8 @@ def serving(jobs: dict[str, int], ttl_s: float = 30.0) -> Iterator[LittleService
                         self.close_connection = True
                         return
             text = json.dumps(answer).encode()
+            if service.proxy_status:
+                status, text = service.proxy_status, b"<html>Bad Gateway</html>"
             if service.redirect is not None:
                 status, text = 301, b"<html>Moved</html>"
             self.send_response(status)

@@ -270,6 +270,20 @@ def test_a_reason_whose_seconds_run_on_is_said_once(service: LittleService, monk
     assert lines == [f"job one waits: b holds rollout-{node} for {seconds} s" for node, seconds in ((0, 62), (1, 2))]
 
 
+def test_who_holds_the_nodes_of_a_turn_is_said_once(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = iter(("two has held rollout-0 for 40 s", "two has held rollout-0 for 70 s", ""))
+    lines: list[str] = []
+
+    def acquire(*_: object) -> tuple[int, dict[str, object]]:
+        return 200, {"granted": False, "reason": why} if (why := next(reasons, None)) is not None else {"granted": True}
+
+    monkeypatch.setattr(rollmux_client, "_SOON_S", 0.0)
+    monkeypatch.setattr(service, "_acquire", acquire)
+    with rollmux_client.Job(rollmux_client.Service(service.url, TOKEN), "one", say=lines.append) as job:
+        job.acquire(job.phase("rollout"))
+    assert lines == ["job one waits for its rollout: two has held rollout-0 for 40 s"]
+
+
 def test_what_the_service_refuses_is_said(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(rollmux_client.Refused, match="there is no"), rollmux_client.attach("nobody"):
         pass
@@ -491,6 +505,15 @@ def test_an_owner_gives_up_a_service_that_never_answers(monkeypatch: pytest.Monk
     with pytest.raises(ConnectionError, match=r"job one: http://127.0.0.1:1 has not answered for 600 s: "), job:
         pass
     assert len(said) == 1
+    with serving({"one": 1}) as proxy:
+        proxy.proxy_status = 502  # the service behind it does not answer
+        job = rollmux_client.Job(rollmux_client.Service(proxy.url, TOKEN), "one", say=said.append)
+        with (
+            pytest.raises(ConnectionError, match=r"has not answered for 600 s: 127\.0\.0\.1: answers 502, and no service does"),
+            job,
+        ):
+            pass
+    assert len(said) == 2
 
 
 def test_that_a_job_is_done_is_said_also_after_its_lease_and_else_is_an_error(
@@ -498,8 +521,10 @@ def test_that_a_job_is_done_is_said_also_after_its_lease_and_else_is_an_error(
 ) -> None:
     """Its process ended with status 0, and the job waited for another owner, which never came."""
 
+    said: list[str] = []
+
     def owner() -> rollmux_client.Job:
-        return rollmux_client.Job(rollmux_client.Service(service.url, TOKEN), "one", fence=lambda why: None)
+        return rollmux_client.Job(rollmux_client.Service(service.url, TOKEN), "one", fence=lambda why: None, say=said.append)
 
     monkeypatch.setattr(rollmux_client, "_UNHEARD_S", 0.0)
     with pytest.raises(rollmux_client.Refused, match="there is no /v1/leases/"), owner():
@@ -509,6 +534,11 @@ def test_that_a_job_is_done_is_said_also_after_its_lease_and_else_is_an_error(
         owner(),
     ):
         service.lost_answers = 1_000
+    service.lost_answers, service.jobs["one"].state = 0, "queued"
+    monkeypatch.setattr(rollmux_client, "_UNHEARD_S", 600.0)
+    with owner():
+        service.lost_answers = 3
+    assert [line.partition(" s: ")[0] for line in said] == ["job one: its end is reported again for up to 600"]
     service.lost_answers, service.jobs["one"].state = 0, "queued"
     with owner() as job:
         job.ttl_s = 0.0  # its last answer is older than that
