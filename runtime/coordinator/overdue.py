@@ -25,7 +25,8 @@ class Overdue(NamedTuple):
         phase: Name of the phase, `init` and `sync` included.
         nodes: Names of the nodes that it holds.
         held_s: Time since its permit, seconds.
-        worst_case_s: Seconds by which the phase is planned.
+        worst_case_s: Seconds by which the phase is planned, or that it is given if it is not planned.
+        is_planned: Whether the phase is planned.
     """
 
     job_id: str
@@ -33,38 +34,51 @@ class Overdue(NamedTuple):
     nodes: tuple[str, ...]
     held_s: float
     worst_case_s: float
+    is_planned: bool
+
+    @property
+    def limit(self) -> str:
+        """What the phase is over, in words."""
+        if self.is_planned:
+            return f"its worst case is {self.worst_case_s:.4g} s"
+        return f"it has no worst case, and is given {self.worst_case_s:.4g} s"
 
     @property
     def description(self) -> str:
         """A line about the phase."""
-        names = " ".join(self.nodes)
-        return f"its {self.phase} has held {names} for {self.held_s:.0f} s; its worst case is {self.worst_case_s:.4g} s"
+        return f"its {self.phase} has held {' '.join(self.nodes)} for {self.held_s:.0f} s; {self.limit}"
 
 
 def overdue_phases(run: RunState, handle: JobHandle, now_s: float) -> Iterator[Overdue]:
     """Yield the phases of a job that are over their worst case now."""
     for phase, hold in handle.permits.holds.items():
-        worst_s = worst_case_s(run, handle, phase)
-        if worst_s is not None and now_s - hold.start_s > worst_s + SLACK_S:
+        worst_s, is_planned = worst_case_s(run, handle, phase)
+        if now_s - hold.start_s > worst_s + SLACK_S:
             names = tuple(sorted(node.name for node in handle.place.nodes_of(phase)))
-            yield Overdue(handle.id, phase, names, now_s - hold.start_s, worst_s)
+            yield Overdue(handle.id, phase, names, now_s - hold.start_s, worst_s, is_planned)
 
 
-def worst_case_s(run: RunState, handle: JobHandle, phase: HoldName) -> float | None:
-    """Return the planned seconds of a phase of a placed job, cold starts included, or None if unknown."""
-    state = run.scheduler.state
+def worst_case_s(run: RunState, handle: JobHandle, phase: HoldName) -> tuple[float, bool]:
+    """Return the seconds that a phase may take, cold starts included, and whether it is planned by them.
+
+    Phases of a job that is being measured are not planned, nor are an init of which none was measured and a sync without `sync_s`.
+    They get the time after which a job on Ray counts as one that hangs, and at least that of an iteration.
+    """
+    state, timeouts = run.scheduler.state, run.plan.timeouts
     if not (state.knows(handle.id) and state.is_running(handle.id)) or handle.is_guest:
-        return None
+        return timeouts.profile_s, False
     job, shape = state.job(handle.id), state.shape(handle.id)
-    parts = dict(zip(POOLS, job.phases(shape), strict=True))
-    cold_s = {pool: part.switch.cold_s for pool, part in parts.items()}
+    cold_s = {pool: part.switch.cold_s for pool, part in zip(POOLS, job.phases(shape), strict=True)}
+    worst_s = shape_in_use(job, shape, state.group_of(handle.id).training_nodes or None).worst_case_s
     if phase == "init":
         planned_s = sum(cold_s.values())
     elif phase == "sync":
         planned_s = job.sync_s
     else:
-        planned_s = shape_in_use(job, shape, state.group_of(handle.id).training_nodes or None).worst_case_s[phase] + cold_s[phase]
-    return planned_s or None
+        planned_s = worst_s[phase] + cold_s[phase]
+    if planned_s:
+        return planned_s, True
+    return max(timeouts.least_s, sum(worst_s[pool] for pool in POOLS)), False
 
 
 def hanging(run: RunState, now_s: float, passed_s: float) -> Iterator[tuple[JobHandle, JobEnd]]:

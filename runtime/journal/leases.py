@@ -49,7 +49,7 @@ class RecalledLease:
     @property
     def is_in_use(self) -> bool:
         """Whether the owner may be using nodes."""
-        return bool(self.grants) and (self.end is None or bool(self.suspects))
+        return bool(self.suspects) or (bool(self.grants) and self.end is None)
 
     def grant(self, fact: PhaseGranted) -> None:
         """Record that the owner has been granted a phase."""

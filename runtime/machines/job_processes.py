@@ -38,20 +38,23 @@ def mark_of(logs: str) -> dict[str, str]:
     return {_MARK: f"{logs}/"}
 
 
-def end_job_processes(logs: str, known: Collection[tuple[int, int]] = ()) -> None:
+def end_job_processes(logs: str, known: Collection[tuple[int, int]] = ()) -> list[int]:
     """End the processes of a job on this machine, or of all jobs of a run, whose logs are below one folder.
 
     Args:
         logs: Folder of the job's logs.
         known: Process id and start time of known processes of the job. A process that the kernel is removing has no environment or
             files any more, but may still occupy GPU memory.
+
+    Returns:
+        Ids of processes that cannot be ended.
     """
 
     def find() -> list[int]:
         left = [pid for pid, start in known if started(pid) == start]
         return [*{*marked_processes(f"{_MARK}={logs}/", logs, (os.O_WRONLY,)), *left}]
 
-    end_all(find, _GRACE_S)
+    return end_all(find, _GRACE_S)
 
 
 def marked_processes(mark: str, folder: str, modes: Collection[int]) -> list[int]:

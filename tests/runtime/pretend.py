@@ -5,12 +5,15 @@ call it, or ask it over HTTP; and it can be killed at any write to its journal.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
+import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -369,6 +372,14 @@ def carry_out(plan: RunPlan, dies_at: int = -1, before: bool = False, states: li
     return asyncio.run(main())
 
 
+@cache
+def owner_pid() -> int:
+    """The id of a process that lives as long as this one, as of an owner."""
+    process = subprocess.Popen(["sleep", "infinity"])
+    atexit.register(process.kill)
+    return process.pid
+
+
 class Served:
     """A coordinator of attached jobs, owners that ask it, and a clock that tests move on."""
 
@@ -383,7 +394,7 @@ class Served:
 
     async def place(self, job_id: str, host: str = HERE, pids: tuple[int, ...] = ()) -> str:
         """Attach to a job that has a place, or is about to have one."""
-        answer = await self.leases.attach(job_id, 5.0, host, pids or (os.getpid(),), pid_space())
+        answer = await self.leases.attach(job_id, 5.0, host, pids or (owner_pid(),), pid_space())
         return str(answer["lease"])
 
     async def phase(self, lease: str, phase: HoldName, iteration: int, **metrics: float) -> None:

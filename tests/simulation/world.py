@@ -569,6 +569,8 @@ def simulated() -> Iterator[None]:
             "user_of": lambda pid: 0,
             "carriers_of": lambda leases: _scene().carriers(leases),
             "is_related": lambda pid, lease, named: True,
+            "_is_others": lambda pid, job_id: False,
+            "ancestors_of": lambda pid: set(),
             "pid_space": lambda: here,
         },
         serve_here: {

@@ -6,6 +6,9 @@ from collections.abc import Collection
 
 import rollmux_client
 
+_FLAGS = 6  # index of the flags in /proc/PID/stat, after the name
+_KERNEL = 0x200000  # PF_KTHREAD
+
 
 def carriers_of(leases: Collection[str]) -> list[int]:
     """Return the ids of this machine's processes that carry one of some leases in their environment, as far as it can be read."""
@@ -27,10 +30,22 @@ def is_related(pid: int, lease: str, named: Collection[int]) -> bool:
         or not {one.group, one.session}.isdisjoint(named)
     ):
         return one is not None
-    visited = set[int]()
-    while one is not None and one.parent > 1 and one.parent not in visited:
-        if one.parent in named:
-            return True
-        visited.add(one.parent)
-        one = rollmux_client.process(one.parent)
-    return False
+    return not ancestors_of(pid).isdisjoint(named)
+
+
+def ancestors_of(pid: int) -> set[int]:
+    """Return a process and those by which it was started, as far as they live, without process 1."""
+    lineage = set[int]()
+    while pid > 1 and pid not in lineage and (one := rollmux_client.process(pid)) is not None:
+        lineage.add(pid)
+        pid = one.parent
+    return lineage
+
+
+def is_kernels(pid: int) -> bool:
+    """Return whether a process is a thread of the kernel, which never ends."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return bool(int(file.read().rpartition(b")")[2].split()[_FLAGS]) & _KERNEL)
+    except (OSError, ValueError, IndexError):  # there is none
+        return False

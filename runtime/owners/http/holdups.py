@@ -60,7 +60,5 @@ def _blockers(ledger: Ledger, handle: JobHandle) -> Iterator[str]:
 
 
 def _waits_for(one: Overdue) -> str:
-    return (
-        f"waits for {' '.join(one.nodes)}, which {one.job_id} has held for {one.held_s:.0f} s in its {one.phase}; "
-        f"its worst case is {one.worst_case_s:.4g} s"
-    )
+    reason = f"waits for {' '.join(one.nodes)}, which {one.job_id} has held for {one.held_s:.0f} s in its {one.phase}"
+    return f"{reason}; {one.limit}"

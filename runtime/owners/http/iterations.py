@@ -205,7 +205,7 @@ class Iterations:
             self._carry_out(lease, what, why)
 
     def done(self, lease: Lease) -> None:
-        """End the job of an owner that reports it done. An iteration that lacks only its sync counts.
+        """End the job of an owner that reports it done, or whose command has ended with status 0.
 
         Args:
             lease: Lease of the owner.
@@ -218,6 +218,31 @@ class Iterations:
             self.ledger.end(lease, "its owner has ended", None)
             lease.placement.free.set()
             return
+        self._count_rest(lease)
+        slices = interrupted_slices(run, handle, run.log.now())
+        run.log.write(*slices)  # first, because no phase may follow the end of a job in the journal
+        self.ledger.end(lease, "its owner says that the job is done", JobEnd("done"), done=True)
+        run.apply(left(handle))
+
+    def hand_back(self, lease: Lease) -> None:
+        """End the lease of a command that reports its job done. Whether it is, the exit status of the command says later.
+
+        Args:
+            lease: Lease of the command.
+
+        Raises:
+            Stopping: If the run stops and the job has given up its placement.
+        """
+        if not _is_over(lease.handle):
+            self._count_rest(lease)
+            if not lease.turns.open:
+                self.ledger.end(lease, "its owner says that the job is done", None)
+                return
+        self.done(lease)  # it leaves in the middle of a phase
+
+    def _count_rest(self, lease: Lease) -> None:
+        """Count an iteration that lacks only its sync, and end the phases of a job that has all of its iterations."""
+        handle, run = lease.handle, self._run
         _check_goes_on(run.has_seat(handle) or not run.stopping)
         if lease.turns.trainings > handle.iteration:
             self.iterated(lease)
@@ -225,11 +250,6 @@ class Iterations:
         for phase in [*handle.permits.holds] if whole else ():
             if phase in lease.turns.open:
                 self.finish(lease, phase)
-        run.log.write(
-            *interrupted_slices(run, handle, run.log.now())
-        )  # first, because no phase may follow the end of a job in the journal
-        self.ledger.end(lease, "its owner says that the job is done", JobEnd("done"), done=True)
-        run.apply(left(handle))
 
     def done_late(self, lease: Lease) -> None:
         """End the job of an owner that reports it done after its lease was over, unless the job has another owner now.

@@ -35,6 +35,7 @@ from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import CommandJob, JobSpec
 from runtime.jobside.messages import JobEnd
 from runtime.journal.facts import OwnerAttached, PhaseGranted
+from runtime.owners.http.holdups import holdup
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.ledger import AttachedPlacement, Lease, described, known_processes, own_processes, shared_pid_space, wake
 from runtime.owners.protocol import turns_of
@@ -153,7 +154,7 @@ class Leases:
 
         Returns:
             `granted`; if it is True, the nodes and whether they were switched from another job; if it is False, `move` tells
-            whether the owner has to leave its placement.
+            whether the owner has to leave its placement, and `reason` what holds the job up, if anything does.
 
         Raises:
             NotFound: If there is no such lease; one line.
@@ -178,7 +179,7 @@ class Leases:
                 raise Conflict(f"job {lease.handle.id}: the {phase} of iteration {iteration} is over")
             hold = lease.handle.permits.holds.get(phase)
             if hold is None:
-                return {"granted": False}
+                return self._not_granted(lease)
             if phase not in lease.turns.granted:
                 lease.turns.grant(phase)
                 now_s, times = self._run.log.now(), (hold.asked_s, hold.start_s, hold.switched)
@@ -194,7 +195,7 @@ class Leases:
         if self._goes(lease, turn):
             return {"granted": False, "move": True}
         if self._run.stopping or not await self._may_begin(lease, turn, wait_s):
-            return {"granted": False}
+            return self._not_granted(lease)
         if lease.is_elsewhere:  # the job was profiled and has got another placement while it waited
             lease.apply_event("move")
             return {"granted": False, "move": True}
@@ -202,7 +203,12 @@ class Leases:
         self._iterations.end_spent(lease)
         self._check_lives(lease)
         # the request was not recorded if the budget is spent while another phase runs
-        return None if turn.phase in lease.turns.open else {"granted": False}
+        return None if turn.phase in lease.turns.open else self._not_granted(lease)
+
+    def _not_granted(self, lease: Lease) -> dict[str, Any]:
+        """Return the answer that a phase is not granted yet, with what holds the job up."""
+        why = "the service is stopping" if self._run.stopping else holdup(self.ledger, lease.handle)
+        return {"granted": False} | ({} if why is None else {"reason": why})
 
     def _goes(self, lease: Lease, turn: Turn) -> bool:
         """Return whether an owner leaves its placement instead of getting a phase."""
@@ -352,7 +358,8 @@ class Leases:
 
         Args:
             lease_id: Identifier of the lease.
-            done: Whether the job is done. Otherwise its owner may attach again, and continues after the last whole iteration.
+            done: Whether the job is done; of a command, its exit status says that. Otherwise the owner may attach again, and
+                continues after the last whole iteration.
 
         Raises:
             NotFound: If there is no such lease; one line.
@@ -360,10 +367,13 @@ class Leases:
         """
         lease = self.ledger.lease(lease_id)
         await self._run.written()
+        is_command = isinstance(lease.handle.spec, CommandJob)
         if lease.ended:
             self.ledger.free(lease, lease.suspect_nodes, "its owner has ended")
-            if done:
+            if done and not is_command:
                 self._iterations.done_late(lease)
+        elif done and is_command:
+            self._iterations.hand_back(lease)
         elif done:
             self._iterations.done(lease)
         else:
@@ -378,6 +388,11 @@ class Leases:
             NotFound: If there is no such lease; one line.
         """
         return self.ledger.lease(lease_id).handle
+
+    def is_active(self, lease_id: str) -> bool:
+        """Return whether there is such a lease and it is not over."""
+        lease = self.ledger.leases.get(lease_id)
+        return lease is not None and not lease.ended
 
     def touch(self, lease_id: str) -> None:
         """Record that the owner of a lease is alive."""

@@ -29,7 +29,7 @@ from runtime.jobs.spec import CommandJob
 from runtime.jobside.messages import JobEnd, Stopped
 from runtime.journal.facts import LeaseEnded, NodesFreed, NodesSuspected, OwnerAttached, OwnerProcess
 from runtime.machines.job_processes import started, user_of
-from runtime.owners.http.carriers import carriers_of, is_related
+from runtime.owners.http.carriers import ancestors_of, carriers_of, is_kernels, is_related
 
 MOST_PROCESSES = 4096  # per owner
 _REMEMBERED = 10_000  # most leases that are kept after their end, for late requests
@@ -149,20 +149,21 @@ def shared_pid_space(host: str, space: str) -> str:
 
 
 def own_processes(pids: Iterable[int], boot: str, job_id: str) -> tuple[OwnerProcess, ...]:
-    """Return the processes that an owner names, without those that are known to belong to another job.
+    """Return the processes that an owner names, without those that are known to be none of its job's.
 
     Args:
         pids: Process ids that the owner names.
         boot: Scope of these ids, as returned by `shared_pid_space`.
         job_id: Id of the owner's job.
     """
-    own = (pid for pid in dict.fromkeys(pids) if not (boot and _is_others(pid, job_id)))
+    above = ancestors_of(os.getpid()) if boot else set()
+    own = (pid for pid in dict.fromkeys(pids) if not (boot and (pid in above or _is_others(pid, job_id))))
     return tuple(OwnerProcess(pid, started(pid) if boot else 0) for pid in own)
 
 
 def _is_others(pid: int, job_id: str) -> bool:
-    """Return whether a process carries another job's lease, or is process 1, with which all others would end."""
-    return pid == 1 or lease_variables_of(pid).get(JOB, job_id) != job_id
+    """Return whether a process is the kernel's, carries another job's lease, or is process 1, with which all others would end."""
+    return pid == 1 or is_kernels(pid) or lease_variables_of(pid).get(JOB, job_id) != job_id
 
 
 def known_processes(owner: OwnerAttached, pids: Iterable[int]) -> tuple[OwnerProcess, ...]:
@@ -303,33 +304,47 @@ class Ledger:
             lease.placement.free.set()
             lease.placement.end(end)
 
-    def lose(self, lease: Lease, why: str) -> None:
-        """End a lease whose owner may still use its nodes. Nodes of granted phases become suspect.
+    def lose(self, lease: Lease, why: str, remaining: Collection[int] = ()) -> None:
+        """End a lease whose owner may still use its nodes. They become suspect as `suspect` says.
 
         Args:
             lease: The lease.
             why: Reason, for the log and the journal.
+            remaining: Ids of processes of the job on this machine that cannot be ended.
         """
-        now_s, job_id = self.run.log.now(), lease.handle.id
-        facts: list[Any] = [LeaseEnded(now_s, job_id, lease.id, False, why)]
-        if lease.has_grants:
-            names = tuple(sorted({node.name for phase in lease.turns.granted for node in lease.handle.place.nodes_of(phase)}))
-            lease.suspect_nodes = set(names)
-            self.suspected[job_id] = lease
-            facts.append(NodesSuspected(now_s, job_id, lease.id, names))
-            pids = ", ".join(map(str, living(lease.owner)))
-            by = f" by process {pids}" if pids else ""
-            self.run.log.say(f"{job_id}: {why}; {', '.join(names)} may still be in use{by}, and is granted to no job")
-        else:
-            lease.placement.free.set()
-            alive = ", ".join(map(str, living(lease.owner)))
-            self.run.log.say(f"{job_id}: {why}" + (f"; process {alive} of it lives" if alive else ""))
         lease.is_lost = True
         self._over(lease, "lose", why)
+        self.run.log.write(LeaseEnded(self.run.log.now(), lease.handle.id, lease.id, False, why))
+        self.run.log.say(f"{lease.handle.id}: {why}")
+        self.suspect(lease, remaining)
         if not lease.suspect_nodes:
+            lease.placement.free.set()
             lease.apply_event("free")
-        self.run.log.write(*facts)
         lease.placement.end(JobEnd("died", "step", why))
+
+    def suspect(self, lease: Lease, remaining: Collection[int] = ()) -> None:
+        """Mark the nodes that the owner of an ended lease may still use: those of its phases; all if it holds none and lives here.
+
+        The job keeps its place until they are free.
+
+        Args:
+            lease: The lease, whose placement has not ended.
+            remaining: Ids of processes of the job on this machine that are known to live.
+        """
+        job_id, place, has_grants = lease.handle.id, lease.handle.place, lease.has_grants
+        if remaining and is_seen(lease.owner):
+            self._name(lease, (OwnerProcess(pid, started(pid)) for pid in sorted({*remaining, *living(lease.owner)})))
+        alive = [] if lease.is_elsewhere else sorted({*remaining, *self._using(lease)})
+        names = {node.name for phase in lease.turns.granted for node in place.nodes_of(phase)} or {*(place.names if alive else ())}
+        if names <= lease.suspect_nodes:
+            return
+        lease.suspect_nodes |= names
+        self.suspected[job_id] = lease
+        lease.placement.free.clear()
+        self.run.log.write(NodesSuspected(self.run.log.now(), job_id, lease.id, tuple(sorted(names))))
+        by = f" by process {', '.join(map(str, alive))}" if alive else ""
+        until_then = "is granted to no job" if has_grants else "its place is kept"
+        self.run.log.say(f"{job_id}: {', '.join(sorted(names))} may still be in use{by}, and {until_then}")
 
     def free(self, lease: Lease, nodes: Iterable[str], why: str) -> None:
         """Free suspect nodes of a lost lease.
@@ -346,7 +361,8 @@ class Ledger:
         self.run.log.say(f"{lease.handle.id}: {', '.join(names)} is free again: {why}")
         lease.suspect_nodes -= {*names}
         if not lease.suspect_nodes:
-            lease.apply_event("free")
+            if lease.state == "lost":
+                lease.apply_event("free")
             self.suspected.pop(lease.handle.id, None)
             lease.placement.free.set()
             self._unblock(lease)
@@ -441,15 +457,16 @@ class Ledger:
 
         Args:
             lease: The lease.
-            most: Limit, as a multiple of the phase's worst case.
+            most: Limit, as a multiple of the phase's worst case or of the time that it is given without one.
             now_s: Current time, in seconds of the run's clock.
         """
         handle = lease.handle
         for phase in lease.turns.granted & handle.permits.holds.keys():
-            hold, worst_s = handle.permits.holds[phase], worst_case_s(self.run, handle, phase)
+            hold, (worst_s, is_planned) = handle.permits.holds[phase], worst_case_s(self.run, handle, phase)
             held_s = now_s - max(hold.start_s, hold.ready_s)
-            if worst_s is not None and held_s > most * worst_s:
-                return f"its {phase} has taken {held_s:.0f} s, more than {most:g} times its worst case of {worst_s:.4g} s"
+            if held_s > most * worst_s:
+                limit = f"its worst case of {worst_s:.4g} s" if is_planned else f"the {worst_s:.4g} s that it is given"
+                return f"its {phase} has taken {held_s:.0f} s, more than {most:g} times {limit}"
         return ""
 
     def free_for_attaching(self, lease: Lease, pids: Collection[int]) -> float:
@@ -513,9 +530,13 @@ class Ledger:
         named = own_processes(carriers_of(leases), owner.boot, owner.job_id)
         carrying = tuple(one for one in named if one.started)[:MOST_PROCESSES]
         if carrying:
-            lease.owner = replace(owner, at_s=self.run.log.now(), processes=carrying)
-            self.run.log.write(lease.owner)
+            self._name(lease, carrying)
         return [one.pid for one in carrying]
+
+    def _name(self, lease: Lease, processes: Iterable[OwnerProcess]) -> None:
+        """Record the processes of a lease's owner that are known from now on."""
+        lease.owner = replace(lease.owner, at_s=self.run.log.now(), processes=tuple(one for one in processes if one.started))
+        self.run.log.write(lease.owner)
 
     def _free_unused(self, lease: Lease, now_s: float) -> None:
         """Free the nodes of a lost lease if its grace is over or no process of its owner lives."""

@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
-import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from time import strftime
 
-from rollmux_client import same_host
+from rollmux_client import pid_space
 
 from rollmux_env.errors import InputError
 from runtime.coordinator.ends import left
@@ -25,26 +24,12 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import ProcessBackend
 from runtime.jobs.spec import CommandJob, JobSpec
 from runtime.jobside.messages import JobEnd
-from runtime.journal.facts import LeaseEnded
-from runtime.machine import Node, threads_of
-from runtime.machines.job_processes import end_job_processes, mark_of
-from runtime.output import LOGS, open_log
+from runtime.journal.facts import LeaseEnded, OwnerAttached
+from runtime.output import LOGS
+from runtime.owners.http.command_process import LOOKS_S, CommandProcess
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.ledger import AttachedPlacement, Lease, Ledger, described, living, wake
-
-_LOOKS_S = 0.2
-_ENDS_S = 10.0  # from SIGTERM to SIGKILL
-_LOG = "command"
-_ALLOWED = frozenset(
-    (
-        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR"),
-        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
-        *("PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH", "LD_PRELOAD", "TORCH_HOME"),
-        *("CUDA_HOME", "CUDA_PATH", "CUDA_DEVICE_ORDER"),
-        *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_CACHE"),
-    )
-)
-_ALLOWED_PREFIXES = ("LC_", "XDG_", "NCCL_", "GLOO_")
+from runtime.owners.protocol import turns_of
 
 
 class AttachedProcesses(ProcessBackend):
@@ -113,7 +98,7 @@ class CommandProcesses(AttachedProcesses):
         self._iterations = iterations
         self._folder = Path(iterations.ledger.run.plan.folder)
         self._running: dict[JobHandle, asyncio.Task[None]] = {}
-        self._children: dict[JobHandle, subprocess.Popen[bytes]] = {}
+        self._commands: dict[JobHandle, CommandProcess] = {}
         self._listens = asyncio.Event()
         self._access: Callable[[JobSpec], Mapping[str, str]] = lambda _: {}
 
@@ -129,6 +114,7 @@ class CommandProcesses(AttachedProcesses):
     def start(self, handle: JobHandle) -> AttachedPlacement:
         """Open a placement of a job, and start its command there."""
         placement = super().start(handle)
+        self._commands[handle] = CommandProcess(self._folder / LOGS / handle.id)
         self._running[handle] = asyncio.ensure_future(self._run(handle, placement))
         return placement
 
@@ -137,93 +123,64 @@ class CommandProcesses(AttachedProcesses):
         placement = self.ledger.placement_of(handle)
         if (task := self._running.pop(handle, None)) is not None:
             task.cancel()
-        await self._end(handle)
+        remaining = await self._end(handle, placement)
         if placement is not None:
-            self._has_ended(placement, handle.ending.reason)
+            self._has_ended(handle, placement, handle.ending.reason, remaining)
+        self._commands.pop(handle, None)
         await super().kill(handle)
 
     async def drop(self, handle: JobHandle) -> None:
         """End the command of a job that is gone."""
         if handle.life.is_gone and handle in self._running:
             self._running.pop(handle).cancel()
-            await self._end(handle)
+            if remaining := await self._commands.pop(handle).end():
+                self.ledger.run.log.say(f"{handle.id}: process {_numbers(remaining)} of its command cannot be ended")
 
     async def close(self) -> None:
         """End all commands because the run is over."""
         running, self._running = self._running, {}
         for task in running.values():
             task.cancel()
-        await asyncio.gather(*(self._end(handle) for handle in running))
+        await asyncio.gather(*(self._commands[handle].end() for handle in running))
 
     async def _run(self, handle: JobHandle, placement: AttachedPlacement) -> None:
         """Start a command, or take it over from the former coordinator, and wait until it ends."""
         await self._listens.wait()
         lease, status = placement.active_lease, None
+        how = "has ended"
         if lease is not None and living(lease.owner):
             while living(lease.owner):
-                await asyncio.sleep(_LOOKS_S)
+                await asyncio.sleep(LOOKS_S)
         else:
             if self.ledger.run.plan.resume:  # the former coordinator may have started one that has not attached
-                await asyncio.to_thread(end_job_processes, str(self._logs(handle)))
-            if lease is not None:
-                self._has_ended(placement, "its command has ended with the service")
-                return
-            await self.ledger.run.written()
-            status = await self._child(handle)
+                await self._commands[handle].end()
+            if lease is None:
+                await self.ledger.run.written()
+                status = await self._status(handle)
+                how = _how(status)
+            else:
+                how = "has ended with the service"
+        remaining = await self._end(handle, placement)
         if handle.life.is_gone:
             return
-        if status == 0:
+        if status == 0 and not remaining:
             self._running.pop(handle, None)
+            self._commands.pop(handle, None)
             self._done(handle, placement)
         else:
-            await self._end(handle)
-            how = "has ended" if status is None else _how(status)
-            self._has_ended(placement, f"its command {how}")
+            self._has_ended(handle, placement, f"its command {how}", remaining)
 
-    async def _child(self, handle: JobHandle) -> int:
+    async def _status(self, handle: JobHandle) -> int:
+        """Run a command, and return its exit status."""
+        spec, access = handle.spec, {"ROLLMUX_JOB": handle.id, "ROLLMUX_NODES": json.dumps(described(handle))}
+        assert isinstance(spec, CommandJob)
         try:
-            child = self._children[handle] = self._popen(handle)
+            self._commands[handle].start(spec, handle.place.nodes_of("sync"), access | dict(self._access(spec)))
         except (OSError, InputError) as error:  # InputError: no token can be made for it
             problem = getattr(error, "strerror", None) or error
             self.ledger.run.log.say(f"{handle.id}: its command cannot be started: {problem}")
             return 127
-        while (status := child.poll()) is None:
-            await asyncio.sleep(_LOOKS_S)
-        return status
-
-    def _popen(self, handle: JobHandle) -> subprocess.Popen[bytes]:
-        spec, nodes = handle.spec, handle.place.nodes_of("sync")
-        assert isinstance(spec, CommandJob)
-        here = [node for node in nodes if not node.host or same_host(node.host, os.uname().nodename)]
-        with open_log(self._logs(handle), _LOG) as log:
-            names = " ".join(node.name for node in nodes)
-            log.write(f"{strftime('%Y-%m-%d %H:%M:%S')}  starts on {names}\n".encode())
-            log.flush()
-            child = subprocess.Popen(
-                spec.command,
-                cwd=spec.folder or None,
-                env=allowed_environment(os.environ) | self._environment(handle, here),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        cores = {core for node in here for core in node.cores}
-        if cores and not any(node.gpus for node in here):
-            os.sched_setaffinity(child.pid, cores)
-        return child
-
-    def _environment(self, handle: JobHandle, here: list[Node]) -> dict[str, str]:
-        own = mark_of(str(self._logs(handle))) | {
-            "ROLLMUX_JOB": handle.id,
-            "ROLLMUX_NODES": json.dumps(described(handle)),
-            "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for node in here for gpu in node.gpus),
-            "PYTHONUNBUFFERED": "1",
-        }
-        if not any(node.gpus for node in here):
-            threads = str(threads_of(*(node.cores for node in here)))
-            own |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
-        return own | dict(self._access(handle.spec))
+        return await self._commands[handle].wait()
 
     def _done(self, handle: JobHandle, placement: AttachedPlacement) -> None:
         """End a job whose command has exited with status 0: the job is done."""
@@ -237,47 +194,50 @@ class CommandProcesses(AttachedProcesses):
             placement.end(JobEnd("done"))
             self.ledger.run.apply(left(handle))
 
-    def _has_ended(self, placement: AttachedPlacement, why: str) -> None:
-        """End the placement of a job whose processes have ended, and free its nodes."""
-        lease: Lease | None = placement.lease
+    def _has_ended(self, handle: JobHandle, placement: AttachedPlacement, why: str, remaining: list[int]) -> None:
+        """End the placement of a job whose command has ended, and free its nodes unless processes of it remain.
+
+        Args:
+            handle: The job.
+            placement: Placement of the job.
+            why: Reason, for the log and the journal.
+            remaining: Ids of the processes that cannot be ended.
+        """
+        ledger, lease = self.ledger, placement.lease
+        if remaining:
+            why = f"{why}; process {_numbers(remaining)} of it cannot be ended"
+            if lease is None:
+                lease = self._attach(handle, placement)
         if lease is not None and not lease.ended:
-            self.ledger.end(lease, why, JobEnd("died", "step", why))
-        elif lease is not None and lease.suspect_nodes:
-            self.ledger.free(lease, lease.suspect_nodes, "its processes have ended")
-        placement.free.set()
+            if remaining:
+                ledger.lose(lease, why, remaining)
+            else:
+                ledger.end(lease, why, JobEnd("died", "step", why))
+        elif lease is not None and remaining:
+            ledger.suspect(lease, remaining)
+        elif lease is not None:
+            ledger.free(lease, lease.suspect_nodes, "its processes have ended")
+        if not remaining:
+            placement.free.set()
         placement.end(JobEnd("died", "step", why))
 
-    async def _end(self, handle: JobHandle) -> None:
-        """End a command with all processes that it has started, and wait until they have ended."""
-        child = self._children.pop(handle, None)
-        if child is not None and child.poll() is None:
-            _signal(child.pid, signal.SIGTERM)
-            for _ in range(round(_ENDS_S / _LOOKS_S)):
-                if child.poll() is not None:
-                    break
-                await asyncio.sleep(_LOOKS_S)
-            _signal(child.pid, signal.SIGKILL)
-            await asyncio.to_thread(child.wait)
-        await asyncio.to_thread(end_job_processes, str(self._logs(handle)))
+    def _attach(self, handle: JobHandle, placement: AttachedPlacement) -> Lease:
+        """Return a lease for a command that has ended and never attached, so that its nodes can be suspect."""
+        now_s, names = self.ledger.run.log.now(), tuple(node.name for node in handle.place.nodes_of("sync"))
+        owner = OwnerAttached(now_s, handle.id, secrets.token_hex(16), os.uname().nodename, pid_space(), (), names)
+        lease = Lease(owner, handle, placement, now_s, turns_of(handle, handle.iteration))
+        self.ledger.add(lease)
+        return lease
 
-    def _logs(self, handle: JobHandle) -> Path:
-        return self._folder / LOGS / handle.id
+    async def _end(self, handle: JobHandle, placement: AttachedPlacement | None) -> list[int]:
+        """End a command with all processes that it has started, and return the ids of those of the job that live."""
+        remaining = await self._commands[handle].end() if handle in self._commands else []
+        named = [] if placement is None or placement.lease is None else living(placement.lease.owner)
+        return sorted({*remaining, *named})
 
 
-def allowed_environment(service: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a service's environment that a command gets: no tokens, and no settings of the service itself.
-
-    Args:
-        service: Environment of the service.
-    """
-    return {name: value for name, value in service.items() if name in _ALLOWED or name.startswith(_ALLOWED_PREFIXES)}
-
-
-def _signal(group: int, number: int) -> None:
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return
+def _numbers(pids: list[int]) -> str:
+    return ", ".join(map(str, pids))
 
 
 def _how(status: int) -> str:

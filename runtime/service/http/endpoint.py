@@ -34,7 +34,7 @@ _TOGETHER = 100  # list items that are encoded without a pause
 _LONGEST = 1000  # characters of an error
 HOLDER = "holder"  # key of a request's scope: the holder of its token
 WHOLE = "whole"  # likewise: whether the whole body has arrived
-OF_LEASE = "of lease"  # likewise: whether it was a request of a lease that was granted
+OF_LEASE = "of lease"  # likewise: id of the lease whose request was granted, or "" if that lease is over
 MOST_BYTES = 1 << 20  # largest body
 _SMALL_BYTES = 64 << 10  # largest body that is parsed in the loop, in less than a millisecond
 MOST_OF_A_LEASE = 4  # open requests
@@ -158,7 +158,7 @@ class Endpoints:
             except asyncio.CancelledError:  # the server closes
                 response = error(503, "the service is stopping", {"Connection": "close", "Retry-After": "1"})
             if "lease" in path and response.status_code < 300:
-                scope[OF_LEASE] = True
+                scope[OF_LEASE] = path["lease"] if self._service.driver.leases.is_active(path["lease"]) else ""
             if operation.logged and not getattr(call.query, "dry_run", False):
                 outcome = "done" if response.status_code < 300 else bytes(response.body).decode() or "the client has gone"
                 await asyncio.to_thread(self._log.write, call.holder.user, operation.name, _subject(call), outcome)

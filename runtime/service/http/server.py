@@ -26,6 +26,7 @@ from runtime.service.http.endpoint import OF_LEASE, WHOLE
 
 MOST_CONNECTIONS = 12_000
 MOST_OF_A_PEER = 9_000  # connections of one address, which may be that of a proxy
+MOST_KEPT = 8  # connections of one lease that are not closed for others
 _HEADERS_S = 15.0  # longest time until the headers, or the rest of a body that is not read, have arrived
 _REFUSALS = {
     400: ("Bad Request", "this is no HTTP request"),
@@ -70,13 +71,15 @@ class _Connections:
     """The connections of a server, in the order in which they are closed if there are too many.
 
     Attributes:
-        idle: Connections without a request and without a lease, in the order in which they became idle.
+        idle: Connections without a request and not kept for a lease, in the order in which they became idle.
         peers: Number of connections by address.
+        of_leases: Number of connections that are not closed for others, by lease.
     """
 
     def __init__(self) -> None:
         self.idle: dict[Connection, None] = {}
         self.peers: Counter[str] = Counter()
+        self.of_leases: Counter[str] = Counter()
 
 
 class Connection(HttpToolsProtocol):
@@ -84,7 +87,7 @@ class Connection(HttpToolsProtocol):
 
     _room: _Connections
     peer = ""
-    _has_lease = False  # whether it has carried a request of a lease, and so is not closed for others
+    _lease = ""  # active lease for which it is kept, and so not closed for others
     _deadline: asyncio.TimerHandle | None = None
     _head: int | None = None  # bytes received since the first data of the headers, or None outside headers
 
@@ -117,9 +120,8 @@ class Connection(HttpToolsProtocol):
         """Remove a closed connection."""
         self._relax()
         self._room.idle.pop(self, None)
-        self._room.peers[self.peer] -= 1
-        if not self._room.peers[self.peer]:
-            del self._room.peers[self.peer]
+        self._keep_for("")
+        _decrease(self._room.peers, self.peer)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -162,12 +164,24 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Send the answer, and note that the connection is idle."""
         self.cycle.transport.flush()  # type: ignore[attr-defined]
-        self._has_lease = self._has_lease or OF_LEASE in self.cycle.scope
+        if not self.transport.is_closing():
+            self._keep_for(str(self.cycle.scope.get(OF_LEASE, self._lease)))
         super().on_response_complete()
-        if not self._has_lease and not self._in_work() and not self.transport.is_closing():
+        if not self._lease and not self._in_work() and not self.transport.is_closing():
             self._room.idle[self] = None
         if self.cycle.more_body and not self._in_work():  # the client still sends a body that is not read
             self._watch()
+
+    def _keep_for(self, lease: str) -> None:
+        """Keep the connection for a lease that has not too many others, or for none."""
+        if lease == self._lease:
+            return
+        of_leases = self._room.of_leases
+        if self._lease:
+            _decrease(of_leases, self._lease)
+        self._lease = lease if lease and of_leases[lease] < MOST_KEPT else ""
+        if self._lease:
+            of_leases[lease] += 1
 
     def send_400_response(self, msg: str) -> None:
         """Refuse malformed data."""
@@ -197,6 +211,12 @@ class Connection(HttpToolsProtocol):
         self._deadline = None
         if not self._in_work():
             self.transport.close()
+
+
+def _decrease(counts: Counter[str], key: str) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 class _Server(uvicorn.Server):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pytest
 from runtime.journal.audit import audit
 from runtime.journal.facts import IterationSlice, JobFailed, LeaseEnded
 from runtime.journal.write import JOURNAL, read_facts
+from runtime.machines import job_processes
 from runtime.machines.job_processes import started
 from runtime.output import LOGS, lines
+from runtime.owners.http import command_process
 from runtime.service.address import Listen
 from runtime.service.http.listening import ListeningService
 from runtime.service.tokens import Right, Tokens
@@ -42,21 +45,56 @@ for number in range(place["iteration"], 3):
 """
 
 
+SAVES = """
+import os, sys, time
+import rollmux_client
+
+with rollmux_client.attach() as job:
+    for number in job.iterations():
+        for name in ("rollout", "training"):
+            with job.phase(name):
+                pass
+if os.path.exists(sys.argv[1]):
+    os.unlink(sys.argv[1])
+    raise SystemExit(3)
+time.sleep(0.5)
+print("saved")
+"""
+LEAVES = """
+import os, subprocess, sys, time
+if os.path.exists("pid"):
+    sys.exit()
+quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+with open("pid", "w") as file:
+    file.write(f"{subprocess.Popen(['env', '-i', 'sleep', '600'], **quiet).pid}")
+time.sleep(0.5)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_processes, "_GRACE_S", 0.3)
+    monkeypatch.setattr(job_processes, "_LOOKS", 2)
+
+
 def command(job_id: str, *words: str, **more: Any) -> dict[str, Any]:
     return {key: value for key, value in job(job_id, **more).items() if key != "attach"} | {"command": [sys.executable, *words]}
 
 
 def test_a_command_is_started_pinned_to_its_nodes_and_again_after_a_death(tmp_path: Path) -> None:
-    once = tmp_path / "once"
+    once, unsaved = tmp_path / "once", tmp_path / "unsaved"
     once.touch()
+    unsaved.touch()
 
     async def main() -> None:
         service = ListeningService(attached_plan(tmp_path))
         await service.serve(None)
         await service.listen(Listen())
         await service.give_access(Tokens(tmp_path).make("", Right.OPERATE))
-        await service.submit(specs_of(command("a", "-c", OWNER, str(once)), command("b", "-c", OWNER, str(tmp_path / "none"))))
-        while {(await service.job(name))["state"] for name in "ab"} != {"done"}:
+        owners = command("a", "-c", OWNER, str(once)), command("b", "-c", OWNER, str(tmp_path / "none"))
+        await service.submit(specs_of(*owners, command("c", "-c", SAVES, str(unsaved))))
+        while {(await service.job(name))["state"] for name in "abc"} != {"done"}:
             await asyncio.sleep(0.05)
         await service.stop()
         await service.ended()
@@ -64,10 +102,14 @@ def test_a_command_is_started_pinned_to_its_nodes_and_again_after_a_death(tmp_pa
     asyncio.run(main())
     facts = read_facts(tmp_path / JOURNAL)
     assert audit(facts).problems == ()
-    for name in ("a", "b"):
+    for name in ("a", "b", "c"):
         assert [fact.number for fact in facts if isinstance(fact, IterationSlice) and fact.job_id == name] == [0, 1, 2]
     why = [fact.why for fact in facts if isinstance(fact, LeaseEnded) and fact.job_id == "a"]
     assert why == ["its command was ended by SIGABRT", "its owner says that the job is done"]
+    says = "its owner says that the job is done"
+    ends = [(fact.why, fact.done) for fact in facts if isinstance(fact, LeaseEnded) and fact.job_id == "c"]
+    assert ends == [(says, False), (says, False), ("its command has ended with status 0", True)]
+    assert "saved" in {line.partition("| ")[2] for line in lines(tmp_path / LOGS / "c")}
     log = [line.partition("| ")[2] for line in lines(tmp_path / LOGS / "a")]
     assert [line for line in log if line.startswith("cores")] == ["cores [0] from iteration 0", "cores [0] from iteration 1"]
 
@@ -123,3 +165,54 @@ def test_a_cancelled_command_ends_with_all_that_it_has_started(tmp_path: Path) -
     (tmp_path / "run").mkdir()
     pid = served(work, attached_plan(tmp_path / "run", command("a", "-c", child, folder=str(tmp_path))))
     assert not started(pid)
+
+
+def test_what_a_killed_command_leaves_ends_before_its_nodes_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has another session, no environment and no log; it was seen while its parent lived."""
+    monkeypatch.setattr(command_process, "_FINDS_S", 0.0)
+
+    async def work(run: Served) -> None:
+        run.driver.commands.give_access(lambda _: {})
+        while not run.driver.run.handles["a"].life.is_gone:
+            await asyncio.sleep(0.02)
+        await run.stop()
+
+    (tmp_path / "run").mkdir()
+    served(work, attached_plan(tmp_path / "run", command("a", "-c", LEAVES, folder=str(tmp_path))))
+    assert not started(int((tmp_path / "pid").read_text()))
+
+
+def test_nodes_of_a_command_stay_its_own_while_a_process_of_it_cannot_be_ended(tmp_path: Path) -> None:
+    """Its owner has named it, and nothing tells that it belongs to the command."""
+
+    async def work(run: Served, pid: int) -> None:
+        ledger, handle = run.leases.ledger, run.driver.run.handles["a"]
+        run.driver.commands.give_access(lambda _: {})
+        while not (tmp_path / "pid").exists():
+            await asyncio.sleep(0.02)
+        lease = await run.place("a", pids=(pid,))
+        (tmp_path / "end").touch()
+        while not ledger.suspect_nodes():
+            await asyncio.sleep(0.02)
+        assert ledger.suspect_nodes() == dict.fromkeys(("rollout-0", "training-0"), "a")
+        assert (await run.leases.heartbeat(lease))["lost"] == (
+            f"its command was ended by SIGKILL; process {pid} of it cannot be ended"
+        )
+        await run.settle()
+        assert handle.place.nodes
+        os.kill(pid, 9)
+        while started(pid):
+            await asyncio.sleep(0.02)
+        run.pass_time(1.0)
+        assert not ledger.suspect_nodes()
+        (tmp_path / "well").touch()
+        while not handle.life.is_gone:
+            await asyncio.sleep(0.02)
+        await run.stop()
+
+    (tmp_path / "run").mkdir()
+    waits = "import os, time; open('pid', 'w')\nwhile not os.path.exists('end'): time.sleep(0.02)\n"
+    ends = "os.path.exists('well') or os.kill(os.getpid(), 9)"
+    plan = attached_plan(tmp_path / "run", command("a", "-c", waits + ends, folder=str(tmp_path)))
+    with subprocess.Popen(["env", "-i", "sleep", "600"]) as child:
+        served(lambda run: work(run, child.pid), plan)

@@ -104,6 +104,45 @@ def test_a_phase_over_its_worst_case_is_shown_with_whom_it_blocks(tmp_path: Path
     served(work, attached_plan(tmp_path, job("slow", rollout=SHARED), job("victim", rollout=SHARED)))
 
 
+def test_a_phase_without_a_worst_case_is_bounded_too(tmp_path: Path) -> None:
+    """A first init has all nodes of its job, and nothing is known of it; nor of the phases of a job that is measured."""
+
+    async def work(run: Served) -> None:
+        slow, victim = await run.place("slow"), await run.place("victim")
+        assert (await run.leases.acquire(slow, "init", None, 1.0))["granted"]
+        assert await run.leases.acquire(victim, "rollout", 0, 0.0) == {"granted": False}
+        await pass_time(run, 305.0, slow, victim)
+        jobs, limit = (await report_of(run))["jobs"], "it has no worst case, and is given 300 s"
+        assert jobs["slow"]["reason"] == f"its init has held rollout-0 training-0 for 305 s; {limit}"
+        why = f"waits for rollout-0 training-0, which slow has held for 305 s in its init; {limit}"
+        assert jobs["victim"]["reason"] == why
+        assert await run.leases.acquire(victim, "rollout", 0, 0.0) == {"granted": False, "reason": why}
+        await pass_time(run, 300.0, slow, victim)
+        lost = "its lease is lost: its init has taken 605 s, more than 2 times the 300 s that it is given"
+        assert await run.leases.heartbeat(slow) == {"stop": True, "lost": lost}
+        run.leases.ledger.clear("rollout-0")
+        run.leases.ledger.clear("training-0")
+        await run.leases.end(victim)
+        guest = await run.place("guest")
+        assert (await run.leases.acquire(guest, "rollout", 0, 1.0))["granted"]
+        await pass_time(run, 7201.0, guest)
+        lost = "its lease is lost: its rollout has taken 7201 s, more than 2 times the 3600 s that it is given"
+        assert await run.leases.heartbeat(guest) == {"stop": True, "lost": lost}
+        await run.stop()
+
+    measured = {"profile": {"iterations": 1}, **{pool: {"host_memory_gb": 1.0} for pool in ("rollout", "training")}}
+    jobs = (job("slow", rollout=SHARED), job("victim", rollout=SHARED), job("guest", **measured))
+    served(work, attached_plan(tmp_path, *jobs, leases=LeaseRules(max_hold_worst_cases=2.0)))
+
+
+async def pass_time(run: Served, seconds: float, *leases: str) -> None:
+    """It is later, and owners have been heard."""
+    run.driver.run.log.zero_s -= seconds
+    for lease in leases:
+        run.leases.touch(lease)
+    run.leases.ledger.check_leases()
+
+
 @pytest.mark.parametrize(("seconds", "lost"), [(4.0, False), (7.0, True)])
 def test_a_phase_of_more_than_so_many_worst_cases_loses_its_lease(tmp_path: Path, seconds: float, lost: bool) -> None:
     async def work(run: Served) -> None:

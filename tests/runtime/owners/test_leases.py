@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollmux_client import pid_space, processes
 
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
@@ -27,8 +29,10 @@ from runtime.journal.facts import (
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
 from runtime.output import LOGS, lines
+from runtime.owners.http.carriers import is_kernels
 from runtime.owners.http.leases import MOST_METRICS
-from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job, just_before_attaching, served
+from runtime.owners.http.ledger import own_processes
+from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job, just_before_attaching, owner_pid, served
 
 
 def of(facts: list[Any], kind: type, job_id: str = "a") -> list[Any]:
@@ -247,7 +251,7 @@ def test_a_host_that_comes_when_another_one_goes_is_known(tmp_path: Path) -> Non
 
 def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_one_alive(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
-        a, b = await run.place("a"), await run.place("b")
+        a, b = await run.place("a", ELSEWHERE), await run.place("b")
         assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
         waits = asyncio.ensure_future(run.leases.acquire(b, "rollout", 0, 30.0))
         await asyncio.sleep(0)
@@ -268,6 +272,35 @@ def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a"), job("b")))
+
+
+def test_a_lease_that_holds_nothing_keeps_its_place_while_a_process_of_it_lives_here(tmp_path: Path) -> None:
+    """As one that `rollmux exec` could not end, and for which it does not give the lease back."""
+
+    async def work(run: Served) -> None:
+        with subprocess.Popen(["sleep", "600"]) as child:
+            lease = await run.place("a", pids=(child.pid,))
+            waits = asyncio.ensure_future(run.leases.attach("b", 30.0, HERE, ()))
+            await run.iterate(lease, 0)
+            run.pass_time(31.0)
+            await run.settle()
+            assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a", "training-0": "a"} and not waits.done()
+            run = await run.replaced()
+            assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a", "training-0": "a"}
+            child.kill()
+        run.pass_time(1.0)
+        assert run.leases.ledger.suspect_nodes() == {}
+        assert "lease" in await run.leases.attach("b", 30.0, HERE, ())
+        await run.stop()
+
+    alone = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
+    served(work, attached_plan(tmp_path, job("a", rollout=alone, training=alone), job("b", rollout=alone, training=alone)))
+
+
+def test_processes_of_the_kernel_and_those_of_the_service_are_no_owners() -> None:
+    kernel = next((pid for pid in processes() if is_kernels(pid)), 1)
+    named = own_processes((os.getpid(), os.getppid(), kernel, owner_pid()), pid_space(), "a")
+    assert [one.pid for one in named] == [owner_pid()]
 
 
 def test_a_sync_is_the_end_of_an_iteration_where_the_job_has_one(tmp_path: Path) -> None:
@@ -336,7 +369,7 @@ def test_an_extra_rollout_waits_for_its_turn_and_counts_no_iteration(tmp_path: P
 
 def test_a_cancelled_job_keeps_what_it_holds_until_its_owner_has_stopped(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
-        a, b = await run.place("a"), await run.place("b")
+        a, b = await run.place("a", ELSEWHERE), await run.place("b")
         assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
         waits = asyncio.ensure_future(run.leases.acquire(b, "rollout", 0, 30.0))
         await asyncio.sleep(0)
@@ -472,11 +505,12 @@ def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
         await run.settle()
         other = await run.replaced()
         assert other.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
-        assert await other.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
+        held_up = {"granted": False, "reason": "rollout-0 may still be in use by a: `rollmux clear rollout-0`"}
+        assert await other.leases.acquire(b, "rollout", 0, 0.0) == held_up
         await other.driver.lifecycle.cancel(other.driver.run.handles["a"])
         third = await other.replaced()
         assert third.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
-        assert await third.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
+        assert await third.leases.acquire(b, "rollout", 0, 0.0) == held_up
         third.leases.ledger.clear("rollout-0")
         assert (await third.leases.acquire(b, "rollout", 0, 5.0))["granted"]
         await third.leases.release(b, "rollout", 0, {}, None)
@@ -567,7 +601,7 @@ def test_a_job_is_done_when_its_owner_says_so_after_its_lease_was_lost(tmp_path:
     """Found on a simulated schedule: the service could not write for longer than a lease lasts, and no other owner came ever."""
 
     async def work(run: Served) -> list[Any]:
-        lease = await run.place("a")
+        lease = await run.place("a", HERE if there == "in use" else ELSEWHERE)
         await run.iterate(lease, 0)
         if there == "in use":
             assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]

@@ -121,7 +121,7 @@ def test_ctrl_c_answers_who_waits_and_leases_go_on_with_the_next_start(tmp_path:
             thread.join(_PATIENCE_S)
 
     clients.serve(first)
-    assert answers["b"] == {"granted": False}
+    assert answers["b"] == {"granted": False, "reason": "the service is stopping"}
     assert answers["c"]["reason"] == "the service is stopping"
 
     def again() -> None:

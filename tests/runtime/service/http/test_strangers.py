@@ -177,20 +177,24 @@ def test_more_open_requests_than_there_is_room_for_are_refused_until_some_end(sm
 
 
 def test_more_connections_than_there_is_room_for_end_those_that_are_idle(small: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that has been idle for longest goes; one that has asked for a lease stays, and one at work too."""
+    """The one that has been idle for longest goes; those at work stay, and some of each lease."""
     entry = {"id": "holds", **ATTACHED, "slo": 100}
     assert small.ask("POST", "/v1/jobs", entry).status == 201
     lease = small.ask("POST", "/v1/jobs/holds/attach", {"wait_s": 30}).value["lease"]
     monkeypatch.setattr(server, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(server, "MOST_KEPT", 1)
     beat = request(small, f"POST /v1/leases/{lease}/heartbeat", "Content-Length: 2") + b"{}"
     with small.raw() as holder:
         holder.sendall(beat)
         assert parsed(holder)[0] == 200
-        with small.raw() as one, small.raw() as two:
-            assert one.recv(1) == b""
-            for client in (holder, two):
-                client.sendall(request(small, "GET /healthz"))
-                assert parsed(client)[0] == 200
+        with small.raw() as one:
+            one.sendall(beat)
+            assert parsed(one)[0] == 200
+            with small.raw() as two:
+                assert one.recv(1) == b""
+                for client in (holder, two):
+                    client.sendall(request(small, "GET /healthz"))
+                    assert parsed(client)[0] == 200
     assert small.ask("DELETE", f"/v1/leases/{lease}?done=true").status == 200
 
 
