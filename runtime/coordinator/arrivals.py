@@ -125,8 +125,8 @@ class Arrivals:
         on_cores = any(not node.gpus for node in self._run.plan.nodes)
         for together in [[handle] for handle in handles] if on_cores else [[*handles]]:
             await self._profile_at_once([handle for handle in together if self._is_unknown(handle)], keys)
-        while pending := [over for one in profiling.probe_jobs if (over := one.profile.over) is not None and not over.done()]:
-            await asyncio.wait(pending)  # a round of the probe begins when the last one ends
+        while pending := [over for one in profiling.probe_jobs if (over := one.profile.over) is not None and not over.is_set()]:
+            await asyncio.gather(*(over.wait() for over in pending))  # a round of the probe begins when the last one ends
         if profiling.probe_jobs:
             self._run.apply(profiling.bounds())
 
@@ -142,8 +142,8 @@ class Arrivals:
         run.apply(Consequences((request_of(run, [*passes]),)))
         await asyncio.gather(*(self._learn_when_over(handle, over, keys[handle.id]) for handle, over in passes.items()))
 
-    async def _learn_when_over(self, handle: JobHandle, over: asyncio.Future[None], key: str) -> None:
-        await over
+    async def _learn_when_over(self, handle: JobHandle, over: asyncio.Event, key: str) -> None:
+        await over.wait()
         if not handle.life.is_gone and (profile := handle.profile.result()) is not None:
             self._run.attempt(handle, "profile", self._learn_measured, handle, profile, key)
 

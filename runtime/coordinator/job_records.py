@@ -196,7 +196,7 @@ class ProfilePass:
 
     Attributes:
         passes: Number of passes that remain.
-        over: Future that ends with its passes, or with the job.
+        over: Event that its passes, or the job, are over.
         measurements: Measurements of its phases.
         sync_s: Seconds of its sync.
         own_s: Seconds of an iteration between its phases.
@@ -212,7 +212,7 @@ class ProfilePass:
     """
 
     passes: int = 0
-    over: asyncio.Future[None] | None = None
+    over: asyncio.Event | None = None
     measurements: dict[str, PhaseProfile] = field(default_factory=dict)
     sync_s: float = 0.0
     own_s: float = 0.0
@@ -226,15 +226,15 @@ class ProfilePass:
     counted: int = 0
     taken_s: float = 0.0
 
-    def begin(self, passes: int) -> asyncio.Future[None]:
-        """Begin a number of passes, and return a future that ends with them."""
-        self.over, self.passes = asyncio.get_running_loop().create_future(), passes
+    def begin(self, passes: int) -> asyncio.Event:
+        """Begin a number of passes, and return the event that they are over."""
+        self.over, self.passes = asyncio.Event(), passes
         return self.over
 
     def end(self) -> None:
         """End the wait for the job's passes."""
-        if self.over is not None and not self.over.done():
-            self.over.set_result(None)
+        if self.over is not None:
+            self.over.set()
 
     def count(self) -> int:
         """Count a completed pass, and return the number of those that remain."""
@@ -422,7 +422,8 @@ class JobProcesses:
         workers: Handles of the other processes.
         had_contact: Whether the controller has asked for an order.
         is_state_kept: Whether the processes have kept the job's state on its nodes since its profile.
-        order: Future of the order for which the controller waits.
+        order: Future of the order for which the controller waits, or None.
+        ready: The order for which the controller has not asked yet, if there is one.
         warnings: Warnings that they have given.
         processes: Process id and start time of started processes, by Ray node.
     """
@@ -432,6 +433,7 @@ class JobProcesses:
     had_contact: bool = False
     is_state_kept: bool = False
     order: asyncio.Future[IterationOrder | None] | None = None
+    ready: tuple[IterationOrder | None, ...] = ()
     warnings: set[str] = field(default_factory=set)
     processes: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
 
@@ -468,19 +470,17 @@ class JobProcesses:
     def send_order(self, order: IterationOrder | None) -> None:
         """Answer the controller's request between iterations with an order, or with None if the job is done."""
         if self.order is None or self.order.done():
-            self.order = asyncio.get_running_loop().create_future()
-        self.order.set_result(order)
+            self.ready = (order,)
+        else:
+            self.order.set_result(order)
 
     async def next_order(self) -> IterationOrder | None:
         """Wait for the next order."""
-        if self.order is None:
+        if not self.ready:
             self.order = asyncio.get_running_loop().create_future()
-        waits = self.order
-        try:
-            return await waits
-        finally:
-            if self.order is waits:  # not if the processes were ended meanwhile and a new order was prepared
-                self.order = None
+            return await self.order
+        (order,), self.ready = self.ready, ()
+        return order
 
     def warn(self, text: str) -> bool:
         """Record a warning, and return whether it is new and must be printed."""

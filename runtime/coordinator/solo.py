@@ -62,7 +62,7 @@ class SoloIterations:
             over = handle.profile.begin(SOLO)
             needs = needs_of(run, handle)
             run.apply(Consequences((request_of(run, [handle])._replace(names=self._nodes(handle, needs)),)))
-            await over
+            await over.wait()
         for handle in self._measured:
             if handle.life.is_alive and not run.stopping:
                 handle.close()
