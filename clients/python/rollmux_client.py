@@ -765,7 +765,7 @@ class Job(_Lease):
         self._keep(str(answer["lease"]), float(answer.get("ttl_s", _TTL_S)))
 
     def _take_deadline(self, leave_by_s: float | None) -> None:
-        if leave_by_s not in (None, self.leave_by_s) and not self._handed_over:  # `rollmux exec` says it otherwise
+        if leave_by_s not in (None, self.leave_by_s) and not self._keeper:  # else `rollmux exec` says it
             when = time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(leave_by_s))
             self._say(f"job {self.name}: one of its nodes is taken away at {when}; save a checkpoint before")
         super()._take_deadline(leave_by_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import Any
 
@@ -107,6 +108,19 @@ def test_jobs_that_ended_long_ago_are_folded(capsys: pytest.CaptureFixture[str])
     assert "e4 " not in text and "e3:" not in text and "e5:" in text and "a running" in text
     show(*status_tables(shown, every=True))
     assert "e0 " in (out := capsys.readouterr().out) and "--all" not in out
+
+
+def test_drains_name_the_jobs_that_they_wait_for(capsys: pytest.CaptureFixture[str]) -> None:
+    drains = [
+        {"node": node, "starts_s": starts_s, "deadline_s": 2e9, "jobs": ["a", "b"], "waits_for": waits_for, "overdue": overdue}
+        for node, starts_s, waits_for, overdue in (("n0", 1.9e9, [], False), ("n1", None, ["b"], False), ("n2", None, ["b"], True))
+    ]
+    drains.append({"node": "n3", "starts_s": None, "deadline_s": None, "jobs": ["a"], "waits_for": [], "overdue": False})
+    show(*status_tables(REPORT | {"drains": drains}))
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"n0 is drained from 2030-\S+ on, so that its jobs leave it by 2033-\S+ n1", out)
+    assert re.search(r"n1 is drained, so that its jobs leave it by 2033-\S+; b cannot leave it", out)
+    assert "n2 is held by a, b after its deadline, 2033-" in out and "n3 is drained; still on it: a" in out
 
 
 def test_the_queue_says_when_and_why(capsys: pytest.CaptureFixture[str]) -> None:
