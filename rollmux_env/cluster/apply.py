@@ -6,7 +6,7 @@ from bisect import insort_left, insort_right
 from collections.abc import Callable, Sequence
 
 from rollmux_env.cluster import events, link
-from rollmux_env.cluster.charges import NO_WORK, NOTHING
+from rollmux_env.cluster.charges import NO_WORK, NOTHING, Share
 from rollmux_env.cluster.demand import Demand, demand_of, limits_of, write_known
 from rollmux_env.cluster.events import Event
 from rollmux_env.cluster.group import NodeCounts, nodes_of
@@ -355,6 +355,12 @@ def _resized(state: State, event: events.Resized) -> None:
     state.limits = limits_of(state.cluster)
 
 
+def _lent(state: State, event: events.Lent) -> None:
+    counts = {name: getattr(event, f"{name}_nodes") for name in state.cluster.pools}
+    usd = sum(count * state.cluster.pools[name].usd_per_node_hour for name, count in counts.items())
+    state.charges.lend(state.now_s, event.users, Share(sum(counts.values()), usd))
+
+
 def _quota_set(state: State, event: events.QuotaSet) -> None:
     state.cluster = state.cluster.with_quota(event.user, event.quota)
 
@@ -387,6 +393,7 @@ _CHANGES: dict[type[Event], Callable[..., None]] = {
     events.Progressed: _progressed,
     events.Ticked: _ticked,
     events.Resized: _resized,
+    events.Lent: _lent,
     events.QuotaSet: _quota_set,
     events.MonthBegun: _month_begun,
     events.Carried: _carried,

@@ -1,11 +1,13 @@
 """The accounts of jobs: the nodes and dollars that each job is charged for.
 
 The nodes of a group are charged to its members in equal shares. The nodes that a moved job left are charged to that job until its
-pause ends. So the shares of all jobs always add up to what is provisioned, and their dollars to its total cost.
+pause ends. Nodes that are lent to jobs for their profiles are charged to these jobs in equal shares. So the shares of all jobs
+always add up to what is provisioned, and their dollars to its total cost.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import expm1, inf, log, nan
 from typing import NamedTuple
 
@@ -64,6 +66,20 @@ class _Account(NamedTuple):
     earlier: EarlierWork = NO_WORK
 
 
+class LentCharges(NamedTuple):
+    """What a job has been charged for lent nodes. The time in which it has them counts as time alone: nothing is saved.
+
+    Attributes:
+        user: User of the job.
+        usd: Dollars.
+        node_s: Node-seconds.
+    """
+
+    user: str
+    usd: float = 0.0
+    node_s: float = 0.0
+
+
 class _Usage(NamedTuple):
     """Usage of a user's jobs up to a time, without what their accounts have not been settled for.
 
@@ -94,6 +110,9 @@ class Charges:
         self._accounts: dict[int, _Account] = {}
         self._jobs: dict[int, Job] = {}
         self._running: dict[str, dict[int, None]] = {}  # rows of each user's running jobs, in order of admission
+        self._lent: dict[str, LentCharges] = {}  # of jobs that have been profiled, until they arrive
+        self._lent_to: dict[str, str] = {}  # users of the jobs that have lent nodes now
+        self._lent_share, self._lent_s = NOTHING, 0.0  # share of each of them, and since when
         self._ends_s: dict[int, float] = {}  # for running jobs with a budget, the time at which it will be exhausted
 
     def copy(self) -> Charges:
@@ -102,6 +121,8 @@ class Charges:
         twin._usage, twin._month_s = self._usage.copy(), self._month_s
         twin._accounts, twin._jobs, twin._ends_s = self._accounts.copy(), self._jobs.copy(), self._ends_s.copy()
         twin._running = {user: rows.copy() for user, rows in self._running.items()}
+        twin._lent, twin._lent_to = self._lent.copy(), self._lent_to
+        twin._lent_share, twin._lent_s = self._lent_share, self._lent_s
         return twin
 
     def usd(self, row: int, now_s: float) -> float:
@@ -130,7 +151,7 @@ class Charges:
 
     def user_share(self, user: str) -> Share:
         """Return the current share of a user's jobs together."""
-        shares = [self.share(row) for row in self._running.get(user, ())]
+        shares = [self.share(row) for row in self._running.get(user, ())] + [self._lent_share] * self._borrowers(user)
         return Share(sum(share.nodes for share in shares), sum(share.usd_per_hour for share in shares))
 
     def usage_h(self, user: str, now_s: float) -> float:
@@ -139,7 +160,7 @@ class Charges:
         for row in self._running.get(user, ()):
             account = self._accounts[row]
             node_s += _nodes(account) * self._weighed_s(now_s - account.changed_s)
-        return node_s / 3600
+        return (node_s + self._borrowers(user) * self._lent_share.nodes * self._weighed_s(now_s - self._lent_s)) / 3600
 
     def month_h(self, user: str, now_s: float) -> float:
         """Return the node-hours that a user's jobs have been charged since the calendar month began."""
@@ -148,7 +169,26 @@ class Charges:
         for row in self._running.get(user, ()):
             account = self._accounts[row]
             node_s += _nodes(account) * (now_s - max(account.changed_s, self._month_s))
-        return node_s / 3600
+        lent_s = now_s - max(self._lent_s, self._month_s)
+        return (node_s + self._borrowers(user) * self._lent_share.nodes * lent_s) / 3600
+
+    @property
+    def lent_to(self) -> Mapping[str, str]:
+        """Jobs that have lent nodes now, and their users."""
+        return self._lent_to
+
+    def lent_charges(self, now_s: float) -> dict[str, LentCharges]:
+        """Return what jobs that have not arrived since then have been charged for lent nodes, by id."""
+        return self._lent | {job_id: self._lent_charges(job_id, now_s) for job_id in self._lent_to}
+
+    def _lent_charges(self, job_id: str, now_s: float) -> LentCharges:
+        user, seconds, share = self._lent_to[job_id], now_s - self._lent_s, self._lent_share
+        before = self._lent.get(job_id, LentCharges(user))
+        return LentCharges(user, before.usd + share.usd_per_hour * seconds / 3600, before.node_s + share.nodes * seconds)
+
+    def _borrowers(self, user: str) -> int:
+        """Return the number of a user's jobs that have lent nodes."""
+        return sum(one == user for one in self._lent_to.values())
 
     def _usage_at(self, user: str, now_s: float) -> float:
         """Return the settled usage of a user as it counts now, in node-seconds."""
@@ -166,7 +206,7 @@ class Charges:
 
     def users(self) -> frozenset[str]:
         """Return the users whose jobs have been charged something, or run."""
-        return frozenset((*self._usage, *self._running))
+        return frozenset((*self._usage, *self._running, *self._lent_to.values()))
 
     def running(self, user: str) -> tuple[int, ...]:
         """Return the rows of a user's running jobs."""
@@ -204,8 +244,11 @@ class Charges:
             before: Row under which the job arrived earlier, or None.
             earlier: Work of the job in its earlier rows.
         """
-        new = _Account(0.0, 0.0, NOTHING, NOTHING, nan)
-        self._accounts[row] = new if before is None else self._accounts[before]._replace(earlier=earlier)
+        account = _Account(0.0, 0.0, NOTHING, NOTHING, nan) if before is None else self._accounts[before]._replace(earlier=earlier)
+        if (lent := self._lent.pop(job.id, None)) is not None:
+            earlier = account.earlier._replace(alone_usd=account.earlier.alone_usd + lent.usd)
+            account = account._replace(usd=account.usd + lent.usd, node_s=account.node_s + lent.node_s, earlier=earlier)
+        self._accounts[row] = account
         self._jobs[row] = job
 
     def admit(self, row: int, now_s: float, away_s: float = 0.0) -> None:
@@ -227,6 +270,21 @@ class Charges:
         del self._running[self._jobs[row].user][row]
         self._ends_s.pop(row, None)
 
+    def lend(self, now_s: float, users: Mapping[str, str], share: Share) -> None:
+        """Charge jobs for lent nodes from now on, and no others.
+
+        Args:
+            now_s: Time, seconds.
+            users: User of each job, by id.
+            share: Share of the cluster that is lent to all of them.
+        """
+        for job_id, user in self._lent_to.items():
+            self._lent[job_id] = self._lent_charges(job_id, now_s)
+            self._use(user, self._lent_share.nodes, self._lent_s, now_s)
+        each = 1 / max(1, len(users))
+        self._lent_to, self._lent_s = dict(users), now_s
+        self._lent_share = Share(share.nodes * each, share.usd_per_hour * each)
+
     def hold(self, row: int, now_s: float, share: Share) -> None:
         """Set the share of a job in its group from now on."""
         account = self._accounts[row]
@@ -243,11 +301,7 @@ class Charges:
         nodes = _nodes(before)
         node_s = before.node_s + nodes * (now_s - before.changed_s)
         self._accounts[row] = account = _Account(usd, now_s, group, pause, before.admitted_s, node_s, before.earlier)
-        if nodes and now_s > before.changed_s:
-            user = self._jobs[row].user
-            used_s = self._usage_at(user, now_s) + nodes * self._weighed_s(now_s - before.changed_s)
-            month_s = nodes * (now_s - max(before.changed_s, self._month_s))
-            self._usage[user] = _Usage(used_s, now_s, month_s + (self._usage[user].month_s if user in self._usage else 0.0))
+        self._use(self._jobs[row].user, nodes, before.changed_s, now_s)
         budget = self._jobs[row].budget
         if budget is None or row not in self._running[self._jobs[row].user]:  # a departed job gives back the nodes of its pause
             return
@@ -256,6 +310,14 @@ class Charges:
         if budget.usd is not None and rate > 0:
             end_s = min(end_s, now_s + max(0.0, budget.usd - usd) / rate * 3600)
         self._ends_s[row] = end_s
+
+    def _use(self, user: str, nodes: float, from_s: float, now_s: float) -> None:
+        """Add nodes that a user's job has been charged to the user's usage."""
+        if not nodes or now_s <= from_s:
+            return
+        used_s = self._usage_at(user, now_s) + nodes * self._weighed_s(now_s - from_s)
+        month_s = nodes * (now_s - max(from_s, self._month_s))
+        self._usage[user] = _Usage(used_s, now_s, month_s + (self._usage[user].month_s if user in self._usage else 0.0))
 
 
 def _nodes(account: _Account) -> float:

@@ -6,6 +6,7 @@ job that is placed runs until its stay ends: until it has done its `iterations`,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -218,6 +219,23 @@ class Resized:
 
 
 @dataclass(frozen=True)
+class Lent:
+    """Other nodes are lent from now on to jobs that are profiled, which are charged for them in equal parts.
+
+    Attributes:
+        at_s: Time of the event, seconds.
+        users: User of each of these jobs, by id; empty if no nodes are lent any longer.
+        rollout_nodes: Number of lent nodes of the pool `rollout`.
+        training_nodes: Number of lent nodes of the pool `training`.
+    """
+
+    at_s: float
+    users: Mapping[str, str]
+    rollout_nodes: int
+    training_nodes: int
+
+
+@dataclass(frozen=True)
 class QuotaSet:
     """A user has another quota from now on.
 
@@ -306,6 +324,7 @@ Event = (
     | Progressed
     | Ticked
     | Resized
+    | Lent
     | QuotaSet
     | MonthBegun
     | Carried

@@ -27,6 +27,10 @@ class JobTotals(NamedTuple):
     alone_usd: float
     iterations: float
 
+    def plus(self, other: JobTotals) -> JobTotals:
+        """Return the sum with other totals."""
+        return JobTotals(*(one + more for one, more in zip(self, other, strict=True)))
+
     def since(self, before: JobTotals) -> JobTotals:
         """Return the difference from earlier totals."""
         return JobTotals(*(now - then for now, then in zip(self, before, strict=True)))

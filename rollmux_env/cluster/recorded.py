@@ -86,11 +86,19 @@ def _problem(state: State, event: Event) -> str | None:
             return None if unknown is None else f"job {unknown} has not arrived"
         case events.Resized(rollout_nodes=rollout_nodes, training_nodes=training_nodes):
             return None if min(rollout_nodes, training_nodes) >= 0 else "a pool has a negative number of nodes"
+        case events.Lent(users=users, rollout_nodes=rollout_nodes, training_nodes=training_nodes):
+            return _problem_of_lent(bool(users), rollout_nodes, training_nodes)
         case events.Carried():
             return "a job has arrived before it" if state.arrived else None
         case events.Ticked() | events.QuotaSet() | events.MonthBegun():
             return None
     return _problem_of_job(state, event)
+
+
+def _problem_of_lent(is_lent: bool, rollout_nodes: int, training_nodes: int) -> str | None:
+    if min(rollout_nodes, training_nodes) < 0:
+        return "a pool lends a negative number of nodes"
+    return None if is_lent == (rollout_nodes + training_nodes > 0) else "nodes are lent to no job, or a job is lent none"
 
 
 def _problem_of_job(state: State, event: Any) -> str | None:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from rollmux_env.cluster.charges import EarlierWork
 from rollmux_env.cluster.demand import demand_of, solo_usd_per_hour
-from rollmux_env.cluster.months import JobTotals
+from rollmux_env.cluster.months import NO_TOTALS, JobTotals
 from rollmux_env.cluster.state import State
 
 
 def totals_of_all(state: State) -> dict[str, JobTotals]:
-    """Return the totals of all jobs that have arrived, by id."""
-    return {job_id: totals_of(state, job_id) for job_id in state.tables.job_rows}
+    """Return the totals of all jobs that have arrived or been profiled, by id."""
+    totals = {job_id: totals_of(state, job_id) for job_id in state.tables.job_rows}
+    for job_id, lent in state.charges.lent_charges(state.now_s).items():
+        measured = JobTotals(lent.node_s / 3600, lent.usd, lent.usd, 0.0)
+        totals[job_id] = totals.get(job_id, NO_TOTALS).plus(measured)
+    return totals
 
 
 def totals_of(state: State, job_id: str) -> JobTotals:
-    """Return the totals of a job that has arrived."""
+    """Return the totals of a job that has arrived, without lent nodes after that."""
     row = state.row(job_id)
     return JobTotals(state.charges.node_hours(row, state.now_s), state.charges.usd(row, state.now_s), *work_of(state, job_id))
 

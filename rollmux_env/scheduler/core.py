@@ -29,7 +29,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from math import inf
 from typing import NamedTuple
 
-from rollmux_env.cluster.events import Admitted, Event, Moved, Resumed, Ticked
+from rollmux_env.cluster.events import Admitted, Event, Lent, Moved, Resumed, Ticked
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
@@ -147,6 +147,7 @@ class Scheduler:
         changes = self.jobs.changes
         self.planner.leave(now_s, JobChanges(progress=changes.progress))
         changes.progress = {}
+        self._end_lending(now_s)
         self.planner.note(Ticked(now_s))
         return self.take_entries()
 
@@ -168,6 +169,7 @@ class Scheduler:
         departed = {job_id: False for job_id in running if job_id in gone}
         withdrawn = [job_id for job_id in state.waiting if job_id in gone]
         self.planner.leave(now_s, JobChanges(resumed=state.pauses.ending(inf), departed=departed, withdrawn=withdrawn))
+        self._end_lending(now_s)
         again: list[str] = []
         while True:
             settling.restore(cluster)
@@ -182,6 +184,11 @@ class Scheduler:
         self.planner.wake()
         self.jobs.commands += [self.members.place(job_id) for group in state.group_list() for job_id in group.jobs]
         return again
+
+    def _end_lending(self, now_s: float) -> None:
+        """Charge no job for lent nodes any longer."""
+        if self.state.charges.lent_to:
+            self.planner.note(Lent(now_s, {}, 0, 0))
 
     @property
     def asks(self) -> bool:

@@ -53,6 +53,7 @@ class Guests:
         group: Number of the group whose nodes they use, `LEASE` for lent nodes, or None without jobs.
         lent: Number of lent nodes of each pool, or None if none are lent.
         names: Names of the nodes that may be lent, or empty for any.
+        users: User of each job of the present batch, by id.
         waiting: Batches of jobs that wait to be profiled, in order.
     """
 
@@ -61,6 +62,7 @@ class Guests:
         self.group: int | None = None
         self.lent: dict[PoolName, int] | None = None
         self.names: frozenset[str] = frozenset()
+        self.users: Mapping[str, str] = {}
         self.waiting: list[ProfilingBatch] = []
 
     def ask(
@@ -125,7 +127,7 @@ class Guests:
             if host is None:
                 return None
             self.group = host
-        self.present = {*batch.needs}
+        self.present, self.users = {*batch.needs}, batch.users
         self.waiting = [other for other in self.waiting if other is not batch]
         return batch
 

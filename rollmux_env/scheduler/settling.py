@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from math import inf
 
-from rollmux_env.cluster.events import Admitted, Departed, Moved, Parked
+from rollmux_env.cluster.events import Admitted, Departed, Lent, Moved, Parked
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, NodeSlot, PoolName, PoolNode, Returned
@@ -81,7 +81,9 @@ class Settling:
 
     @property
     def is_due(self) -> bool:
-        """Whether the number of nodes in service may differ from that in the state."""
+        """Whether the nodes in service, or the jobs to which nodes are lent, may differ from those of the state."""
+        if (charged := self._state.charges.lent_to) and charged.keys() != self._guests.present:
+            return True
         return self.resizes or (bool(self.nodes.missing) and not self.uncleared)
 
     @property
@@ -106,9 +108,14 @@ class Settling:
             self._restrictions.hidden = self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
 
     def follow_guests(self) -> None:
-        """Settle the places, and take the nodes that only guests use out of service until they give them back."""
+        """Settle the places, and take the nodes that only guests use out of service until they give them back, at their charge."""
         self.settle()
-        if (lent := self._lent_nodes()) != self._lent:
+        guests, lent, charged = self._guests, self._lent_nodes(), self._state.charges.lent_to
+        users = {job_id: guests.users.get(job_id, "") for job_id in sorted(guests.present)} if lent else {}
+        if users.keys() != charged.keys() or (users and lent != self._lent):
+            counts = (lent["rollout"], lent["training"]) if users else (0, 0)
+            self._planner.note(Lent(self._state.now_s, users, *counts))
+        if lent != self._lent:
             self._lent, self.resizes = lent, True
 
     def take_assignments(self) -> list[Assigned | Returned]:

@@ -57,6 +57,7 @@ KINDS: dict[str, type] = {
     "Progressed": events.Progressed,
     "Ticked": events.Ticked,
     "Resized": events.Resized,
+    "Lent": events.Lent,
     "QuotaSet": events.QuotaSet,
     "MonthBegun": events.MonthBegun,
     "Carried": events.Carried,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from rollmux_env.cluster.events import Admitted, Arrived, Event, MonthBegun, Parked, Withdrawn
 from rollmux_env.cluster.months import NO_TOTALS, JobTotals
 from rollmux_env.cluster.state import State
-from rollmux_env.cluster.totals import totals_of
+from rollmux_env.cluster.totals import totals_of_all
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_earlier, read_run, state_of
 
@@ -78,8 +78,9 @@ def usage_rows(state: State, waits: Waits, first_month: str) -> Iterator[Row]:
     """
     names = (first_month, *(month.name for month in state.months))
     before: tuple[Mapping[str, JobTotals], ...] = ({}, *(month.before for month in state.months))
-    for job_id in tuple(state.tables.job_rows):
-        now, user = totals_of(state, job_id), state.job(job_id).user
+    lent = state.charges.lent_charges(state.now_s)
+    for job_id, now in totals_of_all(state).items():
+        user = state.job(job_id).user if state.knows(job_id) else lent[job_id].user
         totals = [*(known.get(job_id, NO_TOTALS) for known in before), now]
         for number, month in enumerate(names):
             spent = totals[number + 1].since(totals[number])

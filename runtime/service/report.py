@@ -206,7 +206,10 @@ def _order_of(rules: QueueRules | None) -> dict[str, Any] | None:
 
 
 def _charged_usd(state: State, job_id: str) -> float:
-    return state.charges.usd(state.row(job_id), state.now_s) if state.knows(job_id) else 0.0
+    if state.knows(job_id):
+        return state.charges.usd(state.row(job_id), state.now_s)
+    lent = state.charges.lent_charges(state.now_s).get(job_id)
+    return 0.0 if lent is None else lent.usd
 
 
 class Reports:

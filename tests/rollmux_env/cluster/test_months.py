@@ -10,6 +10,7 @@ from rollmux_env.cluster.events import (
     Arrived,
     Departed,
     JobProgress,
+    Lent,
     MonthBegun,
     Progressed,
     QuotaSet,
@@ -17,7 +18,7 @@ from rollmux_env.cluster.events import (
     isolated,
 )
 from rollmux_env.cluster.state import State
-from rollmux_env.cluster.totals import totals_of
+from rollmux_env.cluster.totals import totals_of, totals_of_all
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.queue import Quota
 from rollmux_env.scheduler.quotas import Quotas, held_words, is_used_up
@@ -42,6 +43,22 @@ def test_a_month_begins_at_nothing_and_jobs_keep_their_totals() -> None:
     alone_usd = PAIR_USD / 3600  # of a second
     assert month.before["a"] == pytest.approx((2.0, PAIR_USD, 2300 * alone_usd, 100.0))
     assert totals.since(month.before["a"]) == pytest.approx((1.0, PAIR_USD / 2, 1250 * alone_usd, 50.0))
+
+
+def test_lent_nodes_are_charged_to_the_jobs_that_are_profiled_on_them() -> None:
+    job, state = model(make_job("a", user="ann")), State(Cluster.model_validate(CLUSTER), observed=True)
+    apply(state, QuotaSet(0.0, "ann", Quota(node_hours=1.5)))
+    apply(state, Lent(0.0, {"a": "ann", "b": "bob"}, 1, 1))
+    assert state.charges.user_share("ann").nodes == 1 and state.charges.users() == {"ann", "bob"}
+    apply(state, MonthBegun(3600.0, "2026-12"))
+    apply(state, Lent(3600.0, {"a": "ann"}, 1, 1))
+    assert state.charges.month_h("ann", 5400.0) == pytest.approx(1.0) and not is_used_up(state, "ann")
+    apply(state, Lent(7200.0, {}, 0, 0))
+    assert is_used_up(state, "ann") and state.charges.user_share("ann").nodes == 0 < state.charges.usage_h("ann", 7200.0) < 3
+    apply(state, Arrived(7200.0, job))
+    totals = totals_of_all(state.copy())
+    assert totals["a"] == pytest.approx((3.0, 1.5 * PAIR_USD, 1.5 * PAIR_USD, 0.0))
+    assert totals["b"] == state.months[0].before["b"] == pytest.approx((1.0, PAIR_USD / 2, PAIR_USD / 2, 0.0))
 
 
 def test_jobs_that_had_a_place_continue_when_the_month_is_used_up() -> None:

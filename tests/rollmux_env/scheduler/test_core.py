@@ -234,6 +234,7 @@ def test_jobs_get_the_nodes_that_guests_leave_to_them() -> None:
     driver = driven(Scripted())
     driver.submit(make_job("guest"), profiled=False)
     driver.submit(make_job("a"))
+    assert driver.scheduler.state.charges.lent_to == {"guest": ""}
     assert driver.workers["a"].placed and set(driver.owners) == {"rollout-0", "training-0", "rollout-1", "training-1"}
     driver.submit(make_job("b"))
     assert not driver.workers["b"].placed
@@ -251,7 +252,7 @@ def test_nodes_that_only_a_guest_uses_do_not_keep_the_others_from_jobs() -> None
         while name not in driver.departed():
             driver.tell(*driver.goes_on(name))
     driver.submit(make_job("b"))
-    assert driver.workers["guest"].guest and driver.workers["b"].placed
+    assert driver.workers["guest"].guest and driver.workers["b"].placed and driver.scheduler.state.charges.lent_to
     driver.settle()
     assert sorted(driver.departed()) == ["a", "b", "guest", "host"]
 

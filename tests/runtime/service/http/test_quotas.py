@@ -133,6 +133,11 @@ def test_quotas_and_other_jobs_are_heeded_while_a_job_is_measured(shared: Served
     set_quota(shared, "ann", nodes=2)
     assert "lease" in shared.ask("POST", "/v1/jobs/a/attach", {"wait_s": 5}).value
     assert "lease" in place(shared, "b", user="bob")
+    users = shared.until("/v1/usage?by=user", lambda usage: len(usage["rows"]) == 2)["rows"]
+    assert [one["user"] for one in users] == ["ann", "bob"] and all(one["node_hours"] > 0 for one in users)
+    shared.close()
+    assert past_usage(shared.folder, ("user",))[0]["usd"] >= users[0]["usd"] == users[0]["alone_usd"] > 0
+    assert audit(read_facts(shared.folder / JOURNAL)).problems == replay_journal(read_facts(shared.folder / JOURNAL)).lines == ()
 
 
 def test_usage_is_that_of_the_journal_live_and_afterwards(command: Command, shared: Served) -> None:
