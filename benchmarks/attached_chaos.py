@@ -7,7 +7,9 @@ node is held twice, the second phase notices. The lock is held by a process in a
 ranks of torchrun. The service is killed by SIGKILL at random times and started again. Sometimes an owner is stopped (SIGSTOP) for
 longer than its lease lasts, and then continues: it must end itself before it touches a node. Sometimes only an owner is killed: the
 process it has started continues for 40 s, in which its node must not be given to another job. Owners are restarted as a launcher
-would do. At the end every job must have done all its iterations, each counted once, and the audit of the journal must find nothing.
+would do. Every second job has a checkpoint of every third iteration alone, from which its owner continues: the service takes the
+iterations since then back. At the end every job must have done all its iterations, each counted once, and the audit of the journal
+must find nothing.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ _OWNER_KILLS = 5  # number of kills of the service for each kill of an owner
 _TAKEN = 9  # exit status of a rank whose node is in use
 _JOBS = 6
 _NODES = 2
+_SAVES_EVERY = 3  # iterations between two checkpoints of a job that has some
 
 
 def owner(folder: Path, seconds: float) -> None:
@@ -47,7 +50,10 @@ def owner(folder: Path, seconds: float) -> None:
         seconds: Mean duration of a phase, in seconds.
     """
     with rollmux_client.attach() as job:
-        for _ in job.iterations():
+        checkpoint = folder / f"{job.name}.checkpoint"
+        if _saves(job.name):
+            job.continue_from(int(checkpoint.read_text()) if checkpoint.exists() else 0)
+        for number in job.iterations():
             for name in ("rollout", "training"):
                 with job.phase(name):
                     seconds_now = f"{random.uniform(0.5, 1.5) * seconds:.3f}"
@@ -55,6 +61,15 @@ def owner(folder: Path, seconds: float) -> None:
                     for node, rank in ranks.items():
                         if rank.wait() == _TAKEN:
                             (folder / f"twice-{os.getpid()}").write_text(f"{job.name} {name} {node}\n")
+                    if name == "training" and _saves(job.name) and (number + 1) % _SAVES_EVERY == 0:
+                        written = checkpoint.with_suffix(".part")
+                        written.write_text(str(number + 1))
+                        written.replace(checkpoint)
+
+
+def _saves(job_id: str) -> bool:
+    """Return whether a job has checkpoints of its own."""
+    return int(job_id.rpartition("-")[2]) % 2 == 1
 
 
 def _start_rank(folder: Path, node: str, seconds: str, job: rollmux_client.Job) -> subprocess.Popen[bytes]:
@@ -213,7 +228,8 @@ def _report(chaos: Chaos, folder: Path) -> None:
     print(f"owners were started again {sum(chaos.ends.values())} times")
     for end, count in chaos.ends.most_common(5):
         print(f"    {count} times after {end[:150]}")
-    print(f"{len(counts)} iterations counted; wrong: {', '.join(wrong) or 'none'}")
+    again = f"{len(record.repeated)} were taken back and done again"
+    print(f"{len(counts)} iterations counted, {again}; wrong: {', '.join(wrong) or 'none'}")
     print(f"nodes held twice: {', '.join(twice) or 'none'}")
     audit = subprocess.run(
         [sys.executable, "-m", "rollmux", "journal", "audit", str(folder / "service")], capture_output=True, text=True, check=False
