@@ -52,8 +52,7 @@ def execute_command(
                 status, left = command.run(_environment(job, service), _cores(job))
                 if left:
                     job.abandon()
-                    pids = ", ".join(map(str, left))
-                    say(f"process {pids} of job {job.name} cannot be ended: its lease is not given back")
+                    say(f"{left} of job {job.name} cannot be ended: its lease is not given back")
                     return status or 1
                 moves = status != 0 and not job.stopping and _state(service, job.name) == "moving"
                 job.end(done=status == 0)

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -64,7 +65,7 @@ class LeasedCommand:
             self._say(f"{why}: the command ends")
         self._send(self._find(), signal.SIGKILL)
 
-    def run(self, environment: Mapping[str, str], cores: set[int]) -> tuple[int, list[int]]:
+    def run(self, environment: Mapping[str, str], cores: set[int]) -> tuple[int, str]:
         """Run the command to its end, and end the processes that it has left behind.
 
         Args:
@@ -72,7 +73,8 @@ class LeasedCommand:
             cores: Cores to which the command is bound, or an empty set for all.
 
         Returns:
-            Exit status, or 128 plus the number of the signal that ended the command; and the ids of processes that cannot be ended.
+            Exit status, or 128 plus the number of the signal that ended the command; and the processes that cannot be ended, in
+            words, empty if there are none.
 
         Raises:
             InputError: If the command cannot be started; one line.
@@ -85,6 +87,8 @@ class LeasedCommand:
                 os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # the pid stays reserved until the rest has ended
                 left = self._end_rest()
                 status = self._process.wait()
+                if not left and self._has_hidden_child():
+                    left = "a process that cannot be seen"
             finally:
                 self._process = None
         return status if status >= 0 else 128 - status, left
@@ -148,13 +152,33 @@ class LeasedCommand:
                     os.waitpid(pid, os.WNOHANG)
         return self._mine.find(table, children, process.pid)
 
-    def _end_rest(self) -> list[int]:
-        """End the processes that the command has left behind, and return the ids of those that cannot be ended."""
+    def _end_rest(self) -> str:
+        """End the processes that the command has left behind, and return those that cannot be ended, in words."""
         rest = self._find()
         if rest:
             self._say(f"the command has ended; what it has left ends too: process {', '.join(map(str, sorted(rest)))}")
         self._send(rest, signal.SIGTERM)
-        return end_all(lambda: sorted(self._find()), _TERMINATES_S)
+        left = end_all(lambda: sorted(self._find()), _TERMINATES_S)
+        return f"process {', '.join(map(str, left))}" if left else ""
+
+    def _has_hidden_child(self) -> bool:
+        """Return whether a process of the command is left that /proc does not show, as another user's with `hidepid`.
+
+        Orphans of the command are children of this process. It may wait for them although it neither sees nor ends them.
+        """
+        until_s = time.monotonic() + _TERMINATES_S
+        while time.monotonic() < until_s:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is not None:
+                    os.waitpid(ended.si_pid, os.WNOHANG)
+                    continue
+            except ChildProcessError:
+                return False
+            if any(one.parent == os.getpid() and pid in self._before for pid, one in processes().items()):
+                return False  # perhaps it is only this one
+            time.sleep(0.05)
+        return True
 
     @staticmethod
     def _send(pids: Collection[int], number: int) -> None:

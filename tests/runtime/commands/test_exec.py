@@ -241,6 +241,29 @@ def test_a_lease_of_a_process_that_cannot_be_ended_is_not_given_back(
         assert little.jobs["mine"].lease is not None
 
 
+def test_a_lease_of_a_process_that_cannot_be_seen_is_not_given_back(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of another user with hidepid, which the kernel makes a child of exec, though /proc does not show it."""
+    hidden = Path("pid")
+
+    def visible() -> dict[int, rollmux_client.Process]:
+        own = int(hidden.read_text() or 0) if hidden.exists() else 0
+        return {pid: one for pid, one in rollmux_client.processes().items() if pid != own}
+
+    monkeypatch.setattr("runtime.commands.leased_command._TERMINATES_S", 0.1)
+    monkeypatch.setattr("runtime.commands.leased_command.processes", visible)
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        status, _, said = command("exec", str(file), "--", "sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $! >pid")
+        assert status == 1 and "a process that cannot be seen of job mine cannot be ended: its lease is not given back" in said
+        assert little.jobs["mine"].lease is not None
+        os.kill(int(hidden.read_text()), signal.SIGKILL)
+        os.waitpid(int(hidden.read_text()), 0)
+        _, _, said = command("exec", str(file), "--", "true")
+        assert "cannot be seen" not in said
+
+
 def test_a_signal_that_is_ignored_at_the_start_stays_ignored(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under nohup: for the command, too."""
     with serving({}) as little:
