@@ -26,8 +26,7 @@ def test_others_leave_its_group_and_nobody_joins_it(tmp_path: Path) -> None:
         await run.leases.release(greedy, "training", 0, {}, 2.5)
         why = "keeps 2.50 GB of its training nodes' GPUs and has stated 1.00 GB: alone in its group"
         assert handles["greedy"].resident_state.excess == why
-        await run.iterate(moves, 0)
-        assert await run.leases.acquire(moves, "rollout", 1, 0.0) == {"granted": False, "move": True}
+        assert await run.leases.acquire(moves, "rollout", 0, 0.0) == {"granted": False, "move": True}
         await run.leases.end(moves)
         moves = await run.place("moves")
         assert (
@@ -50,10 +49,10 @@ def test_two_of_a_group_that_are_to_be_alone_both_are(tmp_path: Path) -> None:
         leases = {name: await run.place(name) for name in ("greedy", "more", "moves")}
         handles = run.driver.run.handles
         assert len({handle.place.group for handle in handles.values()}) == 1
-        for name, lease in leases.items():
-            for phase in POOLS:
+        for phase in POOLS:
+            for name, lease in leases.items():
                 assert (await run.leases.acquire(lease, phase, 0, 5.0))["granted"]
-                await run.leases.release(lease, phase, 0, {}, 1.0 if name == "moves" else 2.5)
+                await run.leases.release(lease, phase, 0, {}, 2.5 if phase == "training" and name != "moves" else 1.0)
         for _ in range(3):
             for name in leases:
                 if (await run.leases.acquire(leases[name], "rollout", 1, 0.0)).get("move"):
