@@ -121,8 +121,13 @@ class Schedule:
 
     @property
     def spares_owners(self) -> bool:
-        """Whether only the service and its disk go wrong, of which no owner ends if the service is back in time."""
-        return {fault.kind for fault in self.faults} <= {*DISK, *BAD_MINUTES, "kill service", "terminate", "second service"}
+        """Whether only the service and its disk go wrong, of which no owner ends if the service is back in time.
+
+        Nodes that are lent to a job that is being measured are not kept by the next service.
+        """
+        kinds = {fault.kind for fault in self.faults}
+        lent = any("profile" in job.entry for job in self.jobs)
+        return not lent and kinds <= {*DISK, *BAD_MINUTES, "kill service", "terminate", "second service"}
 
     @property
     def parks(self) -> bool:

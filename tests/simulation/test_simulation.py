@@ -16,6 +16,7 @@ from rollmux_protocol import Turn
 from rollmux_env.cluster.events import Progressed
 from runtime.coordinator import planned_drains
 from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.run_loop import RunLoop
 from runtime.coordinator.run_state import RunState
 from runtime.journal import carry
 from runtime.journal.carry import count_carried
@@ -117,9 +118,9 @@ def test_a_permit_that_a_lost_lease_gets_is_found() -> None:
 
 
 def test_an_answer_before_the_disk_is_found() -> None:
-    async def at_once(self: RunState) -> None: ...
+    async def at_once(self: RunLoop) -> None: ...
 
-    with patch.object(RunState, "durable", at_once):
+    with patch.object(RunLoop, "durable", at_once):
         assert any("answered before it was synced" in line for line in found(range(3)))
 
 
@@ -300,7 +301,7 @@ def test_a_fact_that_is_not_carried_over_is_found(name: str) -> None:
 
 
 def test_a_job_that_is_on_a_node_at_the_deadline_of_its_drain_is_found() -> None:
-    one, two = (replace(job, iterations=20, movable=True) for job in plain(0).jobs)
+    one, two = (replace(job, iterations=25, movable=True) for job in plain(0).jobs)
     world = replace(plain(1, Fault("window", 1.0, "training-0", 90.0)), jobs=(one, two), pairs=2)
     outcome = carry_out(world)
     assert (outcome.problems, outcome.counts["windows"]) == ((), 1)
