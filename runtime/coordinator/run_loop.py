@@ -81,7 +81,7 @@ class RunLoop(RunState):
         """Let the scheduler decide about what has happened, write the entries to the journal, and carry the decisions out.
 
         Args:
-            happened: What has happened at this instant.
+            happened: Facts of this instant, with their journal entries, lines and errands.
             asks: Whether the scheduler is asked even if there are no facts for it.
             wakes: Whether the policy asked for this instant.
         """

@@ -33,7 +33,7 @@ from runtime.machine import Pool
 
 
 class Step(NamedTuple):
-    """What a run writes and does at one instant.
+    """Decisions of a run at one instant.
 
     Attributes:
         entries: Journal entries, which are written first.

@@ -1,4 +1,4 @@
-"""The driver of a run: it composes a scheduler, a journal and the processes of jobs, and continues a run that was interrupted."""
+"""The driver of a run: it composes a scheduler, a journal and the processes of jobs, and begins or continues the run."""
 
 from __future__ import annotations
 
@@ -18,33 +18,29 @@ from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.nodes import NodePool
 from runtime.coordinator.arrivals import Arrivals
 from runtime.coordinator.consequences import Consequences
-from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import JobLifecycle, ProcessBackend, ProcessBackends
-from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.profiles import versions
-from runtime.coordinator.profiling import Profiling, enlisted
+from runtime.coordinator.profiling import Profiling
 from runtime.coordinator.run_log import RunLog
 from runtime.coordinator.run_loop import RunLoop, RunObserver
 from runtime.coordinator.run_plan import RunPlan
 from runtime.coordinator.solo import SoloIterations
 from runtime.jobs.spec import JobSpec, OwnersJob
 from runtime.journal import facts as journal_facts
-from runtime.journal.facts import Fact
 from runtime.journal.leases import RecalledLeases
 from runtime.journal.parts import newest_part
-from runtime.journal.record import RunRecord, cold_starts_of
-from runtime.journal.replay import assigned_nodes, restore
+from runtime.journal.record import RunRecord
+from runtime.journal.replay import assigned_nodes
 from runtime.journal.rollover import ROLLED_OVER
 from runtime.journal.write import name_in_errors, read_facts, record_of, state_of
-from runtime.machines.nodes import POOLS
 from runtime.output import LOGS, trim
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.leases import Leases, problem_of_names
 from runtime.owners.http.ledger import Ledger
 from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
 from runtime.owners.http.recall import continue_leases, recall_leases
-from runtime.owners.protocol import left_before_start
 from runtime.owners.ray.calls import JobCalls
+from runtime.run.resume import resume_run
 
 _TRIMS_S = 0.5  # interval at which logs of jobs are trimmed
 
@@ -250,92 +246,3 @@ def _rehearse(policy: Policy) -> None:
     now_s = state.next_change_s()
     scheduler.jobs.end_stays(now_s)
     deque(scheduler.placements(now_s), 0)  # about a departure
-
-
-def resume_run(run: RunLoop, node_changes: NodeChanges, record: RunRecord, leases: RecalledLeases) -> None:
-    """Restore groups and placements; every placed job begins there with its last checkpoint.
-
-    Args:
-        run: State of the run, from its record.
-        node_changes: Nodes that have been added or lost.
-        record: Record of the run that continues.
-        leases: Leases in the journal.
-    """
-    notes: list[Fact] = []
-    run.cold_starts = cold_starts_of(record)
-    node_changes.known = record.nodes | node_changes.known
-    for handle in run.handles.values():
-        if problem := run.problem_of(_recall, run, handle, _own(record, handle), leases, notes):
-            handle.close()
-            notes.append(journal_facts.JobFailed(run.log.now(), handle.id, "resume", problem))
-            run.log.say(f"{handle.id}: FAILED in resume: {problem}")
-    for exceeded in record.memory_exceeded:
-        run.handles[exceeded.job_id].resident_state.set_excess(exceeded.why)
-    gone = [handle.id for handle in run.handles.values() if handle.life.is_gone]
-    restored = journal_facts.SchedulerRestored(run.log.now(), tuple(gone))
-    again = restore(run.scheduler, record, restored.at_s, gone)
-    run.log.write(*notes, restored, *run.scheduler.take_entries())
-    run.apply(Consequences(), asks=True)
-    for handle in [*run.handles.values()]:
-        run.apply(left_before_start(run, handle, run.log.now()))
-    for job_id in again:
-        handle = run.handles[job_id]
-        if _is_over(handle, _own(record, handle)):  # it was restored only because its nodes may still be in use
-            handle.close()
-        else:
-            run.apply(enlisted(run, handle, run.log.now()))
-
-
-def _own(record: RunRecord, handle: JobHandle) -> RunRecord:
-    return record.by_job.get(handle.id, RunRecord(record.started))
-
-
-def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: RecalledLeases, notes: list[Fact]) -> None:
-    """Restore a job from the journal and its checkpoints."""
-    state, job_id, folder = run.scheduler.state, handle.id, run.checkpoints(handle.id)
-    handle.set_job(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
-    handle.resident_state.set_levels(next((fact.waits for fact in record.profiled if fact.job.id == job_id), {}))
-    handle.counts.restore_done(record.most_done(job_id))  # repeated iterations count: reports of them have been sent
-    if handle.spec.is_attached:
-        _recall_attached(run, handle, record, leases)
-        return
-    if _is_over(handle, record):
-        handle.close()
-        return
-    handle.checkpoints.restore_recorded(record.checkpoints_of(job_id))
-    resume = handle.checkpoints.go_back(folder, handle.counts.done)
-    handle.counts.resume(resume.iterations)
-    if state.knows(job_id):
-        _recall_work(run, handle)
-        why = resume.problems[0] if resume.problems else "the run was resumed"
-        notes.append(journal_facts.JobRestarted(run.log.now(), job_id, handle.counts.begins, why))
-        run.log.say(f"{job_id}: continues at iteration {handle.counts.begins + 1}")
-
-
-def _is_over(handle: JobHandle, record: RunRecord) -> bool:
-    """Return whether a job has ended, or has no iterations left. The owner of an attached job decides when it is complete."""
-    ended = {fact.job_id for fact in (*record.failed, *record.cancelled)} | record.over_budget
-    return handle.id in ended or handle.spec.has_done(handle.counts.done)
-
-
-def _recall_attached(run: RunLoop, handle: JobHandle, record: RunRecord, leases: RecalledLeases) -> None:
-    """Restore an attached job, which loses no work. One that has ended keeps its place while a process may be using it."""
-    job_id, state = handle.id, run.scheduler.state
-    handle.counts.resume(record.done[job_id])
-    done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)
-    if done or (_is_over(handle, record) and not (state.is_running(job_id) and leases.are_in_use(job_id))):
-        handle.close()
-        return
-    if state.knows(job_id):
-        _recall_work(run, handle)
-
-
-def _recall_work(run: RunLoop, handle: JobHandle) -> None:
-    state = run.scheduler.state
-    row = state.row(handle.id)
-    busy_s: dict[str, float] = {pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}
-    if handle.id in state.stays.parked:
-        handle.wait_parked(busy_s)
-    else:
-        handle.permits.reset_busy(busy_s)
-        handle.arrive()

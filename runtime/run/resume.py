@@ -1,0 +1,95 @@
+"""Restoration of a run that continues, from its journal and the checkpoints of its jobs."""
+
+from __future__ import annotations
+
+from runtime.coordinator.consequences import Consequences
+from runtime.coordinator.job_handle import JobHandle
+from runtime.coordinator.node_changes import NodeChanges
+from runtime.coordinator.profiling import enlisted
+from runtime.coordinator.run_loop import RunLoop
+from runtime.journal.facts import Fact, JobFailed, JobRestarted, SchedulerRestored
+from runtime.journal.leases import RecalledLeases
+from runtime.journal.record import RunRecord, cold_starts_of
+from runtime.journal.replay import restore
+from runtime.machines.nodes import POOLS
+from runtime.owners.protocol import left_before_start
+
+
+def resume_run(run: RunLoop, node_changes: NodeChanges, record: RunRecord, leases: RecalledLeases) -> None:
+    """Restore groups and placements; every placed job begins there with its last checkpoint.
+
+    Args:
+        run: The run, with the state of its record.
+        node_changes: Nodes that have been added or lost.
+        record: Record of the run that continues.
+        leases: Leases in the journal.
+    """
+    notes: list[Fact] = []
+    run.cold_starts = cold_starts_of(record)
+    node_changes.known = record.nodes | node_changes.known
+    for handle in run.handles.values():
+        if problem := run.problem_of(_recall, run, handle, _own(record, handle), leases, notes):
+            handle.close()
+            notes.append(JobFailed(run.log.now(), handle.id, "resume", problem))
+            run.log.say(f"{handle.id}: FAILED in resume: {problem}")
+    for exceeded in record.memory_exceeded:
+        run.handles[exceeded.job_id].resident_state.set_excess(exceeded.why)
+    gone = [handle.id for handle in run.handles.values() if handle.life.is_gone]
+    restored = SchedulerRestored(run.log.now(), tuple(gone))
+    again = restore(run.scheduler, record, restored.at_s, gone)
+    run.log.write(*notes, restored, *run.scheduler.take_entries())
+    run.apply(Consequences(), asks=True)
+    for handle in [*run.handles.values()]:
+        run.apply(left_before_start(run, handle, run.log.now()))
+    for job_id in again:
+        handle = run.handles[job_id]
+        if _is_over(handle, _own(record, handle)):  # it was restored only because its nodes may still be in use
+            handle.close()
+        else:
+            run.apply(enlisted(run, handle, run.log.now()))
+
+
+def _own(record: RunRecord, handle: JobHandle) -> RunRecord:
+    return record.by_job.get(handle.id, RunRecord(record.started))
+
+
+def _is_over(handle: JobHandle, record: RunRecord) -> bool:
+    """Return whether a job has ended, or has no iterations left. The owner of an attached job decides when it is complete."""
+    ended = {fact.job_id for fact in (*record.failed, *record.cancelled)} | record.over_budget
+    return handle.id in ended or handle.spec.has_done(handle.counts.done)
+
+
+def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: RecalledLeases, notes: list[Fact]) -> None:
+    """Restore a job from the journal and its checkpoints. An attached job loses no work.
+
+    An attached job that has ended keeps its place while a process may be using it.
+    """
+    state, job_id, attached = run.scheduler.state, handle.id, handle.spec.is_attached
+    handle.set_job(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
+    handle.resident_state.set_levels(next((fact.waits for fact in record.profiled if fact.job.id == job_id), {}))
+    handle.counts.restore_done(record.most_done(job_id))  # repeated iterations count: reports of them have been sent
+    is_over, why = _is_over(handle, record), "the run was resumed"
+    if attached:
+        handle.counts.resume(record.done[job_id])
+        is_done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)
+        is_over = is_done or (is_over and not (state.is_running(job_id) and leases.are_in_use(job_id)))
+    if is_over:
+        handle.close()
+        return
+    if not attached:
+        handle.checkpoints.restore_recorded(record.checkpoints_of(job_id))
+        resume = handle.checkpoints.go_back(run.checkpoints(job_id), handle.counts.done)
+        handle.counts.resume(resume.iterations)
+        why = resume.problems[0] if resume.problems else why
+    if not state.knows(job_id):
+        return
+    row = state.row(job_id)
+    busy_s: dict[str, float] = {pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}
+    if job_id in state.stays.parked:
+        handle.wait_parked(busy_s)
+    else:
+        handle.permits.reset_busy(busy_s)
+        handle.arrive()
+    if not attached:
+        notes.append(JobRestarted(run.log.now(), job_id, handle.counts.begins, why))
+        run.log.say(f"{job_id}: continues at iteration {handle.counts.begins + 1}")
