@@ -103,12 +103,12 @@ class GroupPPO(BaseAlgorithm):
         called.on_training_start(locals(), globals())
         while self.num_timesteps < total:
             called.on_rollout_start()
+            self._update_current_progress_remaining(self.num_timesteps, total)
             choices, advantages, infos = self.play()
             called.update_locals({"infos": infos, "dones": np.ones(self.n_envs, dtype=np.bool_)})
             if not called.on_step():
                 break
             called.on_rollout_end()
-            self._update_current_progress_remaining(self.num_timesteps, total)
             self.train(choices, advantages)
         called.on_training_end()
         return self
@@ -140,7 +140,7 @@ class GroupPPO(BaseAlgorithm):
         returns = discounted(np.array(rewards), np.array(progress), self.settings.gamma)
         advantages = torch.from_numpy(returns - baseline(returns, np.array(progress), lengths, copies)).float()
         picked = advantages[choices.step, choices.stream]
-        self._record(returns[:-1][np.array(alive)], picked.numpy())
+        self._record(returns[choices.step, choices.stream], picked.numpy())
         figures = {name: column for name, column in info.items() if name[0] != "_" and len(column) == self.n_envs}
         whole = np.sum(rewards, axis=0)
         infos = [
@@ -150,7 +150,7 @@ class GroupPPO(BaseAlgorithm):
         return choices, picked / picked.std().clamp(min=1e-8), infos
 
     def _record(self, returns: NDArray[np.float64], advantages: NDArray[np.float32]) -> None:
-        """Record the returns of all decisions, and the advantages of those with a choice."""
+        """Record the returns and the advantages of the decisions with a choice."""
         for name, values in (("returns", returns), ("advantages", advantages)):
             self.logger.record(f"train/{name}_mean", float(values.mean()))
             self.logger.record(f"train/{name}_std", float(values.std()))

@@ -10,7 +10,7 @@ import torch
 from stable_baselines3.common.logger import Logger
 
 from trainers.config import GroupPPOConfig
-from trainers.group_ppo import baseline, discounted, group_ppo, packed
+from trainers.group_ppo import GroupPPO, baseline, discounted, group_ppo, packed
 from trainers.network import spread
 from trainers.problem import make_problem
 
@@ -52,3 +52,19 @@ def test_an_update_begins_where_the_choices_were_drawn(environment: dict[str, An
     before = model.policy.scorer.weights()
     model.train(choices, advantages)
     assert any((before[key] != value).any() for key, value in model.policy.scorer.weights().items())
+
+
+def test_the_last_update_still_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"copies": 2, "n_epochs": 1, "learning_rate": 0.01, "linear": True}
+    config = GroupPPOConfig.model_validate({"steps": 1, "streams": 2, "environment": {}, "ppo": settings})
+    model = group_ppo(config, make_problem({"name": "placement", "workload": "toy"}, "short"), 0)
+    model.set_logger(Logger(None, []))
+    recorded: list[tuple[int, ...]] = []
+    monkeypatch.setattr(GroupPPO, "_record", lambda self, *arrays: recorded.extend(array.shape for array in arrays))
+    before = model.policy.scorer.weights()
+    model.learn(1)  # one update, of more decisions than that
+    assert model.num_timesteps > 1
+    assert model.logger.name_to_value["train/learning_rate"] == 0.01
+    assert any((before[key] != value).any() for key, value in model.policy.scorer.weights().items())
+    returns, advantages = recorded
+    assert returns == advantages  # figures are those of the decisions with a choice

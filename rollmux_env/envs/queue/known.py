@@ -6,6 +6,7 @@ from typing import Literal
 
 from scipy.special import ndtri
 
+from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.queue import Estimate
 from rollmux_env.portable import exp, uniform
@@ -25,7 +26,12 @@ def as_known(scenario: Scenario, known: Known, sigma: float, seed: int) -> Scena
         known: Track. In `estimates`, owners state the iterations times a lognormal error.
         sigma: Standard deviation of the logarithm of that error.
         seed: Seed of the errors.
+
+    Raises:
+        InputError: In `classes`, no job has a class.
     """
+    if known == "classes" and not any(job.class_name for job in scenario.jobs):
+        raise InputError("known: classes: the generator's jobs have none; give it some, as in Workload('production', classes=8)")
     jobs = tuple(job if job.estimate is None else job.model_copy(update={"estimate": None}) for job in scenario.jobs)
     if known == "nothing":
         jobs = tuple(job.model_copy(update={"class_name": ""}) for job in jobs)

@@ -133,3 +133,9 @@ def test_an_argument_out_of_range_is_one_line(options: dict[str, Any], problem: 
     with pytest.raises(InputError) as caught:
         made(**options).reset(seed=0)
     assert str(caught.value) == problem
+
+
+def test_classes_are_refused_where_no_job_has_one() -> None:
+    env: Any = gym.make(ID, generator=Workload("production", jobs=4), known="classes")
+    with pytest.raises(InputError, match=r"known: classes: the generator's jobs have none; give it some, .*classes=8\)"):
+        env.reset(seed=0)
