@@ -14,7 +14,8 @@ A job with a `staleness` in its entry may run a rollout and a training at the sa
 threads. A script with its own threads names the iteration, as in `job.phase("rollout", k)`.
 
 Environment variables: ROLLMUX_URL and ROLLMUX_TOKEN of the service, and ROLLMUX_JOB, the job's id. `rollmux exec` sets them, and
-also the lease that it holds for its command: ROLLMUX_LEASE, ROLLMUX_TTL_S, ROLLMUX_ITERATION, and ROLLMUX_NODES as JSON.
+also the lease that it holds for its command: ROLLMUX_LEASE, ROLLMUX_TTL_S, ROLLMUX_ITERATION, and ROLLMUX_NODES as JSON. A script
+that attaches by itself sets ROLLMUX_LEASE and ROLLMUX_ATTACHED for its children, so that they are known as processes of its lease.
 
 A client fences itself, because another job may get the devices when a lease expires. A thread sends several heartbeats in each
 `ttl_s` of the lease. After half of `ttl_s` without an answer it logs a warning. After `ttl_s` without an answer, or if the service
@@ -53,6 +54,8 @@ ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
 """States of a job that has ended."""
 LEASE, JOB, URL, KEEPER = "ROLLMUX_LEASE", "ROLLMUX_JOB", "ROLLMUX_URL", "ROLLMUX_KEEPER"
 """Environment variables of a command of `rollmux exec`. `KEEPER` names the process that keeps the lease (see `keeper_of`)."""
+ATTACHED = "ROLLMUX_ATTACHED"
+"""Environment variable of the children of a script that has attached by itself: its lease, which they carry, but do not use."""
 _READ = (LEASE, JOB, URL, KEEPER)  # variables to read from other processes, without the token
 _T = TypeVar("_T")
 
@@ -361,6 +364,10 @@ class LeaseProcesses:
     def __init__(self) -> None:
         self.leases: set[str] = set()
         self._known: dict[int, int] = {}  # time of start, by process id
+
+    def add(self, pids: Iterable[int]) -> None:
+        """Add processes that belong to the job although nothing shows it, such as the other ranks of a launcher."""
+        self._known |= {pid: one.started for pid in pids if (one := process(pid)) is not None}
 
     def find(self, table: dict[int, Process], roots: Collection[int] = (), group: int | None = None) -> set[int]:
         """Return the ids of the job's living processes.
@@ -681,6 +688,7 @@ class Job(_Lease):
         self.iteration = 0
         self.nodes: dict[str, list[dict[str, Any]]] = {}
         self._host, self._say = host, say
+        self._marks_children = False  # whether new children carry the lease in their environment
         self._handed_over = False  # whether the lease belongs to `rollmux exec`, which gives it back
         self._phases: IterationStates | None = None  # None if another process may have begun phases with this lease
         self._other_thread_error: BaseException | None = None  # error of the other thread of `side_by_side`
@@ -689,9 +697,10 @@ class Job(_Lease):
 
     def __enter__(self) -> Job:
         if self._service is not None:
-            if "ROLLMUX_LEASE" in os.environ:
+            if LEASE in os.environ and os.environ[LEASE] != os.environ.get(ATTACHED):
                 self._take_over(os.environ)
             else:
+                self._marks_children = True
                 try:
                     self.attach()
                 except BaseException:
@@ -763,6 +772,14 @@ class Job(_Lease):
         self.nodes = answer.get("nodes") or {}
         self._phases = None if handed_over else IterationStates(self.iteration)
         self._keep(str(answer["lease"]), float(answer.get("ttl_s", _TTL_S)))
+        if self._marks_children:
+            os.environ |= {LEASE: str(self.lease), ATTACHED: str(self.lease)}
+
+    def _let_go(self) -> None:
+        if self._marks_children and os.environ.get(LEASE) == self.lease:
+            os.environ.pop(LEASE)
+            os.environ.pop(ATTACHED, None)
+        super()._let_go()
 
     def _take_deadline(self, leave_by_s: float | None) -> None:
         if leave_by_s not in (None, self.leave_by_s) and not self._keeper:  # else `rollmux exec` says it
@@ -815,6 +832,17 @@ class Job(_Lease):
             self._service.close()
 
     # The interface for scripts.
+
+    def add_processes(self, pids: Iterable[int]) -> None:
+        """Name processes of this machine that belong to the job, and that are no children of this one.
+
+        The ranks of a launcher such as torchrun are such processes: one of them attaches, and the others use the devices, too.
+
+        Args:
+            pids: Ids of the processes. Their descendants belong to the job with them.
+        """
+        self._mine.add(pids)
+        self._ask("heartbeat", self._own_process_ids())
 
     def iterations(self, total: int | None = None) -> Iterator[int]:
         """Iterate over the job's iterations, from the one that the service expects next.

@@ -82,6 +82,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         several = PartialState().num_processes > 1  # this also connects the launcher's processes
         self._processes = torch.distributed.new_group(backend="gloo", timeout=_WAITS) if several else None
         self._is_attached = self._agreed(job.lease is not None)
+        self._name_ranks()
         self._init: rollmux_client.PhaseContext | None = self._begin("init")
         super().__init__(*arguments, **options)
         self.add_callback(_Ends(self))
@@ -261,6 +262,15 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         models = {"policy": (self.model, self.optimizer), "reference": (getattr(self, "ref_model", None), None)}
         every = {who: state_of(*its) for who, its in models.items() if its[0] is not None}
         return {f"{who}.{name}": tensor for who, tensors in every.items() for name, tensor in tensors.items()}
+
+    def _name_ranks(self) -> None:
+        """Name the processes of all ranks on this machine to the service, since a launcher gives each a session of its own."""
+        if self._processes is None or not self._is_attached:
+            return
+        here = rollmux_client.pid_space()
+        ranks: list[Any] = [None] * torch.distributed.get_world_size(self._processes)
+        torch.distributed.all_gather_object(ranks, (here, os.getpid()), self._processes)
+        self._job.add_processes(pid for space, pid in ranks if space == here)
 
     def _wait_for_all(self) -> None:
         if self._processes is not None:

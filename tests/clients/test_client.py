@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -244,7 +245,10 @@ def test_a_move_ends_the_process_or_attaches_anew(service: LittleService, monkey
 
 
 def test_the_lease_of_another_process_is_used_and_left_to_it(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
-    with rollmux_client.attach() as launcher:
+    with contextlib.ExitStack() as stack:
+        launcher = rollmux_client.attach()
+        launcher.attach()  # as `rollmux exec` does, without a mark for its own children
+        stack.callback(launcher.end, done=True)
         monkeypatch.setenv("ROLLMUX_LEASE", str(launcher.lease))
         monkeypatch.setenv("ROLLMUX_NODES", '{"rollout": [{"name": "here"}]}')
         with rollmux_client.attach() as job:

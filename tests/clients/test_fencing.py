@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -107,6 +108,22 @@ def test_pids_are_those_of_the_group_of_descendants_and_of_what_carries_the_leas
     assert child.pid not in job.pids()
 
 
+def test_children_carry_the_lease_of_a_script_that_attaches_by_itself_and_do_not_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has been told to leave the session and its parent is a daemon: it is named as long as it lives."""
+    forks = "setsid sleep 60 >/dev/null 2>&1 & echo $!"
+    with serving({"one": 1, "other": 1}) as little:
+        for name, value in (("URL", little.url), ("TOKEN", "secret"), ("JOB", "one")):
+            monkeypatch.setenv(f"ROLLMUX_{name}", value)
+        with rollmux_client.attach() as job:
+            daemon = int(subprocess.run(["sh", "-c", forks], capture_output=True, check=True).stdout)
+            with rollmux_client.attach("other") as other:
+                assert other.lease not in (None, job.lease)
+            assert job.lease is not None and daemon in rollmux_client.carriers({job.lease}, [daemon])
+        assert daemon in job.pids()
+        os.kill(daemon, signal.SIGKILL)
+    assert not {"ROLLMUX_LEASE", "ROLLMUX_ATTACHED"} & os.environ.keys()
+
+
 RANKS = """
 import os, subprocess, sys, time, rollmux_client
 with rollmux_client.attach() as job, job.phase("rollout"):
@@ -129,7 +146,9 @@ def test_under_exec_a_script_that_is_silent_while_its_lease_is_kept_lives(monkey
     fenced: list[str] = []
     with serving({"one": 3}, ttl_s=2.0) as little:
         keeper = rollmux_client.Job(rollmux_client.Service(little.url, "secret"), "one", fence=fenced.append)
-        with keeper:
+        with contextlib.ExitStack() as stack:
+            keeper.attach()  # as `rollmux exec` does, without a mark for its own children
+            stack.callback(keeper.end, done=True)
             for name, value in {
                 "URL": little.url,
                 "TOKEN": "secret",

@@ -256,9 +256,10 @@ def test_gradient_buckets_of_two_ranks_are_on_the_devices_in_their_turns_alone(s
     ranks = []
     for rank in map(str, range(2)):
         own = os.environ | common | {"RANK": rank, "LOCAL_RANK": rank, "PYTHONPATH": str(ROOT)}
-        ranks.append(subprocess.Popen(words, env=own, cwd=ROOT, stdout=subprocess.PIPE, text=True))
+        ranks.append(subprocess.Popen(words, env=own, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True))
     for process in ranks:
         lines = [line.split()[1:] for line in process.communicate()[0].splitlines() if line.startswith("held ")]
         assert process.returncode == 0 and len(lines) == 3
         assert all(int(before) > 3_000_000 for before, _ in lines) and {after for _, after in lines} == {"0"}, lines
     assert service.jobs["one"].state == "done"
+    assert any({process.pid for process in ranks} <= {*body["pids"]} for name, body in service.requests if name == "heartbeat")
