@@ -203,7 +203,7 @@ class Scheduler:
         return bool(state.waiting) and not (comes or state.tables.order.size or (self.nodes is not None and self.nodes.drained))
 
     def must_vacate(self, job_id: str) -> bool:
-        """Return whether a job has to give up its place, because it is on a drained node and there is no other place for it.
+        """Return whether a job has to give up its place, because it is on a drained node and has no other place.
 
         A job that gives up its place says so between two iterations, when its progress is saved: it fails and arrives again.
         """

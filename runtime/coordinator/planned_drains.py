@@ -57,7 +57,7 @@ class PlannedDrains:
             name: Name of the node.
             starts_s: Latest time at which the drain begins, in seconds since 1970, or None.
             deadline_s: Time by which the jobs are to have left the node, in seconds since 1970, or None. The drain begins early
-                enough for an iteration of each and its checkpoint. The owners of attached jobs are told the deadline at once.
+                enough for an iteration of each and its checkpoint. The owners of attached jobs learn the deadline at once.
 
         Returns:
             The answer of `NodeChanges.drain`, or for a later drain `drained` false, `starts_s`, `deadline_s`, and `waits_for`, ids

@@ -214,7 +214,7 @@ class Leases:
         """Return whether an owner leaves its placement instead of getting a phase."""
         run, handle, elsewhere = self._run, lease.handle, lease.is_elsewhere
         if not lease.must_move:
-            # A job that is to be parked first does an iteration: else users who take turns might do none.
+            # A job that must be parked does an iteration first; otherwise users who take turns might do none.
             leaves = handle.life.is_moving or run.scheduler.must_vacate(handle.id)
             if not (leaves and lease.turns.is_between and lease.turns.may_leave(turn)):
                 return False
