@@ -88,10 +88,10 @@ class RunLoop(RunState):
         try:
             step = self.step(self.log.now(), happened, asks, wakes)
             self.log.write(*step.entries)
-            self._pass_on(step.lines)
+            self._emit(step.lines)
             self._pending += step.commands
             self._carry_out_pending()
-            self._pass_on((), step.errands)
+            self._emit((), step.errands)
         except Exception as error:
             self.fail(error)
             raise
@@ -103,11 +103,11 @@ class RunLoop(RunState):
         owed, self._pending = self._pending, []
         for command in owed:
             follows = self.carry_out(command, self.log.now())
-            self._pass_on(follows.lines, follows.errands)
+            self._emit(follows.lines, follows.errands)
             if self._observer is not None:
                 self._observer.on_command(command)
 
-    def _pass_on(self, lines: tuple[str, ...], errands: tuple[Errand, ...] = ()) -> None:
+    def _emit(self, lines: tuple[str, ...], errands: tuple[Errand, ...] = ()) -> None:
         for line in lines:
             self.log.say(line)
         for errand in errands:

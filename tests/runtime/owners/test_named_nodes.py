@@ -85,5 +85,5 @@ def test_an_owner_on_a_host_of_the_cluster_gets_nodes_of_that_host(tmp_path: Pat
             await run.leases.attach("d", 5.0, "one", ())
         await run.stop()
 
-    two = {"worst_case_s": 10.0, "nodes": 2}
-    served(work, attached_plan(tmp_path, job("a"), job("b"), job("c"), job("d", rollout=two, arrival_s=1e6), nodes=hosts))
+    wide = {"worst_case_s": 10.0, "nodes": 2}
+    served(work, attached_plan(tmp_path, job("a"), job("b"), job("c"), job("d", rollout=wide, arrival_s=1e6), nodes=hosts))

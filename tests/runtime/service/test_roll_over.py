@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from rollmux_env.errors import InputError
-from runtime.coordinator.run_state import RunState
+from runtime.coordinator.run_loop import RunLoop
 from runtime.journal.facts import RunEnded
 from runtime.journal.rollover import ROLLED_OVER
 from runtime.run.driver import RunDriver
@@ -26,7 +26,7 @@ from tests.runtime.pretend import PAIRS, attached_plan
 class Idle(RunService):
     """A service that has begun, without jobs and notices."""
 
-    def __init__(self, run: RunState, driver: RunDriver) -> None:
+    def __init__(self, run: RunLoop, driver: RunDriver) -> None:
         self.run, self.driver = run, driver
         self._senders = cast("Any", [SimpleNamespace(is_idle=True)])
 
