@@ -113,7 +113,10 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
             entries.append(NodesSuspected(now_s, job_id, lease.id, tuple(names)))
         run.log.write(*entries)
     lease.handle.permits.clear()
+    ledger.leases[lease.id] = lease
     if lease.suspect_nodes:
         lease.last_heartbeat_s = now_s
-        ledger.leases[lease.id] = ledger.suspected[job_id] = lease
+        ledger.suspected[job_id] = lease
         ledger.block(lease)
+    elif lease.state == "lost":  # its owner may still report that the job is done
+        lease.apply_event("free")

@@ -75,6 +75,21 @@ def test_of_two_owners_that_come_at_once_one_gets_the_place_that_is_found_then(t
     served(work, attached_plan(tmp_path, unknown("a")))
 
 
+def test_an_owner_whose_lent_nodes_have_gone_with_the_coordinator_may_say_that_its_job_is_done(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        other = await run.replaced()
+        assert await other.leases.heartbeat(lease) == {"stop": True, "lost": "its place has gone"}
+        assert await other.leases.end(lease, done=True) == {}
+        await other.settle()
+        with pytest.raises(Conflict, match="job a: has ended"):
+            await other.leases.attach("a", 0.0, HERE, ())
+        await other.stop()
+
+    served(work, attached_plan(tmp_path, unknown("a")))
+
+
 def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobody(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         host = await run.place("host")
