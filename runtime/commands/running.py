@@ -112,11 +112,12 @@ def resume_all(folder: Path, options: RunOptions) -> str:
         ended = {fact.job_id for fact in record.failed} | {fact.job_id for fact in record.cancelled} | record.over_budget
         left = [spec for spec in specs if spec.id not in ended]
         check_space(left, folder, "--resume")
-        check_unchanged(folder, specs, options.accept_changes)
+        check_unchanged(folder, options.accept_changes)
         start = record.started
         with ray_session(options.address, nodes_wanted(start.cluster, specs), folder / RAY) as nodes:
             check_pools(start.cluster, nodes)
             forecast_memory(left, nodes, here, typer.echo)
+            remember(folder, specs)  # not before, since a run that cannot begin has accepted nothing
             plan = RunPlan(
                 specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), not compare, compare,
                 resume=True, models=True, leave=options.leave,

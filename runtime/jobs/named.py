@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -86,12 +88,39 @@ def locate_module(name: str, folder: str) -> Path | None:
 
 
 def source_files(name: str, folder: str) -> list[Path]:
-    """Return the source files of a module: its own, and those of the outermost package around it. Empty if it is not found."""
-    file, outermost = locate_module(name, folder), locate_module(name.partition(".")[0], folder)
-    files = set() if file is None else {file}
-    if outermost is not None and outermost.name == "__init__.py":
-        files.update(outermost.parent.rglob("*.py"))
-    return sorted(path for path in files if path.is_file())
+    """Return the source files of a module, of the outermost package around it, and of what they import from the folder.
+
+    Args:
+        name: Dotted name.
+        folder: Absolute path, or empty for none.
+
+    Returns:
+        Paths in sorted order, none if the module is not found.
+    """
+    files, names = set[Path](), [name]
+    while names:
+        one = names.pop()
+        file, outermost = locate_module(one, folder), locate_module(one.partition(".")[0], folder)
+        found = set() if file is None else {file}
+        if outermost is not None and outermost.name == "__init__.py":
+            found.update(outermost.parent.rglob("*.py"))
+        new = {path for path in found if path.is_file()} - files
+        files |= new
+        names += [other for path in new if folder and path.is_relative_to(folder) for other in _imported(path, folder)]
+    return sorted(files)
+
+
+def _imported(path: Path, folder: str) -> Iterator[str]:
+    """Yield the names of the modules in a folder that a source file imports."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # whoever imports it is told
+        return
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+            names.append(node.module)
+        yield from (name for name in names if PathFinder.find_spec(name.partition(".")[0], [folder]) is not None)
 
 
 def _top(name: str, folder: str) -> ModuleSpec | None:

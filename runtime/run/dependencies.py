@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from policies.named import is_own
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_json, write_whole
 from rollmux_env.validation_errors import one_line
@@ -20,7 +21,7 @@ from runtime.jobs.spec import ClassJob, JobSpec, TaskJob
 
 FILE = "dependencies.json"
 _WHOLE = 64 << 20  # bytes of the largest file that is read in full
-_ENDS = 1 << 20  # bytes that are read at either end of a larger file, such as weights; its size counts too
+_BLOCK = 64 << 10  # bytes of each of the evenly spread blocks of a larger file, such as weights; its size counts too
 
 
 def remember(folder: Path, specs: Iterable[JobSpec], file: Path | None = None) -> None:
@@ -43,12 +44,11 @@ def changed(folder: Path) -> tuple[str, ...]:
     return tuple(path for path, digest in digests.items() if _digest(Path(path)) != digest)
 
 
-def check_unchanged(folder: Path, specs: Iterable[JobSpec], accepts: bool) -> None:
+def check_unchanged(folder: Path, accepts: bool) -> None:
     """Check that the files that a run depends on have not changed, or that the user accepts the changes.
 
     Args:
         folder: Folder of the run.
-        specs: Jobs of the run.
         accepts: Whether the run continues with changed files.
 
     Raises:
@@ -60,7 +60,6 @@ def check_unchanged(folder: Path, specs: Iterable[JobSpec], accepts: bool) -> No
         raise InputError(
             f"--resume {folder}: changed since the run began: {names}; --accept-changes continues with what they are now"
         )
-    remember(folder, specs)
 
 
 def _remembered(folder: Path) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def _paths(spec: JobSpec) -> Iterator[Path]:
     """Yield the files and folders that a job names."""
     modules: list[str | None] = [spec.job_class] if isinstance(spec, ClassJob) else []
     if isinstance(spec, TaskJob):
-        modules += [spec.task.name, spec.task.reward]
+        modules += [spec.task.name, spec.task.reward, spec.rollout.policy if is_own(spec.rollout.policy) else None]
         names = [spec.task.file, spec.evaluation.file if spec.evaluation is not None else None]
         if spec.model.name != TINY:
             names.append(spec.model.name)
@@ -102,7 +101,9 @@ def _of_file(path: Path) -> str:
         if size <= _WHOLE:
             digest.update(file.read())
         else:
-            digest.update(b"%d " % size + file.read(_ENDS))
-            file.seek(size - _ENDS)
-            digest.update(file.read())
+            digest.update(b"%d " % size)
+            blocks = _WHOLE // _BLOCK
+            for block in range(blocks):  # a change of more than a 1,000th of the file in one piece, as of a matrix, is always seen
+                file.seek((size - _BLOCK) * block // (blocks - 1))
+                digest.update(file.read(_BLOCK))
     return digest.hexdigest()
