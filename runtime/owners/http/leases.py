@@ -541,7 +541,9 @@ def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
         return "the service is stopping", position
     if handle.ending.why is not None:
         return f"what its last lease held may be in use: {handle.ending.why.problem}", position
-    return "has no place yet" if position is None else "waits for nodes", position
+    if position is not None:
+        return "waits for nodes", position
+    return run.scheduler.guests.bar(handle.id, run.scheduler.state) or "has no place yet", None
 
 
 def problem_of_names(run: RunLoop, spec: JobSpec) -> str | None:

@@ -127,9 +127,9 @@ def test_quotas_and_other_jobs_are_heeded_while_a_job_is_measured(shared: Served
     set_quota(shared, "ann", node_hours=0)
     unknown = {"id": "a", **ATTACHED, **MEASURED, "iterations": 3, "user": "ann"}
     assert shared.ask("POST", "/v1/jobs", unknown).status == 201
-    shared.ask("POST", "/v1/jobs/a/attach", {"wait_s": 0})
-    waits = shared.until("/v1/jobs/a", lambda job: job["reason"].startswith("it waits to be profiled: "))
-    assert waits["reason"].endswith("user ann has used 0 of 0 node-hours of this month")
+    answer = shared.ask("POST", "/v1/jobs/a/attach", {"wait_s": 0}).value
+    assert answer == {"placed": False, "reason": "user ann has used 0 of 0 node-hours of this month", "position": None}
+    assert shared.ask("GET", "/v1/jobs/a").value["reason"] == f"it waits to be profiled: {answer['reason']}"
     set_quota(shared, "ann", nodes=2)
     assert "lease" in shared.ask("POST", "/v1/jobs/a/attach", {"wait_s": 5}).value
     assert "lease" in place(shared, "b", user="bob")
