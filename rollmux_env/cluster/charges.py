@@ -67,7 +67,7 @@ class _Account(NamedTuple):
 
 
 class LentCharges(NamedTuple):
-    """What a job has been charged for lent nodes. The time in which it has them counts as time alone: nothing is saved.
+    """Charges of a job for lent nodes. The time in which it has them counts as time alone: nothing is saved.
 
     Attributes:
         user: User of the job.
