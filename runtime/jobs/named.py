@@ -101,10 +101,10 @@ def source_files(name: str, folder: str) -> list[Path]:
     while names:
         one = names.pop()
         file, outermost = locate_module(one, folder), locate_module(one.partition(".")[0], folder)
-        found = set() if file is None else {file}
+        candidates = set() if file is None else {file}
         if outermost is not None and outermost.name == "__init__.py":
-            found.update(outermost.parent.rglob("*.py"))
-        new = {path for path in found if path.is_file()} - files
+            candidates.update(outermost.parent.rglob("*.py"))
+        new = {path for path in candidates if path.is_file()} - files
         files |= new
         names += [other for path in new if folder and path.is_relative_to(folder) for other in _imported(path, folder)]
     return sorted(files)
