@@ -12,6 +12,7 @@ from runtime.journal.facts import Fact, JobFailed
 
 EVICTED = "evicted"  # outcome of a job that gives up its place; it waits for another one before later arrivals
 PARKED = "parked"  # outcome of a job that gives up its place to another job; it waits where its order puts it
+OVER_BUDGET = "over_budget"  # outcome of a job whose budget is spent, and which keeps its place until its processes have ended
 
 
 def left(handle: JobHandle, over_budget: bool = False, notes: tuple[Fact, ...] = ()) -> Consequences:
@@ -48,6 +49,13 @@ def park(run: RunState, handle: JobHandle) -> Consequences:
     """Let a job that is parked give up its place between two iterations. It has left when its processes have ended."""
     other = run.scheduler.planner.parking.get(handle.id, "")
     handle.begin_end(JobEnd(PARKED, "step", f"parked for {other}" if other else "parked"), again=True)
+    handle.permits.clear()
+    return Consequences((facts.Absent(handle.id),), errands=(Errand(handle, ends=True),))
+
+
+def end_over_budget(handle: JobHandle) -> Consequences:
+    """End the processes of a job whose budget is spent, between two iterations. It leaves its place when they have ended."""
+    handle.begin_end(JobEnd(OVER_BUDGET, "step", "its budget is spent"), again=True)  # again: where its node is lost meanwhile
     handle.permits.clear()
     return Consequences((facts.Absent(handle.id),), errands=(Errand(handle, ends=True),))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from rollmux_env.scheduler import facts
 from runtime.checkpoints import ResumePoint
 from runtime.coordinator.consequences import Consequences, Errand
-from runtime.coordinator.ends import EVICTED, PARKED, halted, interrupted_slices, refused
+from runtime.coordinator.ends import EVICTED, OVER_BUDGET, PARKED, halted, interrupted_slices, left, refused
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiling import arrival
 from runtime.coordinator.run_state import RunState
@@ -75,6 +75,8 @@ def cleared(run: RunState, handle: JobHandle, resume: ResumePoint, now_s: float)
         yield halted(handle)  # it has its nodes again when the run continues
     elif run.stopping and handle.ending.restarts:
         yield halted(handle, slices)
+    elif _has_kept_place(run, handle, OVER_BUDGET):
+        yield left(handle, over_budget=True)
     elif handle.ending.restarts and not handle.is_over and (_deaths(handle) < DEATHS or isinstance(handle.spec, OwnersJob)):
         yield from _restarted(run, handle, resume, slices, now_s)
     else:
@@ -106,8 +108,7 @@ def _restarted(
     """Restart a job that has died; it arrives again if it had a place, and waits if it is parked."""
     job_id, why, begins = handle.id, handle.ending.why, resume.iterations
     assert why is not None
-    seat = run.scheduler.members.seats.get(job_id)
-    parked = why.outcome == PARKED and seat is not None and not seat.failed  # it still has its place
+    parked = _has_kept_place(run, handle, PARKED)
     note = JobRestarted(now_s, job_id, begins, resume.problems[0] if resume.problems else why.problem)
     goes_back = not handle.spec.is_attached and not (parked and begins == handle.iteration)  # owners go back themselves
     follows = Consequences(
@@ -136,7 +137,13 @@ def _restarted(
         yield refused(successor, now_s, problem)
 
 
+def _has_kept_place(run: RunState, handle: JobHandle, outcome: str) -> bool:
+    """Return whether a job that ends with an outcome still has its place, of which no node was lost."""
+    seat = run.scheduler.members.seats.get(handle.id)
+    return handle.ending.why is not None and handle.ending.why.outcome == outcome and seat is not None and not seat.failed
+
+
 def _deaths(handle: JobHandle) -> int:
     """Return the number of consecutive deaths of a job that is ending. One that gives up its place has not died."""
     assert handle.ending.why is not None
-    return handle.ending.deaths + (handle.ending.why.outcome not in (EVICTED, PARKED))
+    return handle.ending.deaths + (handle.ending.why.outcome not in (EVICTED, PARKED, OVER_BUDGET))

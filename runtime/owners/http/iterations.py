@@ -8,10 +8,11 @@ from rollmux_env.errors import Conflict, Stopping
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.consequences import Consequences
-from runtime.coordinator.ends import interrupted_slices, left
+from runtime.coordinator.ends import end_over_budget, interrupted_slices, left
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiling import Profiling
 from runtime.coordinator.slices import slice_of
+from runtime.jobs.spec import CommandJob
 from runtime.jobside.job_log import iteration_line
 from runtime.jobside.messages import IterationResult, JobEnd, PhaseReport
 from runtime.journal.facts import IterationSlice, JobRolledBack, LeaseEnded, MemoryExceeded
@@ -291,7 +292,10 @@ class Iterations:
             self._end_to_go(lease, why)
         else:
             self.ledger.end(lease, why, JobEnd("stopped"))
-        self._run.apply(carried_out(self._run, lease.handle, what, self._run.log.now()))
+        if what is NextStep.OVER_BUDGET and isinstance(lease.handle.spec, CommandJob):
+            self._run.apply(end_over_budget(lease.handle))  # its processes use the nodes until the service has ended them
+        else:
+            self._run.apply(carried_out(self._run, lease.handle, what, self._run.log.now()))
 
     def _end_to_go(self, lease: Lease, why: str) -> None:
         """End a lease whose job has another placement, and keep that until the owner attaches there."""

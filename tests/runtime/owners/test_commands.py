@@ -216,3 +216,38 @@ def test_nodes_of_a_command_stay_its_own_while_a_process_of_it_cannot_be_ended(t
     plan = attached_plan(tmp_path / "run", command("a", "-c", waits + ends, folder=str(tmp_path)))
     with subprocess.Popen(["env", "-i", "sleep", "600"]) as child:
         served(lambda run: work(run, child.pid), plan)
+
+
+def shell(job_id: str, script: str, **more: Any) -> dict[str, Any]:
+    return command(job_id, **more) | {"command": ["sh", "-c", script]}
+
+
+async def pid_in(path: Path) -> int:
+    """The id that a command has written to a file."""
+    while not path.exists() or not path.read_text().endswith("\n"):
+        await asyncio.sleep(0.01)
+    return int(path.read_text())
+
+
+def test_nodes_of_a_command_whose_budget_is_spent_are_granted_when_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_process, "_ENDS_S", 0.4)
+
+    async def work(run: Served) -> list[Any]:
+        run.driver.commands.give_access(lambda _: {})
+        lease = await run.place("a", pids=(await pid_in(tmp_path / "a"),))
+        await run.iterate(lease, 0)
+        assert await run.leases.heartbeat(lease) == {"stop": True}
+        while not run.driver.run.handles["b"].life.is_gone:
+            await asyncio.sleep(0.02)
+        return await run.stop()
+
+    (tmp_path / "run").mkdir()
+    large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
+    more: dict[str, Any] = {"folder": str(tmp_path), "rollout": large, "training": large}
+    first = shell("a", "trap '' TERM; echo $$ > a; exec sleep 600", budget={"hours": 1e-9}, **more)
+    second = shell("b", "if kill -0 $(cat a); then touch both; fi", **more)
+    facts = served(work, attached_plan(tmp_path / "run", first, second))
+    assert not (tmp_path / "both").exists()
+    assert audit(facts).jobs == {"a": "over_budget", "b": "done"}
