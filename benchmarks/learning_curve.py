@@ -1,7 +1,10 @@
-"""Learning curves from the logs of `rollmux train`: one line for each folder, with the mean over its seeds.
+"""Learning curves from the logs of `rollmux train`: one line for each folder, the mean over its trainings with a 95% interval.
+
+A folder has the trainings of one run, or of several, such as `runs/learning_gain/placement` of `benchmarks/learning_gain.py`.
+Where they were evaluated after different numbers of decisions, the mean of these numbers is given.
 
 For a folder with the same seeds and evaluations as the first one, another line gives its figures minus those of the first, paired
-by seed, with the interval of the mean.
+by seed, with the interval of the mean. The scale of the picture is that of trained networks.
 
 python benchmarks/learning_curve.py runs/maskable-ppo runs/ppo runs/dqn --figure dollars_over_rollmux --out curve.png
 """
@@ -26,18 +29,18 @@ def curves(folder: Path, figure: str) -> tuple[np.ndarray, np.ndarray]:
     """Read the curves of the runs in a folder.
 
     Args:
-        folder: Folder with a subfolder for each seed.
+        folder: Folder with a subfolder for each seed, or for each of several runs.
         figure: Name of a column of curve.csv.
 
     Returns:
-        Number of decisions at each evaluation, of shape (N,), and the figure there, of shape (seeds, N). All curves end where the
-        shortest one does.
+        Mean number of decisions at each evaluation, of shape (N,), and the figure there, of shape (seeds, N). All curves end where
+        the shortest one does.
 
     Raises:
         InputError: The folder contains no runs, or runs without this figure.
     """
     runs = []
-    for file in sorted(folder.glob(f"seed-*/{CURVE}")):
+    for file in sorted([*folder.glob(f"seed-*/{CURVE}"), *folder.glob(f"*/seed-*/{CURVE}")]):
         with file.open(newline="") as text:
             rows = list(csv.DictReader(text))
         if not rows or figure not in rows[0]:
@@ -47,7 +50,7 @@ def curves(folder: Path, figure: str) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"{folder}: holds no runs of `rollmux train`")
     shortest = min(len(run) for run in runs)
     curve_points = np.array([run[:shortest] for run in runs])
-    return curve_points[0, :, 0], curve_points[:, :, 1]
+    return curve_points[:, :, 0].mean(axis=0), curve_points[:, :, 1]
 
 
 def main() -> None:
@@ -60,16 +63,22 @@ def main() -> None:
     picture = Figure(figsize=(7, 3.5), layout="constrained")
     axes = picture.subplots()
     first, base_steps, base = arguments.folders[0].name, *curves(arguments.folders[0], arguments.figure)
+    lows: list[float] = []
+    highs: list[float] = []
     for folder in arguments.folders:
         steps, values = curves(folder, arguments.figure)
         draw(axes, steps, values, folder.name, f"{folder.name}, {len(values)} seeds", marker="o", markersize=3)
-        print(
-            f"{folder.name}: "
-            + ", ".join(f"{step:,.0f}: {value:.3f}" for step, value in zip(steps, values.mean(axis=0), strict=True))
-        )
+        shown = [f"{step:,.0f}: {mean_interval(each).text(3)}" for step, each in zip(steps, values.T, strict=True)]
+        print(f"{folder.name}: {', '.join(shown)}")
+        if values.shape[1] > 1:
+            margin = 0.1 * float(np.ptp(values[:, 1:])) + 1e-6
+            lows.append(values[:, 1:].min() - margin)
+            highs.append(values[:, 1:].max() + margin)
         if folder.name != first and values.shape == base.shape and (steps == base_steps).all():
             less = [f"{step:,.0f}: {mean_interval(each).text(4)}" for step, each in zip(steps, (values - base).T, strict=True)]
             print(f"{folder.name} less {first}: {', '.join(less)}")
+    if lows:
+        axes.set_ylim(min(lows), max(highs))
     axes.set_xlabel("decisions")
     axes.set_ylabel(arguments.figure.replace("_", " "))
     axes.grid(alpha=0.2)
