@@ -53,9 +53,10 @@ def main() -> None:
     checkpoint, done = options.out / "checkpoint.pt", 0
     with rollmux_client.attach() as job:
         with job.init():
-            safe = {"trust_remote_code": False, "use_safetensors": True}
-            loaded = AutoModelForCausalLM.from_pretrained(options.model, **safe) if options.model else None
-            model = (loaded or Qwen2ForCausalLM(TINY)).to("cuda" if torch.cuda.is_available() else "cpu")
+            model = Qwen2ForCausalLM(TINY)
+            if options.model:
+                model = AutoModelForCausalLM.from_pretrained(options.model, trust_remote_code=False, use_safetensors=True)
+            model.to("cuda" if torch.cuda.is_available() else "cpu")
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5 if options.model else 1e-2, weight_decay=0.0)
             if checkpoint.exists():
                 done, weights, moments = torch.load(checkpoint, map_location=model.device, weights_only=True)

@@ -113,8 +113,8 @@ def main(folder: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model: Any = AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=False, use_safetensors=True)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     play = Decisions()
 
     def answer() -> int:

@@ -47,6 +47,8 @@ from trl.trainer import grpo_trainer
 __all__ = ["GRPOTrainer", "attach"]
 
 _LOG = logging.getLogger("rollmux_client")
+_SAMPLED = ("reward", "frac_reward_zero_std", "completions/clipped_ratio", "sampling/sampling_logp_difference/mean")
+"""TRL's names of the metrics of a rollout by which the service sees unsound training."""
 _WAITS = timedelta(days=365)  # longest wait for a turn, in effect without limit
 
 
@@ -124,8 +126,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         self._end_training()  # needed if generation comes in the middle of an optimizer step
         turn = self._begin("rollout")
         outputs = super()._generate_and_score_completions(inputs)
-        if rewards := self._metrics["train"]["reward"]:
-            turn.report(reward=float(rewards[-1]))
+        self._report(turn, *_SAMPLED)
         self._end(turn)
         self._training = self._begin("training")
         return outputs
@@ -226,6 +227,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         turn, self._training = self._training, None
         if turn is None:
             return
+        self._report(turn, "entropy")
         self._end(turn)
         if self._has_server and syncs:
             turn = self._begin("sync")
@@ -262,6 +264,11 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         models = {"policy": (self.model, self.optimizer), "reference": (getattr(self, "ref_model", None), None)}
         every = {who: state_of(*its) for who, its in models.items() if its[0] is not None}
         return {f"{who}.{name}": tensor for who, tensors in every.items() for name, tensor in tensors.items()}
+
+    def _report(self, turn: rollmux_client.PhaseContext, *names: str) -> None:
+        """Report the last values of metrics that TRL has computed."""
+        known = self._metrics["train"]
+        turn.report(**{name: float(known[name][-1]) for name in names if known.get(name)})
 
     def _name_ranks(self) -> None:
         """Name the processes of all ranks on this machine to the service, since a launcher gives each a session of its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -38,7 +39,8 @@ def set_webhook(
         set_address(folder, url.removeprefix("mailto:"))
     else:
         typer.echo(set_target(folder, url))
-    OperationsLog(folder).write("", "set webhook", url, "done")
+    shown = url if url.startswith("mailto:") else str(urlsplit(url).hostname)  # the path of a hook is often its secret
+    OperationsLog(folder).write("", "set webhook", shown, "done")
 
 
 @app.command()

@@ -57,9 +57,8 @@ def set_target(folder: Path, url: str) -> str:
     except ValueError:
         fits = False
     if not fits or not url.isprintable() or " " in url:
-        raise InputError(
-            f"{one_line(url, 200)}: must be a URL that begins with http:// or https://, without a user, or mailto: and an address"
-        )
+        shown = "the URL of the webhook" if "@" in url else one_line(url, 200)
+        raise InputError(f"{shown}: must be a URL that begins with http:// or https://, without a user, or mailto: and an address")
     target = Target(url, secrets.token_urlsafe(32))
     write_whole(folder / WEBHOOK, _FILE.dump_json(target, indent=1), private=True)
     (folder / WEBHOOK).chmod(0o600)

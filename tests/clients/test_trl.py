@@ -90,6 +90,8 @@ def test_an_iteration_is_a_generation_and_all_optimizer_steps_up_to_the_next_one
     assert service.granted == [init(), *iteration(0), evaluation[1], *iteration(1), evaluation[2]]
     released = [body for name, body in service.requests if name == "release" and body["phase"] == "rollout"]
     assert [body["iteration"] for body in released if "reward" in body["metrics"]] == [0, 1]
+    watched = {name for request, body in service.requests if request == "release" for name in body["metrics"]}
+    assert watched == {"reward", "frac_reward_zero_std", "completions/clipped_ratio", "entropy"}  # vLLM alone has another sampler
     assert trainer.state.global_step == 4 and service.jobs["one"].state == "done"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from runtime.jobs.models import END as TINY_END
 from runtime.jobs.models import model_directory
 from tests.runtime.engines.models import END, saved
 
+ROOT = Path(__file__).parents[3]
+SHIPPED = ("clients", "examples", "policies", "rollmux_env", "runtime", "trainers")
 EMBEDDING = "model.embed_tokens.weight"
 
 
@@ -113,3 +116,18 @@ def test_code_of_a_folder_is_not_run_and_nobody_is_asked(load: Any, tmp_path: Pa
     with pytest.raises(InputError, match="transformers cannot load it: ") as refused:
         load(tmp_path)
     assert "\n" not in str(refused.value) and not (tmp_path / "ran").exists()
+
+
+def test_no_shipped_load_runs_code_of_a_folder_or_reads_pickles() -> None:
+    loads = []
+    for path in (path for folder in SHIPPED for path in ROOT.joinpath(folder).rglob("*.py")):
+        if ".from_pretrained(" not in (text := path.read_text()):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "from_pretrained":
+                words = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                has_weights = "Model" in ast.unparse(node.func.value)
+                loads.append((path.name, node.lineno))
+                assert words.get("trust_remote_code") == "False", loads[-1]
+                assert not has_weights or words.get("use_safetensors") == "True", loads[-1]
+    assert len(loads) >= 6
