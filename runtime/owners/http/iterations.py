@@ -226,7 +226,7 @@ class Iterations:
         run.apply(left(handle))
 
     def hand_back(self, lease: Lease) -> None:
-        """End the lease of a command that reports its job done. Whether it is, the exit status of the command says later.
+        """End the lease of a command that reports its job done. The exit status of the command decides later whether it is.
 
         Args:
             lease: Lease of the command.
@@ -238,6 +238,7 @@ class Iterations:
             self._count_rest(lease)
             if not lease.turns.open:
                 self.ledger.end(lease, "its owner says that the job is done", None)
+                lease.placement.unclaimed_since_s = self._run.log.now()
                 return
         self.done(lease)  # it leaves in the middle of a phase
 

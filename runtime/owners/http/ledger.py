@@ -434,12 +434,22 @@ class Ledger:
     def _check_unclaimed(self, handle: JobHandle, placement: AttachedPlacement, now_s: float) -> None:
         """Take a placement without an owner from a job that is parked, or to which no owner has attached for too long."""
         if isinstance(handle.spec, CommandJob):
-            return
-        if handle.life.is_yielding and not placement.over.done():  # no owner does an iteration
+            self._check_returned(handle, placement, now_s)
+        elif handle.life.is_yielding and not placement.over.done():  # no owner does an iteration
             self.run.apply(park(self.run, handle))
         elif now_s - placement.unclaimed_since_s > self.run.plan.leases.claim_s:  # its owner asks for a placement when it comes
             handle.place.set_awaits_owner(True)
             placement.end(JobEnd("died", "step", "nobody has attached to it"))
+
+    def _check_returned(self, handle: JobHandle, placement: AttachedPlacement, now_s: float) -> None:
+        """End a command that has given its lease back and hangs. A notice follows from the nodes, which are suspect until then."""
+        limit_s = self.run.plan.timeouts.least_s
+        if placement.lease is None or placement.over.done() or now_s - placement.unclaimed_since_s <= limit_s:
+            return
+        why = f"its command has given its lease back, and has neither ended nor attached again for {limit_s:g} s"
+        self.run.log.say(f"{handle.id}: {why}")
+        self.suspect(placement.lease)
+        placement.end(JobEnd("died", "step", why))
 
     def _why_lost(self, lease: Lease, now_s: float) -> str:
         """Return why an active lease is lost, or an empty string if it is not."""

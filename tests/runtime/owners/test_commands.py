@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runtime.journal.audit import audit
-from runtime.journal.facts import IterationSlice, JobFailed, LeaseEnded
+from runtime.journal.facts import IterationSlice, JobFailed, LeaseEnded, NodesSuspected
 from runtime.journal.write import JOURNAL, read_facts
 from runtime.machines import job_processes
 from runtime.machines.job_processes import started
@@ -251,3 +251,29 @@ def test_nodes_of_a_command_whose_budget_is_spent_are_granted_when_it_has_ended(
     facts = served(work, attached_plan(tmp_path / "run", first, second))
     assert not (tmp_path / "both").exists()
     assert audit(facts).jobs == {"a": "over_budget", "b": "done"}
+
+
+def test_a_command_that_hangs_after_it_has_given_its_lease_back_is_ended_and_started_again(tmp_path: Path) -> None:
+    async def work(run: Served) -> list[Any]:
+        run.driver.commands.give_access(lambda _: {})
+        pid = await pid_in(tmp_path / "a")
+        lease = await run.place("a", pids=(pid,))
+        for number in range(3):
+            await run.iterate(lease, number)
+        await run.leases.end(lease, done=True)
+        run.pass_time(299.0)
+        await run.settle()
+        assert started(pid) and not run.leases.ledger.suspect_nodes()
+        run.pass_time(2.0)
+        while not run.driver.run.handles["a"].life.is_gone:
+            await asyncio.sleep(0.02)
+        assert not started(pid)
+        line = "a: its command has given its lease back, and has neither ended nor attached again for 300 s"
+        assert any(line in other for other in run.driver.run.log.lines(0))
+        return await run.stop()
+
+    (tmp_path / "run").mkdir()
+    hangs = shell("a", "if test -e a; then exit; fi; echo $$ > a; exec sleep 600", folder=str(tmp_path))
+    facts = served(work, attached_plan(tmp_path / "run", hangs))
+    assert [fact.nodes for fact in facts if isinstance(fact, NodesSuspected)] == [("rollout-0", "training-0")]
+    assert audit(facts).jobs == {"a": "done"}
