@@ -125,6 +125,8 @@ class Journal:
         if not resume:  # the file has no facts
             for ending in ("", "-wal", "-shm"):
                 path.with_name(path.name + ending).unlink(missing_ok=True)
+        self._database: sqlite3.Connection | None = None  # closed between the end of a part and the next commit
+        self._refusal: str | None = None  # why nothing can ever be written again
         self._unwritten: list[Row] = []
         self.binds = self._binding = False
         self.recent: deque[tuple[int, str, str]] = deque(maxlen=_RECENT)
@@ -134,16 +136,16 @@ class Journal:
         try:
             if not resume:  # SQLite creates its other files with the same mode
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            self._database = _writing(path)
+            database = self._connection()
             if resume:
-                if check_version(self._database, name) < SCHEMA:
+                if check_version(database, name) < SCHEMA:
                     read_facts(path)  # refuses a damaged journal before checksums are added
-                    add_checksums(self._database)
+                    add_checksums(database)
             else:
-                _create(self._database)
+                _create(database)
             ends = "SELECT coalesce(min(number), 1), coalesce(max(number), 0) FROM facts"
-            self.first_number, self.last_number = self._database.execute(ends).fetchone()
-            self.carried = max(0, last_carried(self._database) - self.first_number + 1)
+            self.first_number, self.last_number = database.execute(ends).fetchone()
+            self.carried = max(0, last_carried(database) - self.first_number + 1)
         except (sqlite3.Error, OSError, InputError) as error:
             self._lock.close()
             if isinstance(error, InputError):
@@ -196,14 +198,17 @@ class Journal:
 
         Usually this is a single statement, because each statement takes Python's global lock from the event loop and returns it.
         """
+        if not rows:
+            return
         try:
+            database = self._connection()
             if len(rows) > _TOGETHER:
-                self._database.execute("BEGIN IMMEDIATE")
-            _insert(self._database, rows, self.last_number + 1)
+                database.execute("BEGIN IMMEDIATE")
+            _insert(database, rows, self.last_number + 1)
             if len(rows) > _TOGETHER:
-                self._database.execute("COMMIT")
+                database.execute("COMMIT")
         except sqlite3.Error as error:
-            if self._database.in_transaction:
+            if self._database is not None and self._database.in_transaction:
                 with contextlib.suppress(sqlite3.Error):
                     self._database.execute("ROLLBACK")
             kind = Unwritable if getattr(error, "sqlite_errorcode", 0) & 0xFF in _PASSING else InputError
@@ -256,7 +261,8 @@ class Journal:
     def begin_part(self, facts: Sequence[Fact]) -> None:
         """Continue in the next part, which begins with some facts. May be called in any thread, between two calls of `store`.
 
-        A kill at any moment leaves either part as the newest one, and both lead to the same state.
+        A kill at any moment leaves either part as the newest one, and both lead to the same state. The file is opened by the next
+        commit: if there is no room for that, the commit waits as it does for any other reason.
 
         Args:
             facts: Facts of the next part that follow from all facts of this one.
@@ -267,26 +273,38 @@ class Journal:
             InputError: It is not known which part would last, so that nothing can be written to any of them.
         """
         after = part_after(self.path)
-        last = int(self._database.execute("SELECT max(number) FROM facts").fetchone()[0])
+        last = int(self._connection().execute("SELECT max(number) FROM facts").fetchone()[0])
         first = last - len(facts) + 1
         try:
             write_part(after, first, facts, self._close_part)
         except (OSError, sqlite3.Error) as error:
-            self._database.close()
             if after.exists():
-                raise InputError(f"{one_line(str(after), 4096)}: may not last: {error}") from None
-            self._database = _writing(self.path)
+                problem = f"{one_line(str(after), 4096)}: may not last: {error}"
+                self._refusal = f"{self._name}: cannot be written: {problem}"
+                raise InputError(problem) from None
             raise
         self.path, self._name = after, one_line(str(after), 4096)
-        self._database = _writing(after)
         self.first_number, self.carried = first, len(facts)
+
+    def _connection(self) -> sqlite3.Connection:
+        """Return the database of the part, and open it if necessary.
+
+        Raises:
+            InputError: Nothing can ever be written again.
+            sqlite3.Error: It cannot be opened now.
+        """
+        if self._refusal is not None:
+            raise InputError(self._refusal)
+        if self._database is None:
+            self._database = _writing(self.path)
+        return self._database
 
     def _close_part(self) -> None:
         """Leave a single file without a write-ahead log."""
-        try:
-            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        finally:
-            self._database.close()
+        database, self._database = self._database, None
+        if database is not None:
+            with contextlib.closing(database):
+                database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Commit, leave a single file without a write-ahead log, and release the lock."""
@@ -296,15 +314,21 @@ class Journal:
         except sqlite3.Error as error:
             raise InputError(f"{self._name}: cannot be written: {error}") from None
         finally:
-            self._database.close()
+            if self._database is not None:
+                self._database.close()
+            self._database, self._refusal = None, f"{self._name}: is closed"
             self._lock.close()
 
 
 def _writing(path: Path) -> sqlite3.Connection:
     """Open the file of a journal to write it."""
     database = connect(path)
-    database.execute("PRAGMA journal_mode=WAL")
-    database.execute("PRAGMA synchronous=FULL")
+    try:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+    except sqlite3.Error:
+        database.close()
+        raise
     return database
 
 

@@ -345,7 +345,8 @@ class CommitsAtOnce(Commits):
 def lose(journal: Journal) -> None:
     """Its process is no more, and what was in memory is lost."""
     journal._unwritten.clear()
-    journal._database.close()
+    if journal._database is not None:
+        journal._database.close()
     journal._lock.close()
 
 

@@ -199,11 +199,12 @@ class Disk:
         self.left = {name: _torn(before.get(name, b""), content, process) for name, content in after.items()}
         self._die(process)
 
-    def crash(self, database: sqlite3.Connection) -> None:
+    def crash(self, database: sqlite3.Connection | None) -> None:
         """The process that writes is no more: what SQLite does when a file is closed has not been done."""
         assert self.folder is not None
         left, self.left = self.left or self._images(), None
-        database.close()
+        if database is not None:
+            database.close()
         for name in (*self._files(), f"{newest_part(self.folder).name}-shm"):
             (self.folder / name).unlink(missing_ok=True)
         for name, content in left.items():

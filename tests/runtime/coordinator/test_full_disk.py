@@ -58,7 +58,7 @@ class FullDisk(Pretended):
 
     def limit(self, pages: int | None) -> None:
         assert self.driver is not None
-        database = self.driver.run.log.journal._database
+        database = self.driver.run.log.journal._connection()
         most = database.execute("PRAGMA page_count").fetchone()[0] if pages is None else pages
         database.execute(f"PRAGMA max_page_count={most}")
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import shutil
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 from unittest.mock import patch
 
 import pytest
@@ -202,6 +205,29 @@ def test_a_part_that_cannot_begin(problem: str, folder: Path) -> None:
             journal.close()
     shutil.copy(folder / JOURNAL, folder / "first.sqlite")
     assert count_carried(read_facts(newest_part(folder))) > 0 and len(read_facts(folder / "first.sqlite")) == last
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_part_that_cannot_be_opened_yet_waits_for_room(begins: bool, folder: Path) -> None:
+    def no_room(*_: object) -> NoReturn:
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
+
+    journal = Journal(folder / JOURNAL, resume=True)
+    last, fact = journal.last_number, DrainPlanned(journal.facts()[-1].at_s, "later")  # type: ignore[union-attr]
+    name = "journal-2.sqlite" if begins else JOURNAL
+    with patch.object(write, "_writing", no_room), patch.object(os, "replace", os.replace if begins else no_room):
+        line = continue_in_next_part(journal)
+        assert line is None if begins else line is not None and line.endswith("the journal continues in journal.sqlite")
+        journal.put(fact)
+        for _ in range(2):
+            with pytest.raises(write.Unwritable, match=rf"{name}: cannot be written: database or disk is full"):
+                journal.commit()
+    assert journal.path == newest_part(folder) == folder / name
+    journal.commit()
+    assert read_facts(journal.path)[-1] == fact and journal.last_number == last + 1
+    journal.close()
 
 
 def test_a_part_begins_between_two_commits(folder: Path) -> None:

@@ -192,13 +192,13 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line_and_what_was_written_stays(tmp_path: Path) -> None:
     journal = Journal(tmp_path / JOURNAL)
     journal.write(FACTS[0])
-    journal._database.execute("PRAGMA max_page_count=4")  # what SQLite says then is what it says of a full disk
+    journal._connection().execute("PRAGMA max_page_count=4")  # what SQLite says then is what it says of a full disk
     with pytest.raises(Unwritable, match=r"journal.sqlite: cannot be written: database or disk is full$"):
         for _ in range(1000):
             journal.write(FACTS[1])
     known = read_facts(tmp_path / JOURNAL)
     assert known[0] == FACTS[0] and set(map(type, known[1:])) <= {JobProfiled}
-    journal._database.execute("PRAGMA max_page_count=100000")
+    journal._connection().execute("PRAGMA max_page_count=100000")
     journal.write(FACTS[2])  # there is room again, for what could not be written, too
     journal.close()
     assert read_facts(tmp_path / JOURNAL) == [*known, FACTS[1], FACTS[2]]
