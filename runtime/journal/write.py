@@ -96,7 +96,8 @@ class Journal:
     """Writes the facts of one run. There is only one writer at a time, which holds a lock in the journal's folder.
 
     Args:
-        path: Path of a new file, or of the newest part if the run resumes.
+        path: Path of a new file, or of any part if the run resumes. It continues in the newest part once the lock is held, since
+            the writer before may have begun another one until then.
         resume: Whether the run resumes.
         wait_s: Longest wait for a writer that is about to end, seconds.
 
@@ -115,13 +116,15 @@ class Journal:
     """
 
     def __init__(self, path: Path, resume: bool = False, wait_s: float = 0.0) -> None:
-        self.path = path
-        self._name = name = one_line(str(path), 4096)
+        name = one_line(str(path), 4096)
         if not resume and is_begun(path):
             raise InputError(f"{name}: is the journal of a run already; choose another folder")
         if resume and not path.is_file():
             raise InputError(f"{name}: there is no journal of a run here")
         self._lock = take_lock(path.with_name(LOCK), wait_s)
+        if resume:
+            path = newest_part(path.parent)
+        self.path, self._name = path, one_line(str(path), 4096)
         if not resume:  # the file has no facts
             for ending in ("", "-wal", "-shm"):
                 path.with_name(path.name + ending).unlink(missing_ok=True)
@@ -138,7 +141,7 @@ class Journal:
                 os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             database = self._connection()
             if resume:
-                if check_version(database, name) < SCHEMA:
+                if check_version(database, self._name) < SCHEMA:
                     read_facts(path)  # refuses a damaged journal before checksums are added
                     add_checksums(database)
             else:
@@ -150,7 +153,7 @@ class Journal:
             self._lock.close()
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"{name}: cannot be written: {error}") from None
+            raise InputError(f"{self._name}: cannot be written: {error}") from None
 
     @property
     def length(self) -> int:

@@ -28,7 +28,6 @@ from runtime.coordinator.solo import SoloIterations
 from runtime.jobs.spec import JobSpec, OwnersJob
 from runtime.journal import facts as journal_facts
 from runtime.journal.leases import RecalledLeases
-from runtime.journal.parts import newest_part
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import assigned_nodes
 from runtime.journal.rollover import ROLLED_OVER
@@ -82,7 +81,7 @@ class RunDriver:
         nodes, state = NodePool(plan.nodes), observed_state(plan.policy, plan.cluster)
         try:
             if plan.resume:
-                path = newest_part(Path(plan.folder))
+                path = log.journal.path
                 facts = plan.facts
                 if facts is None or len(facts) != log.journal.length:
                     facts = read_facts(path)  # also if its last writer was still at work when they were read

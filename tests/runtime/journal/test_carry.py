@@ -9,7 +9,7 @@ import shutil
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 from unittest.mock import patch
 
 import pytest
@@ -227,6 +227,20 @@ def test_a_part_that_cannot_be_opened_yet_waits_for_room(begins: bool, folder: P
     assert journal.path == newest_part(folder) == folder / name
     journal.commit()
     assert read_facts(journal.path)[-1] == fact and journal.last_number == last + 1
+    journal.close()
+
+
+def test_a_part_that_begins_while_the_next_writer_waits_is_the_one_that_it_continues(folder: Path) -> None:
+    dying, take_lock = Journal(folder / JOURNAL, resume=True), write.take_lock
+
+    def wait(path: Path, wait_s: float) -> IO[str]:
+        assert continue_in_next_part(dying) is None
+        dying.close()
+        return take_lock(path, wait_s)
+
+    with patch.object(write, "take_lock", wait):
+        journal = Journal(folder / JOURNAL, resume=True, wait_s=1.0)
+    assert journal.path == newest_part(folder) != folder / JOURNAL and journal.carried == journal.length
     journal.close()
 
 
