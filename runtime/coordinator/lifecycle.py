@@ -205,7 +205,7 @@ class JobLifecycle:
         handle.ending.clear()
         if handle.life.is_gone:  # the job has ended meanwhile
             return
-        for follows in cleared(run, handle, resume, run.log.now()):
+        for follows in cleared(run, handle, resume, run.log.now):
             run.apply(follows)
         handle.profile.end()
         self._run.check_end()

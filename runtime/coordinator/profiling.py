@@ -7,7 +7,7 @@ of free nodes that are lent for it. A phase that had no core for long is measure
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Literal, cast
 
@@ -112,8 +112,12 @@ class Profiling:
             one.profile.begin(_PASSES[self._probe.mode])
         return [request_of(self._run, self.probe_jobs)._replace(rule=self._probe)]
 
-    def iterated(self, handle: JobHandle, now_s: float) -> Iterator[Consequences]:
+    def iterated(self, handle: JobHandle, clock: Callable[[], float]) -> Iterator[Consequences]:
         """Handle an attached job's iteration as a guest: it remains one, or is known and arrives.
+
+        Args:
+            handle: The job.
+            clock: Function that returns the present time, in seconds of the run. Each instant has its own.
 
         Yields:
             What follows, for each instant.
@@ -123,7 +127,7 @@ class Profiling:
             return
         names = handle.place.names
         line = f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s"
-        yield Consequences(lines=(line,)).then(stated(run, handle, longest_s, now_s))
+        yield Consequences(lines=(line,)).then(stated(run, handle, longest_s, clock()))
         handle.counts.begin_place()
         handle.permits.reset_busy()
         if not handle.spec.movable:
@@ -131,9 +135,9 @@ class Profiling:
         handle.leave_place()
         if handle.job is not None and (problem := run.capacity.too_large(handle.job)):
             yield Consequences((facts.Profiled(handle.id),))
-            yield refused(handle, now_s, problem)
+            yield refused(handle, clock(), problem)
         else:
-            yield Consequences((facts.Profiled(handle.id), *arrival(run, handle, now_s)))
+            yield Consequences((facts.Profiled(handle.id), *arrival(run, handle, clock())))
 
     def owner_came(self, handle: JobHandle, now_s: float) -> Consequences:
         """Handle the attachment of an owner: an unknown job asks for nodes for its first iterations, a known one for a place."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from rollmux_env.scheduler import facts
@@ -61,15 +61,16 @@ def out_of_memory(run: RunState, handle: JobHandle, end: JobEnd) -> JobEnd:
     return replace(end, outcome="died", problem=problem)
 
 
-def cleared(run: RunState, handle: JobHandle, resume: ResumePoint, now_s: float) -> Iterator[Consequences]:
+def cleared(run: RunState, handle: JobHandle, resume: ResumePoint, clock: Callable[[], float]) -> Iterator[Consequences]:
     """Restart a job whose processes have ended, or let it end. The consequences of each instant are yielded.
 
     Args:
         run: State of the run.
         handle: The job, which is not gone.
         resume: Checkpoint from which it continues.
-        now_s: Present time, in seconds of the run.
+        clock: Function that returns the present time, in seconds of the run. Each instant has its own.
     """
+    now_s = clock()
     slices = interrupted_slices(run, handle, now_s)
     if run.stopping and handle.spec.is_attached:
         yield halted(handle)  # it has its nodes again when the run continues
@@ -78,7 +79,10 @@ def cleared(run: RunState, handle: JobHandle, resume: ResumePoint, now_s: float)
     elif _has_kept_place(run, handle, OVER_BUDGET):
         yield left(handle, over_budget=True)
     elif handle.ending.restarts and not handle.is_over and (_deaths(handle) < DEATHS or isinstance(handle.spec, OwnersJob)):
-        yield from _restarted(run, handle, resume, slices, now_s)
+        follows, problem = _restarted(run, handle, resume, slices, now_s)
+        yield follows
+        if problem is not None:
+            yield refused(run.handles[handle.id], clock(), problem)
     else:
         yield _given_up(run, handle, slices, now_s)
 
@@ -104,8 +108,12 @@ def _given_up(run: RunState, handle: JobHandle, slices: tuple[Fact, ...], now_s:
 
 def _restarted(
     run: RunState, handle: JobHandle, resume: ResumePoint, slices: tuple[Fact, ...], now_s: float
-) -> Iterator[Consequences]:
-    """Restart a job that has died; it arrives again if it had a place, and waits if it is parked."""
+) -> tuple[Consequences, str | None]:
+    """Restart a job that has died; it arrives again if it had a place, and waits if it is parked.
+
+    Returns:
+        What follows, and why the job must then be refused, or None.
+    """
     job_id, why, begins = handle.id, handle.ending.why, resume.iterations
     assert why is not None
     parked = _has_kept_place(run, handle, PARKED)
@@ -122,8 +130,7 @@ def _restarted(
     run.handles[job_id] = successor
     if parked:
         successor.wait_parked(busy_s)
-        yield follows._replace(reports=(facts.YieldedPlace(job_id),))
-        return
+        return follows._replace(reports=(facts.YieldedPlace(job_id),)), None
     if waits:  # it stays in the queue of the policy
         successor.arrive()
     reports: tuple[facts.Fact, ...] = (facts.Cleared(job_id),)
@@ -132,9 +139,7 @@ def _restarted(
         problem = run.capacity.problem_of_placing(successor.spec) or run.capacity.too_large(successor.job)
         if problem is None:
             reports += arrival(run, successor, now_s, why.outcome == EVICTED)
-    yield follows._replace(reports=reports)
-    if problem is not None:
-        yield refused(successor, now_s, problem)
+    return follows._replace(reports=reports), problem
 
 
 def _has_kept_place(run: RunState, handle: JobHandle, outcome: str) -> bool:

@@ -156,7 +156,7 @@ class Iterations:
             moves = run.must_leave(handle)
         else:
             names = handle.place.names
-            for follows in self.profiling.iterated(handle, run.log.now()):
+            for follows in self.profiling.iterated(handle, run.log.now):
                 run.apply(follows)
             moves = run.has_seat(handle) and names != handle.place.names
         lease.apply_event("move" if moves else "stay")

@@ -15,10 +15,12 @@ from runtime.coordinator.restarts import cleared, failed
 from runtime.coordinator.run_state import RunState, Step
 from runtime.coordinator.slices import slice_of
 from runtime.jobside.messages import IterationResult, JobEnd, PhaseReport
+from runtime.journal.facts import JobFailed, SharingBound
 from runtime.owners import protocol
 from tests.runtime.pretend import PAIR, plan_of
 
 PART = PhaseProfile(seconds=10.0, warm_s=0.1, cold_s=1.0, host_gb=0.5)
+POINT = ResumePoint(0, None, ())
 PROFILE = Profile(rollout=PART, training=PART, sync_s=1.0, movable=True, has_checkpoints=True)
 
 
@@ -26,10 +28,14 @@ def kinds(step: Step) -> list[str]:
     return [type(entry).__name__ for entry in step.entries]
 
 
+def new_run() -> RunState:
+    plan = plan_of(Path("/nowhere"), [{"id": "a", "iterations": 1}], PAIR, dispatch="fifo")
+    return RunState(plan, observed_state(plan.policy, plan.cluster), NodePool(plan.nodes), keeps_running=False)
+
+
 def life() -> list[Step]:
     """The steps in the life of a job that dies in its first training, and then does its only iteration."""
-    plan = plan_of(Path("/nowhere"), [{"id": "a", "iterations": 1}], PAIR, dispatch="fifo")
-    run = RunState(plan, observed_state(plan.policy, plan.cluster), NodePool(plan.nodes), keeps_running=False)
+    run = new_run()
     steps: list[Step] = []
     errands: list[Errand] = []
 
@@ -57,7 +63,7 @@ def life() -> list[Step]:
 
     step = happens(11.0, failed(run, handle, JobEnd("died", "training", "a process has gone"), True, ()))
     assert [type(one) for one in step.commands] == [Evict] and errands[-1] == Errand(handle, ends=True)
-    (follows,) = cleared(run, handle, ResumePoint(0, None, ()), 12.0)
+    (follows,) = cleared(run, handle, POINT, lambda: 12.0)
     step = happens(12.0, follows)
     assert kinds(step)[:2] == ["JobRestarted", "SchedulerInformed"] and "Admitted" in kinds(step)
     assert step.lines[0] == "a: a process has gone; continues at iteration 1"
@@ -73,3 +79,15 @@ def life() -> list[Step]:
 
 def test_a_job_lives_without_an_event_loop_and_always_alike() -> None:
     assert repr(life()) == repr(life())
+
+
+def test_a_job_that_has_no_nodes_left_when_it_restarts_is_refused_after_the_scheduler_has_decided() -> None:
+    run, clock = new_run(), iter((12.0, 13.0))
+    handle = run.handles["a"]
+    run.step(0.0, learned(run, handle, PROFILE, True, 0.0).then(enlisted(run, handle, 0.0)))
+    machines = {node.machine for node in run.capacity.nodes()}
+    run.step(11.0, failed(run, handle, JobEnd("died", "training", "its node has gone"), True, machines))
+    instants = zip((12.5, 13.5), cleared(run, handle, POINT, clock.__next__), strict=True)
+    steps = [run.step(now_s, follows) for now_s, follows in instants]
+    times_s = [entry.at_s for step in steps for entry in step.entries if not isinstance(entry, SharingBound)]
+    assert times_s == sorted(times_s) and isinstance(steps[1].entries[0], JobFailed)

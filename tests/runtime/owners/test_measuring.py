@@ -14,6 +14,7 @@ from rollmux_env.cluster.events import Arrived
 from rollmux_env.errors import Conflict
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_plan import Timeouts
+from runtime.journal.audit import audit
 from runtime.journal.facts import IterationSlice, JobFailed, JobProfiled
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, PAIRS, Served, attached_plan, job, just_before_attaching, served
 
@@ -44,6 +45,19 @@ def test_a_job_is_planned_with_the_longest_seconds_of_its_first_iterations(nodes
         assert [event.job.iterations for event in facts if isinstance(event, Arrived) and event.job.id == "a"] == [2]
 
     served(work, attached_plan(tmp_path, job("host"), unknown("a"), nodes=nodes))
+
+
+def test_a_job_that_is_too_large_as_measured_is_refused_after_it_is_known(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        run.driver.run.capacity.too_large = lambda job: "is too large"  # type: ignore[method-assign]
+        await run.iterate(lease, 0)
+        await run.iterate(lease, 1)
+        facts = await run.stop(permits=False)
+        assert [fact.problem for fact in facts if isinstance(fact, JobFailed)] == ["is too large"]
+        assert audit(facts).problems == ()
+
+    served(work, attached_plan(tmp_path, unknown("a")))
 
 
 def test_an_owner_that_only_sends_heartbeats_is_not_measured_for_ever(tmp_path: Path) -> None:
