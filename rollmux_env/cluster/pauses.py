@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
@@ -57,10 +58,15 @@ class Pauses:
         """Return the ids of the jobs whose pause ends by `until_s`."""
         return [job_id for job_id, pause in self._by_job.items() if pause.until_s <= until_s]
 
-    def held_nodes(self) -> Ints:
-        """Return the nodes of each pool, for rollouts and for trainings, that paused jobs have left, shape (P, 2)."""
+    def held_nodes(self, job_ids: Iterable[str] | None = None) -> Ints:
+        """Return the nodes of each pool, for rollouts and for trainings, that paused jobs have left, shape (P, 2).
+
+        Args:
+            job_ids: Identifiers of the jobs, of which those without a pause do not count, or None for all paused jobs.
+        """
         count = np.zeros((self._pools, 2), dtype=np.int64)
-        for _, nodes in self._by_job.values():
+        for job_id in self._by_job if job_ids is None else self._by_job.keys() & job_ids:
+            nodes = self._by_job[job_id].nodes
             count[nodes.rollout_pool, ROLLOUT] += nodes.rollout_nodes
             count[nodes.training_pool, TRAINING] += nodes.training_nodes
         return count

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from math import inf
 
 from rollmux_env.cluster.events import Admitted, Departed, Lent, Moved, Parked
+from rollmux_env.kernel.tables import ROLLOUT, TRAINING
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, NodeSlot, PoolName, PoolNode, Returned
@@ -200,12 +201,19 @@ class Settling:
         self._assignments += self.nodes.take_back(self._places(None), (), self._state.now_s)
 
     def _lent_nodes(self) -> Counter[PoolName]:
-        """Return the number of nodes of each pool that guests use and no group has."""
-        number = self._guests.group
+        """Return the number of nodes of each pool that are charged to guests: those that no group has and no moving job holds."""
+        number, nodes, state = self._guests.group, self.nodes, self._state
         if number is None:
             return Counter()
-        of_group = () if number == LEASE else self._places([number])
-        return Counter(pool for _, pool, _ in self.nodes.others(number, of_group))
+        if number == LEASE:
+            return Counter(pool for _, pool, _ in nodes.others(number, ()))
+        seats = [seat for seat in self._seats.values() if seat.seating.group == number]
+        of_guests = {name for seat in seats if seat.guest for name in seat.nodes()}
+        held = state.pauses.held_nodes(seat.job_id for seat in seats if seat.moving).sum(axis=0)
+        left = nodes.others(number, self._places([number]))
+        unheld = Counter(pool for _, pool, _ in left)
+        unheld.subtract({"rollout": int(held[ROLLOUT]), "training": int(held[TRAINING])})
+        return Counter(place[1] for place in left if nodes.node(*place).name in of_guests) & unheld
 
     def _alone(self) -> list[str]:
         """Return the running jobs with which no other job may share a group."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import pytest
+
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Departed, JobProgress
 from rollmux_env.cluster.plan import Policy
@@ -117,6 +119,9 @@ class Driver:
         self.entries += step.entries
         state = self.scheduler.state
         check_state(state, self.arrived, keeps_slo=False)
+        charges, seats = state.charges, self.scheduler.members.seats
+        held = state.pauses.held_nodes([one for one, seat in seats.items() if not seat.moving]).sum()  # by jobs that never had them
+        assert sum(charges.user_share(user).nodes for user in charges.users()) == pytest.approx(len(self.owners) + held)
         assert (state.group_list(), state.waiting, state.departed) == (
             self.twin.group_list(),
             self.twin.waiting,

@@ -257,6 +257,29 @@ def test_nodes_that_only_a_guest_uses_do_not_keep_the_others_from_jobs() -> None
     assert sorted(driver.departed()) == ["a", "b", "guest", "host"]
 
 
+def test_nodes_of_a_guest_are_charged_once_while_a_job_that_moves_still_holds_them() -> None:
+    policy = Scripted(places={"c": Placement(0, (0,))}, moves={"c": Move("a", Placement(1, (0,)))})
+    driver = driven(policy, 3, "fifo")
+    for name, iterations in (("a", 4), ("b", 4), ("c", 1), ("filler", 1)):
+        driver.submit(make_job(name, iterations))
+    driver.submit(make_job("guest"), profiled=False)
+    assert driver.scheduler.guests.group == 0
+    for name in ("filler", "a"):
+        run_iteration(driver, name)
+    for name in ("c", "c", "a", "c"):
+        driver.tell(*driver.goes_on(name))
+    assert kinds(driver, Moved) == ["Moved"] and driver.departed() == ["filler", "c"]
+    state = driver.scheduler.state
+    assert state.charges.user_share("").nodes == 4 and not state.charges.lent_to  # a's pause holds the guest's nodes
+    driver.submit(make_job("d"))
+    assert driver.workers["d"].placed
+    for _ in range(2):
+        driver.tell(*driver.goes_on("a"))
+    assert kinds(driver, Resumed) == ["Resumed"] and state.charges.lent_to == {"guest": ""}
+    assert state.charges.user_share("").nodes == 6
+    driver.settle()
+
+
 def test_a_tail_leaves_before_the_next_rollout_begins_which_then_gets_the_rest() -> None:
     driver = driven(Scripted(places={"b": Placement(0, (0,))}), 1, "round-robin,migrate=0.5")
     for name in "ab":
