@@ -41,7 +41,7 @@ def _row(name: str, command: Any) -> str:
         if parameter.param_type_name == "argument":
             word = (parameter.metavar or parameter.name.upper()).replace("|", " or ")
             arguments.append(word if parameter.required else f"[{word}]")
-        else:
+        elif not parameter.hidden:
             options.append(f"`{max(parameter.opts, key=len)}`")
     summary = " ".join(command.help.partition("\n\n")[0].split())
     return f"| `{' '.join(('rollmux', name, *arguments))}` | {summary} | {', '.join(options)} |"

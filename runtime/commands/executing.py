@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import rollmux_client
 
@@ -109,11 +110,19 @@ def _earlier(job_id: str, url: str, has_keeper: bool) -> set[int]:
     pids = set()
     for pid, one in table.items():
         marks = {} if one.is_zombie else rollmux_client.lease_variables_of(pid)
-        mine = (marks.get(rollmux_client.JOB), marks.get(rollmux_client.URL)) == (job_id, url)
+        mine = marks.get(rollmux_client.JOB) == job_id and _address(marks.get(rollmux_client.URL, "")) == _address(url)
         keeper = marks.get(rollmux_client.KEEPER)
         if mine and keeper is not None and rollmux_client.is_keeper_alive(keeper) is has_keeper:
             pids.add(pid)
     return pids if has_keeper else rollmux_client.descendants(pids, table)
+
+
+def _address(url: str) -> tuple[str, int | None, str]:
+    """Return host, port and path of a service's URL, with one name for this machine's own addresses."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    is_here = host in ("localhost", "127.0.0.1", "::1") or rollmux_client.same_host(host, socket.gethostname())
+    return "localhost" if is_here else host, parts.port, parts.path.rstrip("/")
 
 
 def _submit(service: rollmux_client.Service, entry: dict[str, Any], tell: Callable[[str], None] | None) -> None:
@@ -212,6 +221,7 @@ def _cores(job: rollmux_client.Job) -> set[int]:
 
 def _environment(job: rollmux_client.Job, service: rollmux_client.Service) -> dict[str, str]:
     own = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # in which NVML, and so the service, numbers devices
         "CUDA_VISIBLE_DEVICES": ",".join(_gpus(job)),
         rollmux_client.URL: service.url,
         "ROLLMUX_TOKEN": service.token,

@@ -20,6 +20,15 @@ from typing import Any, NamedTuple
 TOKEN = "secret"
 POOLS = {"rollout": ("rollout",), "training": ("training",), **dict.fromkeys(("init", "sync"), ("rollout", "training"))}
 NODES = {pool: [{"name": f"{pool}-0", "host": socket.gethostname(), "gpus": [], "cores": [0]}] for pool in ("rollout", "training")}
+FIRST_KEYS = {
+    "attach": ("wait_s", "host", "pids", "pid_space"),
+    "acquire": ("phase", "iteration", "wait_s", "extra"),
+    "release": ("phase", "iteration", "metrics", "device_gb", "extra"),
+    "synced": ("iteration", "seconds"),
+    "progress": ("done", "total", "tokens"),
+    "heartbeat": ("pids", "pid_space"),
+}
+"""Keys of each request that the first services knew; they refused all others."""
 Answer = tuple[int, dict[str, Any]]
 
 
@@ -60,7 +69,7 @@ class LittleService:
         silent: it answers nobody. lost_answers: so many of the next answers are not sent, though the request is carried out.
         stop, move: what heartbeats and requests for turns are told. retry_after: the header of refusals.
         leave_by_s: Deadline of the drain of a node, or None.
-        is_older: Whether it knows nothing of owners that go back.
+        is_older: Whether it knows only the keys of the first version, so that no owner can go back.
         redirect: where all requests are sent instead, "" for nowhere.
         proxy_status: Status with which a proxy answers all requests by itself, or 0 if there is none.
     """
@@ -81,6 +90,10 @@ class LittleService:
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Answer:
         """Carry a request out."""
+        known = FIRST_KEYS.get(path.rpartition("/")[2]) if self.is_older and method == "POST" else None
+        for key in body if known is not None else ():
+            if key not in known:
+                return 400, {"error": f"{key}: is no key here"}
         match method, path.partition("?")[0].split("/")[2:], path.partition("?")[2]:
             case "GET", ["jobs", name], _ if name in self.jobs:
                 job = self.jobs[name]
@@ -123,8 +136,6 @@ class LittleService:
         return 200, {"lease": job.lease, "ttl_s": self.ttl_s, "iteration": job.iteration, "nodes": NODES}
 
     def _go_back(self, job: Job, body: dict[str, Any]) -> Answer:
-        if self.is_older:
-            return 400, {"error": "from_iteration: is no key here"}
         assert body["lease"] == job.lease and not job.over
         job.iteration = min(job.iteration, body["from_iteration"])
         return 200, {"lease": job.lease, "ttl_s": self.ttl_s, "iteration": job.iteration, "nodes": NODES}

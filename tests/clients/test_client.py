@@ -111,10 +111,19 @@ def test_what_process_and_service_do_not_agree_about_is_one_line(service: Little
     assert not service.granted and service.jobs["one"].state == "queued"
 
 
-def test_an_older_service_is_told_apart(service: LittleService) -> None:
+def test_an_older_service_is_told_apart_and_all_else_goes_on_with_it(service: LittleService) -> None:
+    service.is_older = True
     with rollmux_client.attach() as job:
-        iterate_once(job)
-    service.jobs["one"].state, service.is_older = "queued", True
+        with job.init():
+            job.add_processes([os.getpid()])
+        with job.phase("rollout") as phase:
+            phase.report(reward=1.0)
+            phase.device_gb = 1.0
+            job.progress(1, 2, 3)
+        for name in ("training", "sync"):
+            with job.phase(name):
+                pass
+    service.jobs["one"].state = "queued"
     with rollmux_client.attach() as job, pytest.raises(rollmux_client.Mismatch, match="takes none back: upgrade the service"):
         job.continue_from(0)
 

@@ -126,6 +126,7 @@ def allowed_environment(service: Mapping[str, str]) -> dict[str, str]:
 def _variables(logs: Path, here: Sequence[Node]) -> dict[str, str]:
     """Return the mark of a job, and the variables that restrict its command to its nodes on this machine."""
     own = mark_of(str(logs)) | {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # in which NVML numbers devices
         "CUDA_VISIBLE_DEVICES": ",".join(str(gpu) for node in here for gpu in node.gpus),
         "PYTHONUNBUFFERED": "1",
     }

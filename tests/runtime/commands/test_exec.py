@@ -92,7 +92,7 @@ def test_a_command_sees_the_devices_of_its_nodes_by_their_names_or_none_and_a_li
     command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host = socket.gethostname()
-    shows = ("exec", str(file), "--", "sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES]" >> log; exit 3')
+    shows = ("exec", str(file), "--", "sh", "-c", 'echo "[$CUDA_VISIBLE_DEVICES] $CUDA_DEVICE_ORDER" >> log; exit 3')
 
     def run(host: str, gpus: list[int | str], shown: str | None) -> tuple[int, str]:
         shares = zip(SIDES, ([gpus[0]], [gpus[1]]) if gpus else ([], []), strict=True)
@@ -110,7 +110,7 @@ def test_a_command_sees_the_devices_of_its_nodes_by_their_names_or_none_and_a_li
     assert run(host, ["GPU-aa", "GPU-bb"], None)[0] == 3
     status, said = run(f"not-{host}.cluster.internal", [0, 1], None)
     assert status == 3 and f"none of the nodes of job mine is on this machine: they are on not-{host}.cluster.internal" in said
-    assert Path("log").read_text().splitlines() == ["[4,5]", "[GPU-aa,GPU-bb]", "[]"]
+    assert Path("log").read_text().splitlines() == [f"[{gpus}] PCI_BUS_ID" for gpus in ("4,5", "GPU-aa,GPU-bb", "")]
     assert "states device_gb" not in said
     file.write_text(file.read_text().replace("rollout: {worst_case_s: 1}", "rollout: {worst_case_s: 1, device_gb: 1}"))
     said = run(host, [], None)[1]
@@ -222,6 +222,7 @@ def test_what_a_killed_exec_has_left_ends_before_the_next_one_attaches(
             process.kill()
             process.wait()
             little.jobs["mine"].lease = None  # it is lost after a while
+            monkeypatch.setenv("ROLLMUX_URL", little.url.replace("127.0.0.1", "localhost"))  # the same service
             status, _, said = command("exec", str(file), "--", "true")
             assert process.stdout.read() == b""
     assert status == 0 and "what an earlier `rollmux exec` of job mine has left ends: process " in said
