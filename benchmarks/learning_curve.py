@@ -37,7 +37,7 @@ def curves(folder: Path, figure: str) -> tuple[np.ndarray, np.ndarray]:
         the shortest one does.
 
     Raises:
-        InputError: The folder contains no runs, or runs without this figure.
+        InputError: The folder contains no runs, runs without this figure, or runs with evaluations at other numbers of decisions.
     """
     runs = []
     for file in sorted([*folder.glob(f"seed-*/{CURVE}"), *folder.glob(f"*/seed-*/{CURVE}")]):
@@ -50,7 +50,10 @@ def curves(folder: Path, figure: str) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"{folder}: holds no runs of `rollmux train`")
     shortest = min(len(run) for run in runs)
     curve_points = np.array([run[:shortest] for run in runs])
-    return curve_points[:, :, 0].mean(axis=0), curve_points[:, :, 1]
+    steps = curve_points[:, :, 0]
+    if shortest > 1 and np.ptp(steps, axis=0).max() > 0.5 * np.diff(steps.mean(axis=0)).mean():
+        raise InputError(f"{folder}: its runs were evaluated after different numbers of decisions (`evaluation.every`)")
+    return steps.mean(axis=0), curve_points[:, :, 1]
 
 
 def main() -> None:

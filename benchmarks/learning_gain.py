@@ -9,13 +9,15 @@ the mean with its 95% interval, and the worst stream. Above 1 the policy is chea
 (Placement-v0), those of a work-hour (Dispatch-v0), and the cost relative to `plain` (Rollout-v0).
 
 Results are added to `benchmarks/results/learning_gain/PART.json` as they are found, and what is there is not computed again: the
-same command continues where it was stopped, also in the middle of a training. With `--trainings 0` it prints what is there.
+same command continues where it was stopped, also in the middle of a training. What is there has to be of the present simulator: the
+first stream of every rule is computed again. With `--trainings 0` the command prints what is there, and computes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from numpy.typing import NDArray
 
 from policies.placement.policy_file import read_policy
 from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.errors import InputError
 from rollmux_env.files import read_json, write_whole
 from rollmux_env.report.tables import heading, make_table, show
 from trainers.config import read_config
@@ -127,9 +130,14 @@ def network_usd(problem: Problem, file: Path, streams: int) -> list[float]:
 
 
 def measure(name: str, part: Part, decisions: int, trainings: int, streams: int) -> Usd:
-    """Return the dollars of every policy on every held-out stream, after computing what is missing."""
+    """Return the dollars of every policy on every held-out stream, after computing what is missing.
+
+    Raises:
+        InputError: A rule now has other dollars on the first stream than in the file.
+    """
     file, problem = RESULTS / f"{name}.json", part.problem()
     known: Usd = read_json(file) if file.exists() else {}
+    _check(known, part, problem, file)
     _measure_rule(known, part.rules[0], problem, streams, file)
     for seed in range(trainings):
         policy = f"trained, {decisions:,} decisions, seed {seed}"
@@ -139,6 +147,13 @@ def measure(name: str, part: Part, decisions: int, trainings: int, streams: int)
     for policy in part.rules[1:]:
         _measure_rule(known, policy, problem, streams, file)
     return known
+
+
+def _check(known: Usd, part: Part, problem: Problem, file: Path) -> None:
+    for policy in part.rules:
+        if known.get(policy) and not np.isclose(now := reference_usd(problem, policy, FIRST_SEED), known[policy][0], rtol=2e-5):
+            was = f"'{policy}' costs {now:.6g} on stream {FIRST_SEED}, and cost {known[policy][0]:.6g}"
+            raise InputError(f"{file}: {was}: the simulator has changed; delete the file, and {RUNS / file.stem} to train again")
 
 
 def _measure_rule(known: Usd, policy: str, problem: Problem, streams: int, file: Path) -> None:
@@ -163,7 +178,7 @@ def rows(part: Part, known: Usd, streams: int) -> list[tuple[str, str, str]]:
     for name, gain in gains.items():
         if name.startswith("trained, "):
             by_budget.setdefault(name.partition(", seed")[0], []).append(gain)
-    for budget, own in by_budget.items():
+    for budget, own in ((budget, own) for budget, own in by_budget.items() if len(own) > 1):
         mean = mean_interval([float(gain.mean()) for gain in own])
         lines.append((f"{budget}, mean of {len(own)} trainings", mean.text(3), f"{min(gain.min() for gain in own):.3f}"))
     return lines
@@ -184,7 +199,10 @@ def main() -> None:
     for name in options.parts or PARTS:
         file = RESULTS / f"{name}.json"
         if options.trainings:
-            known = measure(name, PARTS[name], options.decisions, options.trainings, options.streams)
+            try:
+                known = measure(name, PARTS[name], options.decisions, options.trainings, options.streams)
+            except InputError as error:
+                sys.exit(f"learning_gain.py: {error}")
         elif not file.exists():
             continue
         else:

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rollmux_env.errors import InputError
+from tests.benchmarks import load_benchmark
 from trainers.config import Evaluation
 from trainers.problem import make_problem
 from trainers.references import AGENTS, reference_usd
@@ -49,3 +51,17 @@ def test_every_environment_has_them(environment: dict[str, object]) -> None:
     problem = make_problem(environment, "short")
     usd = [reference_usd(problem, "masked-random", seed) for seed in (0, 1)]
     assert 0 < min(usd) < max(usd)
+
+
+def test_the_gain_of_learning_is_not_measured_with_two_simulators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = load_benchmark("learning_gain")
+    monkeypatch.setattr(script, "RESULTS", tmp_path)
+    part = script.Part("Toy", "toy", TOY, ("rollmux",))
+    known = script.measure("toy", part, decisions=1, trainings=0, streams=1)
+    assert script.measure("toy", part, decisions=1, trainings=0, streams=1) == known
+    (tmp_path / "toy.json").write_text('{"rollmux": [1.5]}')
+    with pytest.raises(
+        InputError, match=r"toy.json: .rollmux. costs .* on stream 2000, and cost 1.5: .* delete the file"
+    ) as caught:
+        script.measure("toy", part, decisions=1, trainings=0, streams=1)
+    assert "\n" not in str(caught.value)
