@@ -90,9 +90,9 @@ class LittleService:
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> Answer:
         """Carry a request out."""
-        known = FIRST_KEYS.get(path.rpartition("/")[2]) if self.is_older and method == "POST" else None
-        for key in body if known is not None else ():
-            if key not in known:
+        first_keys = FIRST_KEYS.get(path.rpartition("/")[2], body) if self.is_older and method == "POST" else body
+        for key in body:
+            if key not in first_keys:
                 return 400, {"error": f"{key}: is no key here"}
         match method, path.partition("?")[0].split("/")[2:], path.partition("?")[2]:
             case "GET", ["jobs", name], _ if name in self.jobs:
