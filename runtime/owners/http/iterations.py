@@ -228,19 +228,25 @@ class Iterations:
     def hand_back(self, lease: Lease) -> None:
         """End the lease of a command that reports its job done. The exit status of the command decides later whether it is.
 
+        Phases that it has only asked for are withdrawn. One that it holds keeps its nodes until the command has ended.
+
         Args:
             lease: Lease of the command.
 
         Raises:
             Stopping: If the run stops and the job has given up its placement.
         """
-        if not _is_over(lease.handle):
-            self._count_rest(lease)
-            if not lease.turns.open:
-                self.ledger.end(lease, "its owner says that the job is done", None)
-                lease.placement.unclaimed_since_s = self._run.log.now()
-                return
-        self.done(lease)  # it leaves in the middle of a phase
+        handle, run, turns = lease.handle, self._run, lease.turns
+        if _is_over(handle):
+            self.done(lease)
+            return
+        self._count_rest(lease)
+        for phase in [*turns.open]:
+            turns.drop(phase)
+        self.ledger.end(lease, "its owner says that the job is done", None)
+        lease.placement.unclaimed_since_s = run.log.now()
+        if turns.is_between and run.has_seat(handle) and not handle.permits.holds:
+            run.apply(Consequences((facts.Absent(handle.id),)))
 
     def _count_rest(self, lease: Lease) -> None:
         """Count an iteration that lacks only its sync, and end the phases of a job that has all of its iterations."""

@@ -513,6 +513,8 @@ async def find_place(
                 raise Conflict(f"job {job_id}: another lease of it lives")
             iterations.leave(lease, "its owner has attached again")
             continue
+        if isinstance(handle.spec, CommandJob) and handle.permits.holds and handle.life.is_alive:
+            raise Conflict(f"job {job_id}: its command has given its lease back within a phase, and has to end first")
         suspected = ledger.suspected.get(job_id)
         left_s = ledger.free_for_attaching(suspected, pids) if suspected is not None else 0.0
         if not left_s and handle.ending.why is None and not run.stopping:

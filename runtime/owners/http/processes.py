@@ -19,7 +19,7 @@ from pathlib import Path
 from rollmux_client import pid_space
 
 from rollmux_env.errors import InputError
-from runtime.coordinator.ends import left
+from runtime.coordinator.ends import interrupted_slices, left
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import ProcessBackend
 from runtime.jobs.spec import CommandJob, JobSpec
@@ -187,12 +187,12 @@ class CommandProcesses(AttachedProcesses):
         if (lease := placement.active_lease) is not None:
             self._iterations.done(lease)
         else:
-            self.ledger.run.log.write(
-                LeaseEnded(self.ledger.run.log.now(), handle.id, "", True, "its command has ended with status 0")
-            )
+            run, now_s = self.ledger.run, self.ledger.run.log.now()
+            run.log.write(*interrupted_slices(run, handle, now_s))  # first, as in `Iterations.done`
+            run.log.write(LeaseEnded(now_s, handle.id, "", True, "its command has ended with status 0"))
             placement.free.set()
             placement.end(JobEnd("done"))
-            self.ledger.run.apply(left(handle))
+            run.apply(left(handle))
 
     def _has_ended(self, handle: JobHandle, placement: AttachedPlacement, why: str, remaining: list[int]) -> None:
         """End the placement of a job whose command has ended, and free its nodes unless processes of it remain.

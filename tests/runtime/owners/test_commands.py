@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rollmux_env.errors import Conflict
 from runtime.journal.audit import audit
 from runtime.journal.facts import IterationSlice, JobFailed, LeaseEnded, NodesSuspected
 from runtime.journal.write import JOURNAL, read_facts
@@ -22,7 +23,7 @@ from runtime.owners.http import command_process
 from runtime.service.address import Listen
 from runtime.service.http.listening import ListeningService
 from runtime.service.tokens import Right, Tokens
-from tests.runtime.pretend import Served, attached_plan, job, served, specs_of
+from tests.runtime.pretend import HERE, Served, attached_plan, job, served, specs_of
 
 OWNER = """
 import json, os, sys, urllib.request
@@ -277,3 +278,46 @@ def test_a_command_that_hangs_after_it_has_given_its_lease_back_is_ended_and_sta
     facts = served(work, attached_plan(tmp_path / "run", hangs))
     assert [fact.nodes for fact in facts if isinstance(fact, NodesSuspected)] == [("rollout-0", "training-0")]
     assert audit(facts).jobs == {"a": "done"}
+
+
+def test_the_exit_status_decides_also_where_a_command_says_that_it_is_done_within_a_phase(tmp_path: Path) -> None:
+    pid_file, ends = tmp_path / "a", tmp_path / "end"
+
+    async def leaves(run: Served, holds: bool) -> None:
+        """The script gives its lease back in the second iteration, while its process goes on."""
+        pid = await pid_in(pid_file)
+        handle = run.driver.run.handles["a"]
+        lease, other = await run.place("a", pids=(pid,)), await run.place("b")
+        if holds:
+            await run.iterate(lease, 0)
+        else:
+            assert (await run.leases.acquire(other, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 1, 0.0))["granted"] == holds
+        await run.leases.end(lease, done=True)
+        if holds:
+            with pytest.raises(Conflict, match="has to end first"):
+                await run.leases.attach("a", 0.0, HERE, (pid,))
+        else:
+            await run.leases.release(other, "rollout", 0)
+        await run.leases.end(other)
+        await run.settle()
+        assert started(pid) and not handle.life.is_gone and bool(handle.permits.holds) == holds
+        pid_file.unlink()
+        ends.touch()
+
+    async def work(run: Served) -> list[Any]:
+        run.driver.commands.give_access(lambda _: {})
+        await leaves(run, holds=True)
+        await leaves(run, holds=False)
+        while not run.driver.run.handles["a"].life.is_gone:
+            await asyncio.sleep(0.02)
+        return await run.stop(permits=False)
+
+    (tmp_path / "run").mkdir()
+    waits = "echo $$ > a; until test -e end; do sleep 0.02; done; rm end; test -e once && exit; touch once; exit 1"
+    jobs = shell("a", waits, folder=str(tmp_path)), job("b")
+    facts = served(work, attached_plan(tmp_path / "run", *jobs))
+    assert audit(facts).jobs == {"a": "done", "b": "present"}
+    ends_of_a = [(fact.why, fact.done) for fact in facts if isinstance(fact, LeaseEnded) and fact.job_id == "a"]
+    says = "its owner says that the job is done"
+    assert ends_of_a == [(says, False), (says, False), ("its command has ended with status 0", True)]
