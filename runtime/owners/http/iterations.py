@@ -30,6 +30,8 @@ from runtime.owners.protocol import (
     synced,
 )
 
+_SAYS_DONE = "its owner says that the job is done"
+
 
 class Iterations:
     """Reports the progress of attached jobs to the scheduler and the journal, and ends leases when owners leave.
@@ -219,10 +221,10 @@ class Iterations:
             self.ledger.end(lease, "its owner has ended", None)
             lease.placement.free.set()
             return
-        self._count_rest(lease)
+        self.count_rest(lease)
         slices = interrupted_slices(run, handle, run.log.now())
         run.log.write(*slices)  # first, because no phase may follow the end of a job in the journal
-        self.ledger.end(lease, "its owner says that the job is done", JobEnd("done"), done=True)
+        self.ledger.end(lease, _SAYS_DONE, JobEnd("done"), done=True)
         run.apply(left(handle))
 
     def hand_back(self, lease: Lease) -> None:
@@ -240,15 +242,15 @@ class Iterations:
         if _is_over(handle):
             self.done(lease)
             return
-        self._count_rest(lease)
+        self.count_rest(lease)
         for phase in [*turns.open]:
             turns.drop(phase)
-        self.ledger.end(lease, "its owner says that the job is done", None)
+        self.ledger.end(lease, _SAYS_DONE, None)
         lease.placement.unclaimed_since_s = run.log.now()
         if turns.is_between and run.has_seat(handle) and not handle.permits.holds:
             run.apply(Consequences((facts.Absent(handle.id),)))
 
-    def _count_rest(self, lease: Lease) -> None:
+    def count_rest(self, lease: Lease) -> None:
         """Count an iteration that lacks only its sync, and end the phases of a job that has all of its iterations."""
         handle, run = lease.handle, self._run
         _check_goes_on(run.has_seat(handle) or not run.stopping)
@@ -259,11 +261,12 @@ class Iterations:
             if phase in lease.turns.open:
                 self.finish(lease, phase)
 
-    def done_late(self, lease: Lease) -> None:
+    def done_late(self, lease: Lease, why: str = _SAYS_DONE) -> None:
         """End the job of an owner that reports it done after its lease was over, unless the job has another owner now.
 
         Args:
             lease: Lease that is over.
+            why: Reason, for the journal.
 
         Raises:
             Stopping: If the run stops.
@@ -273,7 +276,6 @@ class Iterations:
         if handle.life.is_gone or _is_over(handle) or self.ledger.last_of(handle.id) is not lease:
             return
         _check_goes_on(not run.stopping)
-        why = "its owner says that the job is done"
         note, is_ending = LeaseEnded(run.log.now(), handle.id, lease.id, True, why), handle.ending.why is not None
         line = f"{handle.id}: done after {handle.iteration} iterations"
         handle.begin_end(JobEnd("done"))

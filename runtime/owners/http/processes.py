@@ -31,6 +31,8 @@ from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.ledger import AttachedPlacement, Lease, Ledger, described, living, wake
 from runtime.owners.protocol import turns_of
 
+_DONE = "its command has ended with status 0"
+
 
 class AttachedProcesses(ProcessBackend):
     """Placements of jobs that attach. An owner learns its job's placement, or its end, from the answer to its next request.
@@ -167,6 +169,8 @@ class CommandProcesses(AttachedProcesses):
             self._running.pop(handle, None)
             self._commands.pop(handle, None)
             self._done(handle, placement)
+        elif status == 0 and not self.ledger.run.stopping:
+            self._done_with(handle, placement, remaining)
         else:
             self._has_ended(handle, placement, f"its command {how}", remaining)
 
@@ -189,10 +193,18 @@ class CommandProcesses(AttachedProcesses):
         else:
             run, now_s = self.ledger.run, self.ledger.run.log.now()
             run.log.write(*interrupted_slices(run, handle, now_s))  # first, as in `Iterations.done`
-            run.log.write(LeaseEnded(now_s, handle.id, "", True, "its command has ended with status 0"))
+            run.log.write(LeaseEnded(now_s, handle.id, "", True, _DONE))
             placement.free.set()
             placement.end(JobEnd("done"))
             run.apply(left(handle))
+
+    def _done_with(self, handle: JobHandle, placement: AttachedPlacement, remaining: list[int]) -> None:
+        """End a job whose command has exited with status 0. It keeps its place until processes that remain have ended."""
+        if (lease := placement.active_lease) is not None:
+            self._iterations.count_rest(lease)
+        self._has_ended(handle, placement, _DONE, remaining)
+        assert placement.lease is not None
+        self._iterations.done_late(placement.lease, _DONE)
 
     def _has_ended(self, handle: JobHandle, placement: AttachedPlacement, why: str, remaining: list[int]) -> None:
         """End the placement of a job whose command has ended, and free its nodes unless processes of it remain.

@@ -321,3 +321,30 @@ def test_the_exit_status_decides_also_where_a_command_says_that_it_is_done_withi
     ends_of_a = [(fact.why, fact.done) for fact in facts if isinstance(fact, LeaseEnded) and fact.job_id == "a"]
     says = "its owner says that the job is done"
     assert ends_of_a == [(says, False), (says, False), ("its command has ended with status 0", True)]
+
+
+def test_a_command_that_ends_well_is_done_while_a_process_of_it_cannot_be_ended(tmp_path: Path) -> None:
+    async def work(run: Served, pid: int) -> list[Any]:
+        ledger, handle = run.leases.ledger, run.driver.run.handles["a"]
+        run.driver.commands.give_access(lambda _: {})
+        await run.place("a", pids=(await pid_in(tmp_path / "a"), pid))
+        (tmp_path / "end").touch()
+        while not ledger.suspect_nodes():
+            await asyncio.sleep(0.02)
+        await run.settle()
+        assert ledger.suspect_nodes() == dict.fromkeys(("rollout-0", "training-0"), "a")
+        assert any(line.endswith("a: done after 0 iterations") for line in run.driver.run.log.lines(0))
+        assert handle.place.nodes and not handle.life.is_gone
+        os.kill(pid, 9)
+        while not handle.life.is_gone:
+            run.pass_time(1.0)
+            await asyncio.sleep(0.02)
+        assert not ledger.suspect_nodes()
+        return await run.stop()
+
+    (tmp_path / "run").mkdir()
+    waits = "echo $$ >> a; until test -e end; do sleep 0.02; done"
+    with subprocess.Popen(["env", "-i", "sleep", "600"]) as child:
+        facts = served(lambda run: work(run, child.pid), attached_plan(tmp_path / "run", shell("a", waits, folder=str(tmp_path))))
+    assert audit(facts).jobs == {"a": "done"}
+    assert (tmp_path / "a").read_text().count("\n") == 1
