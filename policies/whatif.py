@@ -67,7 +67,7 @@ class Change:
             before = cluster.pools[name].max_nodes
             if text[0] in "+-" and before is None:
                 raise InputError(f"{label}: the pool has no max_nodes, so there are always enough; give their number")
-            after[name] = int(text) + (before or 0 if text[0] in "+-" else 0)
+            after[name] = int(text) + (before if text[0] in "+-" and before is not None else 0)
             if after[name] < 1:
                 raise InputError(f"{label}: leaves {after[name]} nodes; there must be at least 1")
         return after
@@ -80,10 +80,10 @@ class Change:
             present: Name and options of the present policy.
             after: Name and options of the policy after the change.
         """
-        words = [
-            f"{name}: {nodes} nodes instead of {cluster.pools[name].max_nodes or 'as many as jobs need'}"
-            for name, nodes in self.nodes_after(cluster).items()
-        ]
+        words = []
+        for name, nodes in self.nodes_after(cluster).items():
+            before = cluster.pools[name].max_nodes
+            words.append(f"{name}: {nodes} nodes instead of {'as many as jobs need' if before is None else before}")
         if after != present:
             words.append(f"policy {after} instead of {present}")
         words += [f"without {job_id}" for job_id in self.without]

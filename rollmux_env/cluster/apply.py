@@ -358,6 +358,7 @@ def _resized(state: State, event: events.Resized) -> None:
 def _lent(state: State, event: events.Lent) -> None:
     counts = {name: getattr(event, f"{name}_nodes") for name in state.cluster.pools}
     usd = sum(count * state.cluster.pools[name].usd_per_node_hour for name, count in counts.items())
+    state.lent_nodes = counts
     state.charges.lend(state.now_s, event.users, Share(sum(counts.values()), usd))
 
 

@@ -54,6 +54,7 @@ class State:
         months: Calendar months that have begun, oldest first, without the one in which the first event happened.
         arrived: Number of jobs that have arrived.
         departed: Number of jobs that have departed.
+        lent_nodes: Number of nodes by pool that are lent to jobs being profiled; `cluster` is without them.
         link_is_full: Whether one more sync on the link of `cluster.network` could make a running job break its SLO.
 
     Raises:
@@ -80,12 +81,23 @@ class State:
         self.months: tuple[Month, ...] = ()
         self.arrived = self.departed = 0
         self.link_is_full = False
+        self.lent_nodes: Mapping[str, int] = {}
 
     @property
     def view(self) -> View:
         """The state in the form that compiled code takes."""
         tables, clock = self.tables, Clock(self.now_s, self.nodes, len(self.waiting))
         return View(tables.job_records, tables.group_records, tables.order, self.limits, clock)
+
+    @property
+    def cluster_with_lent(self) -> Cluster:
+        """The cluster with the lent nodes, which are out of service for the policy."""
+        sized = {
+            name: pool.model_copy(update={"max_nodes": pool.max_nodes + self.lent_nodes[name]})
+            for name, pool in self.cluster.pools.items()
+            if pool.max_nodes is not None and self.lent_nodes.get(name)
+        }
+        return self.cluster.with_pools(sized)
 
     @property
     def rollout_nodes(self) -> int:

@@ -7,15 +7,13 @@ from dataclasses import asdict, dataclass, field
 from math import fsum
 from typing import Any
 
-from rollmux_env.cluster.apply import forecast
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.job_results import JobResult, is_within
 from rollmux_env.replay.stays import stays_of
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.ahead import ahead
-from rollmux_env.scheduler.core import Scheduler
+from rollmux_env.scheduler.ahead import ahead, simulated
 from rollmux_env.scheduler.preview import own_copy
 
 INSTANTS = 4000  # default number of instants that are simulated
@@ -176,7 +174,7 @@ def project(
     Raises:
         PlanError: If the policy breaks an invariant or cannot be copied.
     """
-    scheduler = Scheduler(forecast(state), own_copy(policy))
+    scheduler = simulated(state, own_copy(policy))
     twin, now_s, log = scheduler.state, max(state.now_s, change.at_s), list[Any]()
     running = [job_id for group in twin.group_list() for job_id in group.jobs]
     if change.nodes:

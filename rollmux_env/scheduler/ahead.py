@@ -6,12 +6,26 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
 
+from rollmux_env.cluster.apply import forecast
+from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.core import Entry, Scheduler
 from rollmux_env.scheduler.ticks import INSTANT_S
 
 INSTANTS = 500  # default number of instants that are simulated
+
+
+def simulated(state: State, policy: Policy) -> Scheduler:
+    """Return a scheduler of a copy of a state, in which jobs progress as planned and lent nodes are in service again.
+
+    Args:
+        state: State of the cluster, left unchanged.
+        policy: Placement policy, which sees events that never happen.
+    """
+    scheduler = Scheduler(forecast(state), policy)
+    scheduler.end_lending(state.now_s)
+    return scheduler
 
 
 def ahead(
@@ -23,12 +37,14 @@ def ahead(
     nothing further happens, after `instants` instants, or before the departure of a job in `stuck`.
 
     Args:
-        scheduler: Scheduler of a copy of the state (`rollmux_env.cluster.apply.forecast`).
+        scheduler: Scheduler of a copy of the state (`simulated`).
         instants: Largest number of instants.
         stuck: Jobs whose departure is unknown.
         coming: Jobs that arrive, in order of their `arrival_s`.
     """
     state, planner, arrivals = scheduler.state, scheduler.planner, deque(coming)
+    if planner.must_ask_policy:
+        yield scheduler.step(state.now_s).entries
     planner.find_next_s(state.now_s)
     for _ in range(instants):
         next_s = arrivals[0].arrival_s if arrivals else inf

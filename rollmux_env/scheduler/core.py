@@ -147,7 +147,7 @@ class Scheduler:
         changes = self.jobs.changes
         self.planner.leave(now_s, JobChanges(progress=changes.progress))
         changes.progress = {}
-        self._end_lending(now_s)
+        self.end_lending(now_s)
         self.planner.note(Ticked(now_s))
         return self.take_entries()
 
@@ -169,7 +169,7 @@ class Scheduler:
         departed = {job_id: False for job_id in running if job_id in gone}
         withdrawn = [job_id for job_id in state.waiting if job_id in gone]
         self.planner.leave(now_s, JobChanges(resumed=state.pauses.ending(inf), departed=departed, withdrawn=withdrawn))
-        self._end_lending(now_s)
+        self.end_lending(now_s)
         again: list[str] = []
         while True:
             settling.restore(cluster)
@@ -185,9 +185,11 @@ class Scheduler:
         self.jobs.commands += [self.members.place(job_id) for group in state.group_list() for job_id in group.jobs]
         return again
 
-    def _end_lending(self, now_s: float) -> None:
-        """Charge no job for lent nodes any longer."""
+    def end_lending(self, now_s: float) -> None:
+        """Put lent nodes into service again, and charge no job for them any longer."""
         if self.state.charges.lent_to:
+            sizes = {name: pool.max_nodes or 0 for name, pool in self.state.cluster_with_lent.pools.items()}
+            self.planner.resize(now_s, sizes.get("rollout", 0), sizes["training"])
             self.planner.note(Lent(now_s, {}, 0, 0))
 
     @property

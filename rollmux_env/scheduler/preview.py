@@ -18,7 +18,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.ahead import INSTANTS, ahead
+from rollmux_env.scheduler.ahead import INSTANTS, ahead, simulated
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.order import QueueRules, may_be_passed, rules_of
@@ -111,7 +111,7 @@ def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuc
     arrived = job.model_copy(update={"arrival_s": state.now_s})
     events = scheduler.step(state.now_s, [facts.Queued(arrived)]).entries
     admitted = next((event for event in events if isinstance(event, Admitted) and event.job_id == job.id), None)
-    eta_s, done_s = _expected(Scheduler(forecast(state), own_copy(policy)), job.id, instants, stuck)
+    eta_s, done_s = _expected(simulated(state, own_copy(policy)), job.id, instants, stuck)
     if admitted is not None:
         group = state.group_of(job.id)
         slowdown = {job_id: group.period_s / state.job(job_id).solo_s for job_id in group.jobs}
@@ -134,9 +134,9 @@ def outlook(state: State, policy: Policy, instants: int = INSTANTS, stuck: Colle
     Raises:
         PlanError: If the policy breaks an invariant or cannot be copied.
     """
-    twin, policy = forecast(state), own_copy(policy)
-    words, placed_s, done_s = reasons(twin, policy), dict[str, float](), dict[str, float]()
-    for entries in ahead(Scheduler(twin, policy), instants, stuck):
+    policy = own_copy(policy)
+    words, placed_s, done_s = reasons(forecast(state), policy), dict[str, float](), dict[str, float]()
+    for entries in ahead(simulated(state, policy), instants, stuck):
         for event in entries:
             if isinstance(event, Admitted):
                 placed_s.setdefault(event.job_id, event.at_s)

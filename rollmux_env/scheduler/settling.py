@@ -93,7 +93,7 @@ class Settling:
         state, nodes = self._state, self.nodes
         pools, used = state.cluster.pools, {"rollout": state.rollout_nodes, "training": state.training_nodes}
         return not nodes.missing and all(
-            nodes.free_count(side) >= min(pools[side].max_nodes or inf, nodes.count(side)) - used[side]
+            nodes.free_count(side) >= min(inf if (most := pools[side].max_nodes) is None else most, nodes.count(side)) - used[side]
             for side in state.cluster.sides
         )
 

@@ -75,7 +75,7 @@ def answer(present: Present, change: Change, since_s: float | None = None, insta
         InputError: If the change is not possible, or there is nothing to simulate; one line.
         PlanError: If a policy breaks an invariant or cannot be copied.
     """
-    state, cluster, spec = present.state, present.state.cluster, change.policy_after(present.policy_name)
+    state, cluster, spec = present.state, present.state.cluster_with_lent, change.policy_after(present.policy_name)
     if state.switches and said_of(spec, SWITCHES) is None:
         spec += f",{SWITCHES}true"
     policy, later = (present.policy, state) if spec == present.policy_name else _under(present, spec)
@@ -104,7 +104,7 @@ def _changed(present: Present, change: Change, repeated: list[Job], replans: boo
     Raises:
         InputError: If the change is not possible, or there is no job; one line.
     """
-    state, cluster, now_s = present.state, present.state.cluster, present.now_s
+    state, cluster, now_s = present.state, present.state.cluster_with_lent, present.now_s
     here = [*(job_id for group in state.group_list() for job_id in group.jobs), *state.waiting]
     if not (here or repeated or change.arriving):
         raise InputError(f"{present.target}: no job is waiting or running; --since lets past jobs arrive again, as in --since 7d")

@@ -16,10 +16,12 @@ from rollmux_env.cluster.plan import Move, Place, Plan, Wait
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InvariantError
 from rollmux_env.keys.queue import Quota
+from rollmux_env.replay.whatif import StateChange, project
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import ANSWERS, Command
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
+from rollmux_env.scheduler.preview import outlook, preview
 from tests.rollmux_env.scheduler.driver import Driver, Worker, make_cluster, make_job, make_nodes
 
 ALONE = Placement(None, (), 1, 1)
@@ -183,18 +185,18 @@ def test_one_that_waits_is_withdrawn_at_once_when_it_fails() -> None:
     assert driver.departed() == ["a"]
 
 
-def test_guests_are_lent_free_nodes_and_the_policy_is_asked_when_they_have_given_them_back() -> None:
+def test_guests_are_lent_free_nodes_and_the_policy_is_asked_again_when_they_have_given_them_back() -> None:
     policy = Scripted()
     driver = driven(policy, pairs=1)
     step = driver.submit(make_job("a"), profiled=False)
     assert {entry.group for entry in step.entries if isinstance(entry, Assigned)} == {LEASE}
     assert [type(command) for command in step.commands] == [commands.Lend]
     driver.submit(make_job("b"))
-    assert policy.asked == [] and driver.scheduler.state.waiting == ["b"]
+    assert policy.asked == ["place b"] and driver.scheduler.state.waiting == ["b"]
     driver.tell(*driver.goes_on("a"))
     driver.tell(*driver.goes_on("a"))
     driver.tell(facts.Finished("a", "training", 1.0), facts.Profiled("a"))
-    assert policy.asked == ["place b"] and driver.workers["b"].placed
+    assert policy.asked == ["place b", "place b"] and driver.workers["b"].placed
     assert kinds(driver, Returned) == ["Returned", "Returned"]
 
 
@@ -278,6 +280,21 @@ def test_nodes_of_a_guest_are_charged_once_while_a_job_that_moves_still_holds_th
     assert kinds(driver, Resumed) == ["Resumed"] and state.charges.lent_to == {"guest": ""}
     assert state.charges.user_share("").nodes == 6
     driver.settle()
+
+
+def test_forecasts_count_lent_nodes_although_they_are_out_of_service() -> None:
+    driver = driven(Scripted(), pairs=1)
+    driver.submit(make_job("guest"), profiled=False)
+    driver.submit(make_job("a"))
+    state, policy = driver.scheduler.state, Scripted()
+    assert state.cluster.pools["rollout"].max_nodes == 0 and state.waiting == ["a"]
+    assert outlook(state, policy).waiting["a"].eta_s == state.now_s
+    (course,) = project(state, policy, StateChange())
+    assert course.admitted_s == state.now_s and course.departed_s is not None
+    (other,) = preview(state, policy, make_job("b"))
+    assert not other.fits and other.eta_s == course.departed_s
+    driver.scheduler.close(driver.now_s)
+    assert state.cluster.pools["rollout"].max_nodes == 1 and not state.charges.lent_to
 
 
 def test_a_tail_leaves_before_the_next_rollout_begins_which_then_gets_the_rest() -> None:

@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from policies.placement.baselines import Solo
 from policies.whatif import Change
+from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.events import Arrived, Lent, Resized
+from rollmux_env.cluster.state import State
 from runtime.service.tokens import Right, Tokens
-from runtime.service.whatif import _new_id, answer, of_journal
+from runtime.service.whatif import Present, _new_id, answer, of_journal
+from tests.rollmux_env.scheduler.driver import make_cluster, make_job
 from tests.runtime.service.http.conftest import Served
 
 SECONDS = {"rollout": {"worst_case_s": 30.0, "nodes": 2}, "training": {"worst_case_s": 5.0, "nodes": 2}}
@@ -75,6 +80,18 @@ def test_a_change_is_followed_from_the_present_on(queue: Served) -> None:
 def test_what_cannot_be_asked_is_refused(queue: Served, asked: dict[str, Any], status: int) -> None:
     refused = queue.ask("POST", "/v1/whatif", asked)
     assert refused.status == status and "\n" not in refused.value["error"]
+
+
+def test_lent_nodes_count_as_nodes_of_the_cluster() -> None:
+    state = State(make_cluster(2), observed=True)
+    for event in (Arrived(0.0, make_job("a", nodes=2)), Resized(0.0, 1, 1), Lent(0.0, {"guest": ""}, 1, 1)):
+        apply(state, event)
+    present = Present("here", "solo", Solo(), 0, state, 0.0, (), ("guest",), None, lambda _: [])
+    more = answer(present, Change({"rollout": "+1"}))
+    assert more.changes == ("rollout: 3 nodes instead of 2",)
+    assert [side.jobs[0].admitted_s for side in (more.before, more.after)] == [0.0, 0.0]
+    fewer = answer(present, Change({"rollout": "-1"}))
+    assert fewer.changes == ("rollout: 1 nodes instead of 2",) and fewer.after.jobs[0].admitted_s is None
 
 
 def test_jobs_that_arrive_again_have_ids_of_their_own() -> None:
