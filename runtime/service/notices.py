@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from time import time
 from typing import Any
 
 from rollmux_env.cluster.events import OverBudget
@@ -15,6 +16,7 @@ from runtime.coordinator.overdue import overdue_phases
 from runtime.coordinator.planned_drains import PlannedDrains
 from runtime.coordinator.run_loop import RunLoop
 from runtime.journal.facts import JobFailed, NodesSuspected
+from runtime.journal.record import RunRecord
 from runtime.journal.write import Unwritable
 from runtime.service.sender import Sender
 
@@ -31,10 +33,12 @@ class Notices:
         run: State of the run.
         senders: Sender to each kind of receiver.
         drains: Drains with a deadline.
+        before: Record of the service that this one continues, or None for a new one.
     """
 
-    def __init__(self, run: RunLoop, senders: Sequence[Sender], drains: PlannedDrains) -> None:
+    def __init__(self, run: RunLoop, senders: Sequence[Sender], drains: PlannedDrains, before: RunRecord | None = None) -> None:
         self._run = run
+        self._before = before
         self._drains = drains
         self._senders = senders
         self._pending: list[dict[str, Any]] = []
@@ -58,17 +62,24 @@ class Notices:
 
     def look(self) -> None:
         """Write notices of overdue phases, of users who have used up their month, and of jobs that stay on a drained node."""
-        now_s, known, now = self._run.log.now(), self._known, set[tuple[str, ...]]()
-        if known is None:
-            # The clock continues where the process before this one ended, which had looked at most an interval before that.
-            looked_s = now_s - _LOOKS_S
-            written = (*self._overdue(looked_s), *self._at_limit(looked_s)) if self._run.plan.resume else ()
-            known = {key for key, *_ in written}
-        for key, job_id, text in (*self._overdue(now_s), *self._at_limit(now_s), *self._staying()):
+        now_s, now = self._run.log.now(), set[tuple[str, ...]]()
+        known = {key for key, *_ in self._written(now_s)} if self._known is None else self._known
+        staying = self._staying(time(), self._run.nodes.drained)
+        for key, job_id, text in (*self._overdue(now_s), *self._at_limit(now_s), *staying):
             if key not in now | known:
                 self._write(key[0], job_id, text, "" if job_id else key[1])
             now.add(key)
         self._known = now
+
+    def _written(self, now_s: float) -> Iterator[_Condition]:
+        """Yield the conditions of which the service that this one continues has written notices.
+
+        The clock continues where that service ended, which had looked at most an interval before that.
+        """
+        if self._before is not None:
+            yield from self._overdue(now_s - _LOOKS_S)
+            yield from self._at_limit(now_s - _LOOKS_S)
+            yield from self._staying(self._before.wall_s(self._before.last_s) - _LOOKS_S, self._before.drained_nodes)
 
     def _overdue(self, at_s: float) -> Iterator[_Condition]:
         for handle in self._run.handles.values():
@@ -82,11 +93,17 @@ class Notices:
             if is_used_up(state, user, at_s):
                 yield ("quota_reached", user), None, used_words(state, user)
 
-    def _staying(self) -> Iterator[_Condition]:
-        """Yield the jobs that cannot leave a node that is drained by a deadline, and after it all jobs that are on the node."""
+    def _staying(self, wall_s: float, drained: Collection[str]) -> Iterator[_Condition]:
+        """Yield the jobs that cannot leave a node that is drained by a deadline, and after it all jobs that are on the node.
+
+        Args:
+            wall_s: Time that is compared with the deadline, in seconds since 1970.
+            drained: Names of the nodes that were drained at that time.
+        """
         for drain in self._drains.reports():
-            if drain["starts_s"] is None and drain["deadline_s"] is not None:
-                node, late = drain["node"], drain["overdue"]
+            node = drain["node"]
+            if node in drained and drain["deadline_s"] is not None:
+                late = drain["deadline_s"] <= wall_s
                 words = f"is on {node} after its deadline" if late else f"cannot leave {node}, which is drained"
                 for job_id in drain["jobs" if late else "waits_for"]:
                     yield ("drain", node, job_id, str(late)), job_id, f"{words}, {_utc(drain['deadline_s'])}"

@@ -92,7 +92,7 @@ class RunService:
         self._admission = Admission(driver, self.quotas)
         loop = asyncio.get_running_loop()
         self._senders = [kind(self.folder, lambda line: _say_soon(loop, run, line)) for kind in (Webhook, Mail)]
-        notices = Notices(run, self._senders, driver.lifecycle.planned_drains)
+        notices = Notices(run, self._senders, driver.lifecycle.planned_drains, driver.record)
         self._figures.begin(run, driver.record, (self.quotas.waits, notices))
         self._outcome: asyncio.Task[str] = asyncio.ensure_future(self._carry_out(driver))
         await asyncio.sleep(0)  # the task runs up to its first wait

@@ -17,6 +17,7 @@ import pytest
 from rollmux_env.cluster.events import MonthBegun, QuotaSet
 from rollmux_env.errors import InputError
 from rollmux_env.keys.queue import Quota
+from rollmux_env.locks import take_lock
 from rollmux_env.scheduler.facts import Drained, Undrained
 from runtime.journal import write
 from runtime.journal.audit import audit
@@ -231,7 +232,7 @@ def test_a_part_that_cannot_be_opened_yet_waits_for_room(begins: bool, folder: P
 
 
 def test_a_part_that_begins_while_the_next_writer_waits_is_the_one_that_it_continues(folder: Path) -> None:
-    dying, take_lock = Journal(folder / JOURNAL, resume=True), write.take_lock
+    dying = Journal(folder / JOURNAL, resume=True)
 
     def wait(path: Path, wait_s: float) -> IO[str]:
         assert continue_in_next_part(dying) is None

@@ -9,6 +9,7 @@ import pytest
 
 from rollmux_env.cluster.events import Requeued
 from runtime.coordinator import planned_drains
+from runtime.service import notices
 from runtime.service.notices import Notices
 from tests.runtime.owners.test_holdups import report_of
 from tests.runtime.pretend import PAIR, PAIRS, Served, attached_plan, job, served
@@ -20,7 +21,8 @@ NOW_S = 2e9
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The wall clock, in seconds since 1970."""
     now_s = [NOW_S]
-    monkeypatch.setattr(planned_drains, "time", lambda: now_s[0])
+    for module in (planned_drains, notices):
+        monkeypatch.setattr(module, "time", lambda: now_s[0])
     return now_s
 
 
@@ -75,11 +77,11 @@ def test_a_job_that_cannot_leave_is_named_before_and_after_the_deadline(tmp_path
 
     async def work(run: Served) -> None:
         lease, drains = await run.place("a"), run.driver.lifecycle.planned_drains
-        notices = Notices(run.driver.run, [Sender()], drains)  # type: ignore[list-item]
+        writer = Notices(run.driver.run, [Sender()], drains)  # type: ignore[list-item]
 
         async def look() -> dict[str, Any]:
             drains.look()
-            notices.look()
+            writer.look()
             await run.settle()
             (report,) = drains.reports()
             return report
@@ -96,8 +98,10 @@ def test_a_job_that_cannot_leave_is_named_before_and_after_the_deadline(tmp_path
         assert await look() == report | {"starts_s": None}
         run = await run.replaced()
         drains = run.driver.lifecycle.planned_drains
-        notices = Notices(run.driver.run, [Sender()], drains)  # type: ignore[list-item]
+        writer = Notices(run.driver.run, [Sender()], drains, run.driver.record)  # type: ignore[list-item]
         assert await run.leases.heartbeat(lease) == {"stop": False, "leave_by_s": deadline_s}
+        await look()
+        assert len(sent) == 1  # the service before this one has written it
         clock[0] = deadline_s
         for _ in range(2):
             assert await look() == report | {"starts_s": None, "overdue": True}

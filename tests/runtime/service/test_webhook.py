@@ -6,14 +6,12 @@ import json
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
 from time import sleep
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -22,6 +20,7 @@ from rollmux_env.cluster.events import Carried, CarriedUsage, OverBudget, QuotaS
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.queue import Quota
 from runtime.journal.facts import JobFailed, NodesSuspected
+from runtime.journal.write import read_record
 from runtime.service.mail import MAIL, Mail, set_address
 from runtime.service.notices import Notices
 from runtime.service.webhook import WEBHOOK, Webhook, set_target, signature
@@ -145,12 +144,14 @@ def test_a_quota_that_was_reached_before_a_start_is_not_told_again(resumes: bool
     told = Queue[str]()
     run = SimpleNamespace(
         handles={},
-        plan=SimpleNamespace(folder="", resume=resumes),
+        plan=SimpleNamespace(folder=""),
         log=SimpleNamespace(now=lambda: 100.0),
         scheduler=SimpleNamespace(state=state),
+        nodes=SimpleNamespace(drained=()),
         spawn=lambda work: told.put(work.close()),
     )
-    Notices(run, (), SimpleNamespace(reports=list)).look()  # type: ignore[arg-type]
+    before = SimpleNamespace(last_s=100.0, wall_s=lambda at_s: at_s, drained_nodes=()) if resumes else None
+    Notices(run, (), SimpleNamespace(reports=list), before).look()  # type: ignore[arg-type]
     assert told.qsize() == (not resumes)
 
 
@@ -184,9 +185,9 @@ def test_a_service_tells_what_happens_to_jobs_and_users(tmp_path: Path) -> None:
         assert "its rollout has held rollout-0" in came[0]["text"] and "node-hours of this month" in came[1]["text"]
         run = served.service.run
         served.in_loop(lambda: setattr(run.log, "zero_s", run.log.zero_s - 100))
-        after_a_start = Notices(run, [SimpleNamespace(put=told.put)], drains)  # type: ignore[list-item]
-        with patch.object(run, "plan", replace(run.plan, resume=True)):
-            served.in_loop(after_a_start.look)
+        before = read_record(tmp_path / "service")
+        after_a_start = Notices(run, [SimpleNamespace(put=told.put)], drains, before)  # type: ignore[list-item]
+        served.in_loop(after_a_start.look)
         assert told.empty()
     finally:
         served.close()
