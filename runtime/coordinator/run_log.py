@@ -140,9 +140,11 @@ class RunLog:
         """Close the journal. A run that has not begun leaves it with what is on the disk."""
         if self._commits is None:
             self.journal.discard()
-        await self.end()
-        with contextlib.suppress(InputError):  # the disk is full, which has been reported
-            self.journal.close()
+        try:
+            await self.end()
+        finally:
+            with contextlib.suppress(InputError):  # the disk is full, which has been reported
+                self.journal.close()
 
     async def begin_next_part(self) -> str | None:
         """Continue the journal in its next part, and return what `runtime.journal.rollover.continue_in_next_part` returns.

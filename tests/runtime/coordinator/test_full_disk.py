@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -14,10 +15,11 @@ from rollmux_env.errors import InputError
 from rollmux_env.scheduler.commands import Command
 from runtime.coordinator import run_loop
 from runtime.coordinator.job_handle import JobHandle
+from runtime.journal import write
 from runtime.journal.audit import audit
 from runtime.journal.facts import Fact, IterationSlice
 from runtime.journal.replay import replay_journal
-from runtime.journal.write import JOURNAL, Unwritable, read_facts, record_of
+from runtime.journal.write import JOURNAL, Journal, Unwritable, read_facts, record_of
 from runtime.machines import forecast
 from runtime.owners.ray import calls
 from runtime.run.driver import RunDriver
@@ -136,6 +138,26 @@ def test_a_run_whose_journal_cannot_be_written_can_be_stopped(tmp_path: Path) ->
     record = record_of(read_facts(tmp_path / JOURNAL))
     for name in "ab":
         assert [done.metrics["count"] for done in record.iterations if done.job_id == name] == [*range(1, 13)]
+
+
+def test_a_run_whose_next_part_may_not_last_ends_with_one_line(tmp_path: Path) -> None:
+    def sync(path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(28, "No space left on device")
+
+    processes = Pretended()
+
+    async def main() -> None:
+        driver = processes.driver = RunDriver(plan_of(tmp_path, JOBS), processes)
+        outcome = asyncio.ensure_future(driver.carry_out())
+        await come(driver, lambda: driver.run.log.journal.length > 20)
+        with patch.object(write, "sync", sync):
+            driver.run.spawn(driver.run.log.begin_next_part())  # type: ignore[arg-type]
+            with pytest.raises(InputError, match=r"^\S+journal-2\.sqlite: may not last: .Errno 28. No space left on device$"):
+                await outcome
+
+    asyncio.run(main())
+    Journal(tmp_path / JOURNAL, resume=True).close()
 
 
 def test_a_service_whose_journal_cannot_be_written_says_so_and_takes_nothing(tmp_path: Path) -> None:
