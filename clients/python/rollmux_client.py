@@ -364,10 +364,11 @@ class LeaseProcesses:
     def __init__(self) -> None:
         self.leases: set[str] = set()
         self._known: dict[int, int] = {}  # time of start, by process id
+        self._added: dict[int, int] = {}  # apart from `_known`, because another thread may be in `find` while processes are added
 
     def add(self, pids: Iterable[int]) -> None:
         """Add processes that belong to the job although nothing shows it, such as the other ranks of a launcher."""
-        self._known |= {pid: one.started for pid in pids if (one := process(pid)) is not None}
+        self._added |= {pid: one.started for pid in pids if (one := process(pid)) is not None}
 
     def find(self, table: dict[int, Process], roots: Collection[int] = (), group: int | None = None) -> set[int]:
         """Return the ids of the job's living processes.
@@ -378,7 +379,8 @@ class LeaseProcesses:
             group: Process group that belongs to the job, or None.
         """
         living = {pid: one for pid, one in table.items() if not one.is_zombie}
-        mine = {pid for pid, one in living.items() if self._known.get(pid) == one.started or one.group == group}
+        known = self._known | self._added
+        mine = {pid for pid, one in living.items() if known.get(pid) == one.started or one.group == group}
         mine |= carriers(self.leases, living.keys() - mine) | {*roots}
         mine = descendants(mine, living) & living.keys()
         self._known = {pid: living[pid].started for pid in mine}

@@ -128,6 +128,22 @@ def test_an_older_service_is_told_apart_and_all_else_goes_on_with_it(service: Li
         job.continue_from(0)
 
 
+def test_processes_that_are_added_during_a_search_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = rollmux_client.LeaseProcesses()
+    with subprocess.Popen(["sleep", "600"]) as rank:
+
+        def carriers(*_: Any) -> set[int]:
+            mine.add([rank.pid])  # in another thread
+            return set()
+
+        monkeypatch.setattr(rollmux_client, "carriers", carriers)
+        table = rollmux_client.processes()
+        mine.find(table)
+        found = mine.find(table)
+        rank.kill()
+    assert found == {rank.pid}
+
+
 def test_two_jobs_take_turns(service: LittleService) -> None:
     inside, most = [0], [0]
 
