@@ -33,6 +33,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import read_json, write_whole
 from rollmux_env.report.tables import heading, make_table, show
 from trainers.config import read_config
+from trainers.export import config_of
 from trainers.pointer import PointerPolicy
 from trainers.problem import Problem, make_problem
 from trainers.references import reference_usd
@@ -118,7 +119,7 @@ def train_once(part: Part, name: str, decisions: int, seed: int) -> Path:
 def network_usd(problem: Problem, file: Path, streams: int) -> list[float]:
     """Return the dollars of a network's greedy choices on each held-out stream."""
     env = problem.environment(streams, autoreset=False)
-    config, weights = read_policy(file, problem.policy_config((1,), {}).decides)
+    config, weights = read_policy(file, config_of(env, (1,), {}).decides)
     spaces: tuple[Any, Any] = env.single_observation_space, env.single_action_space
     policy = PointerPolicy(*spaces, lambda left: 0.0, config.widths)
     policy.scorer.load_state_dict({key: torch.from_numpy(value) for key, value in weights.items()})

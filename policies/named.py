@@ -44,12 +44,14 @@ def make_named(
     name, *pairs = spec.split(",")
     label = f"{kind} '{spec}'"
     if learned is not None and name.startswith(LEARNED):
-        return make_with(label, LEARNED, partial(own_object(label, learned), name.removeprefix(LEARNED)), pairs)  # type: ignore[no-any-return]
+        network: Callable[..., Made] = own_object(label, learned)
+        return make_with(label, LEARNED, partial(network, name.removeprefix(LEARNED)), pairs)
     if is_own(name):
-        made = make_with(label, name, own_object(label, name), pairs)
+        own: Callable[..., Made] = own_object(label, name)
+        made = make_with(label, name, own, pairs)
         if lacking := [method for method in methods if not callable(getattr(made, method, None))]:
             raise InputError(f"{label}: {name} has no method `{lacking[0]}`")
-        return made  # type: ignore[no-any-return]
+        return made
     if name not in table:
         others = () if learned is None else (f"{LEARNED}default", f"{LEARNED}PATH")
         raise InputError(f"{kind}: {not_one_of(name, (*table, *others), OWN)}")

@@ -8,6 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from runtime.service.address import HTTP, SERVICE
+from runtime.service.mail import MAIL
+from runtime.service.operations_log import OPERATIONS
+from runtime.service.tokens import COMMAND_TOKENS, TOKENS
+from runtime.service.webhook import WEBHOOK
+
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "examples" / "deploy"
 
@@ -37,8 +43,8 @@ def test_a_backup_has_the_files_that_a_service_keeps(tmp_path: Path) -> None:
     folder, backup = tmp_path / "service", tmp_path / "backup"
     folder.mkdir()
     backup.mkdir()
-    kept = {"tokens.json", "http.json", "webhook.json", "mail.json", "operations.jsonl"}  # of a service without commands
-    for name in {*kept, "service.json"}:
+    kept = {TOKENS, COMMAND_TOKENS, HTTP, WEBHOOK, MAIL, OPERATIONS}
+    for name in {*kept, SERVICE}:
         (folder / name).touch(0o600)
     done = subprocess.run(
         ["bash", "-c", command.replace("/backup", str(backup))], cwd=folder, capture_output=True, text=True, check=False

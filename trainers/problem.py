@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Annotated, Any, Literal
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from policies.dispatch import make_dispatch
-from policies.placement.policy_file import PolicyConfig, Provenance
 from policies.registry import make_policy
 from policies.rollout.environment import PolicyAgent
 from rollmux_env.bench.harness import Task, run_task
@@ -34,7 +34,6 @@ from rollmux_env.envs.rollout.reward import Cost
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import format_error, not_one_of, problems
 from trainers.config import Settings
-from trainers.export import config_of
 from trainers.vec_env import play
 
 Figures = Mapping[str, NDArray[Any]]
@@ -46,15 +45,16 @@ NO_RULES = ("masked-random", "untrained", "optimal", "optimal-work")
 class Problem(Settings):
     """A learning problem. Its fields are the keys of a configuration's `environment`."""
 
-    @cached_property
-    def generator(self) -> Any:
-        """Generator of streams."""
-        raise NotImplementedError
+    @property
+    @abstractmethod
+    def generator(self) -> Generator | RandomGroups | RandomJobs:
+        """Source of the streams, groups or jobs that are played."""
 
     def model_post_init(self, context: Any) -> None:
         """Create the generator early, so that errors in the options are reported at once."""
         _ = self.generator
 
+    @abstractmethod
     def environment(self, streams: int, autoreset: bool = True) -> VectorEnv[Any, Any, Any]:
         """Create an environment with parallel streams.
 
@@ -62,24 +62,24 @@ class Problem(Settings):
             streams: Number of streams.
             autoreset: Whether a finished stream is reset in the same step, as training needs. False for `trainers.vec_env.play`.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def reference_key(self, seed: int) -> str:
         """Return a hash that identifies the stream of a seed across runs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reference_usd(self, policy: str, seed: int) -> float:
         """Return the dollars of a policy on the stream of a seed, from the bench.
 
         Raises:
             InputError: There is no such policy.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def usd(self, played: Figures) -> NDArray[np.float64]:
         """Return the dollars of episodes from `play`, comparable to those of a reference, shape (E,)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def progress(self, env: Any, observation: Figures) -> NDArray[np.float64]:
         """Return how far each stream is, shape (E,). The copies of a stream are compared at the same progress.
 
@@ -87,8 +87,8 @@ class Problem(Settings):
             env: Environment of `environment`.
             observation: Last observation of the environment.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
         """Return the figures of episodes from `play` by name, except `return`, shape (E,) each. Ratios are taken per episode.
 
@@ -97,7 +97,6 @@ class Problem(Settings):
             played: Result of `play`.
             references: Dollars of each reference on the same streams, shape (E,).
         """
-        raise NotImplementedError
 
     def figures(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> dict[str, float]:
         """Return the means of `columns` for TensorBoard, and the mean `return`, by which the best network is chosen.
@@ -112,10 +111,6 @@ class Problem(Settings):
             over = mean_interval((self.usd(played) / np.where(usd > 0, usd, 1.0)).tolist())
             means |= {"over_best_rule": over.mean, "over_best_rule_interval": over.half_width or 0.0}
         return means
-
-    def policy_config(self, widths: tuple[int, ...], provenance: Provenance) -> PolicyConfig:
-        """Return the configuration that a policy file has for a network with these layers."""
-        return config_of(self.environment(1), widths, provenance)
 
 
 class WorkloadPart(Settings):

@@ -23,6 +23,7 @@ from rollmux_env.files import write_whole
 from rollmux_env.report.loggers import FigureLogger, MakeLogger
 from trainers.checkpoint import load_checkpoint, save_checkpoint
 from trainers.config import AnyConfig
+from trainers.export import config_of
 from trainers.group_ppo import group_ppo
 from trainers.maskable_ppo import begin_with, maskable_ppo
 from trainers.network import Scorer
@@ -91,7 +92,7 @@ def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
     if resumed:
         callback.load(load_checkpoint(file, model))
     elif run.config.start:
-        begin_with(model.policy.scorer, run.config.start, run.problem.policy_config(run.config.widths, {}))
+        begin_with(model.policy.scorer, run.config.start, config_of(callback.held_out, run.config.widths, {}))
     own = [LoggerWriter(run.logger(run.folder))] if run.logger is not None else []  # before TensorBoard begins a thread
     logger = Logger(None, [TensorBoard(run.folder, model.num_timesteps), *own])
     model.set_logger(logger)
@@ -238,7 +239,7 @@ class _RunCallback(BaseCallback):
         provenance: Provenance = {"algorithm": algorithm, "seed": run.seed, "steps": steps, **figures}
         scorer = self.model.policy.scorer
         assert isinstance(scorer, Scorer)
-        write_policy(run.folder / name, run.problem.policy_config(run.config.widths, provenance), scorer.weights())
+        write_policy(run.folder / name, config_of(self.held_out, run.config.widths, provenance), scorer.weights())
 
     def _record_training(self, steps: int) -> dict[str, float]:
         """Record means of the episodes since the last call. Return decisions per second and the environment's share of the time."""

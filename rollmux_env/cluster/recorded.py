@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
-from typing import Any
 
 from rollmux_env.cluster import events
 from rollmux_env.cluster.apply import apply, change, keep_promises
@@ -59,6 +58,17 @@ def _check(state: State, event: Event) -> None:
         raise InputError(problem)
 
 
+JobEvent = (
+    events.Admitted
+    | events.Withdrawn
+    | events.Warm
+    | events.Begun
+    | events.Moved
+    | events.Resumed
+    | events.Departed
+    | events.OverBudget
+    | events.Parked
+)
 _WAITS, _RUNS, _PAUSED = "is not waiting", "is not running", "is not in a pause"
 _NEEDS: dict[type[Event], str] = {  # error for an event whose job is in another state than it needs
     events.Admitted: _WAITS,
@@ -101,8 +111,8 @@ def _problem_of_lent(is_lent: bool, rollout_nodes: int, training_nodes: int) -> 
     return None if is_lent == (rollout_nodes + training_nodes > 0) else "nodes are lent to no job, or a job is lent none"
 
 
-def _problem_of_job(state: State, event: Any) -> str | None:
-    """Return the reason why an event in `_NEEDS` is impossible, or None if it is possible."""
+def _problem_of_job(state: State, event: JobEvent) -> str | None:
+    """Return the reason why an event of a job is impossible, or None if it is possible."""
     job_id, needs = event.job_id, _NEEDS[type(event)]
     paused = state.is_paused(job_id)
     holds = job_id in state.waiting if needs == _WAITS else paused if needs == _PAUSED else state.is_running(job_id)

@@ -82,18 +82,21 @@ class _Repeated:
         return fact._replace(rule=self) if isinstance(fact, scheduler_facts.Unprofiled) and fact.rule else fact
 
 
-def replay_journal(facts: Sequence[Fact]) -> Differences:
+def replay_journal(facts: Sequence[Fact], begins: int = 0) -> Differences:
     """Replay a run's facts, in the order of its journal, through a scheduler.
 
     A part that continues another one does not say what its scheduler knew. It is replayed from the first resumption on.
+
+    Args:
+        facts: The facts of the run, all of them.
+        begins: Number of facts before the first one that is replayed and compared: none, or those before a resumption.
 
     Raises:
         InputError: They are not the facts of a run, or an event is impossible.
     """
     record = record_of(facts)
     state_of(record)
-    begins = 0
-    if count_carried(facts):
+    if count_carried(facts) and not begins:
         begins = next((number for number, fact in enumerate(facts) if isinstance(fact, SchedulerRestored)), len(facts))
     replayed: list[tuple[str, str]] = []
     lines, original = _feed(facts, begins, record, replayed), [*_decisions(facts[begins:])]

@@ -34,7 +34,7 @@ from runtime.jobs.spec import ClassJob, JobSpec
 from runtime.jobside.messages import Checkpoint, IterationResult, JobEnd, PhaseReport, Stopped
 from runtime.journal.audit import audit
 from runtime.journal.commits import Commits
-from runtime.journal.facts import Fact
+from runtime.journal.facts import Fact, SchedulerRestored
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, Journal, Row, read_facts, record_of
 from runtime.machine import Node, Pool
@@ -433,18 +433,19 @@ class Served:
         await other.settle()
         return other
 
-    async def stop(self, permits: bool = True, replays: bool = True) -> list[Fact]:
+    async def stop(self, permits: bool = True, resumed: bool = False) -> list[Fact]:
         """Stop it; its journal proves that nothing was lost or doubled, and is decided again as it was.
 
         Args:
             permits: also who got them first; not where jobs died that had asked for one, which the journal does not know.
-            replays: Whether it is decided again; not where an earlier version decided otherwise.
+            resumed: Whether it is decided again from its last resumption on only, because an earlier version decided otherwise.
         """
         self.driver.stop()
         assert await self.outcome == "stopped"
         facts = read_facts(Path(self.plan.folder) / JOURNAL)
         assert audit(facts).problems == ()
-        lines = replay_journal(facts).lines if replays else ()
+        resumptions = [number for number, fact in enumerate(facts) if isinstance(fact, SchedulerRestored)]
+        lines = replay_journal(facts, resumptions[-1] if resumed else 0).lines
         assert [line for line in lines if permits or not line.startswith("permits ")] == []
         return facts
 

@@ -119,6 +119,22 @@ def test_a_job_that_cannot_leave_is_named_before_and_after_the_deadline(tmp_path
     served(work, attached_plan(tmp_path, job("a"), nodes=PAIR))
 
 
+def test_a_job_that_cannot_leave_gets_other_nodes_when_it_attaches_again(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        assert run.driver.lifecycle.node_changes.drain("rollout-0")["waits_for"] == ["a"]
+        await run.leases.end(lease)
+        await run.settle()
+        assert (await report_of(run))["jobs"]["a"]["state"] == "running"  # so `rollmux exec` does not start the command again
+        lease = await run.place("a")
+        assert run.leases.ledger.lease(lease).owner.nodes[0] == "rollout-1"
+        await run.iterate(lease, 1)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a"), nodes=PAIRS))
+
+
 def test_a_drain_begins_early_enough_for_a_checkpoint_and_for_a_measurement(tmp_path: Path, clock: list[float]) -> None:
     async def work(run: Served) -> None:
         await run.place("a")
