@@ -48,7 +48,8 @@ class Change:
         """
         name, *options = (self.policy or present).split(",")
         if self.order is not None:
-            options = [f"order={self.order}", *(option for option in options if not option.startswith("order="))]
+            former = ("order=",) if self.order == "fair" else ("order=", "held_h=")  # `held_h` goes with `fair` alone
+            options = [f"order={self.order}", *(option for option in options if not option.startswith(former))]
         return ",".join((name, *options))
 
     def nodes_after(self, cluster: Cluster) -> dict[str, int]:

@@ -25,7 +25,7 @@ from rollmux_env.user_code import apart, brief, guarded, is_users
 from rollmux_env.validation_errors import not_one_of
 
 OPTIONS = ("order", "backfill", "park", "half_life_h", "held_h", "starve_h", "factor")
-# Least value of each number, and whether it is allowed itself.
+# Least value of each number, and whether this value is allowed.
 _LEAST = {"half_life_h": (0.0, False), "held_h": (0.0, True), "starve_h": (0.0, False), "factor": (1.0, True)}
 
 
@@ -133,10 +133,16 @@ class Fair:
     Attributes:
         held_h: Time for which the nodes that a user's jobs hold count as usage in advance, hours. With 0 all nodes that are free at
             one instant go to the user who is behind, or to the first one while no user has any usage.
+
+    Raises:
+        InputError: If the time is invalid.
     """
 
     unit, scale = "node-hours used", 1.0
     held_h: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_number("held_h", self.held_h)
 
     def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
         """Return node-hours."""
@@ -172,6 +178,19 @@ def _nodes(state: State, rows: Ints) -> Floats:
     return np.asarray((jobs["rollout_nodes"][own] + jobs["training_nodes"][own]).astype(float))
 
 
+def _check_number(name: str, value: object) -> None:
+    """Check the value of a numeric option.
+
+    Raises:
+        InputError: If it is no number, or too small.
+    """
+    least, includes_it = _LEAST[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
+        raise InputError(f"{name}: must be a number, not {value!r}")
+    if value < least or (value == least and not includes_it) or (name != "starve_h" and not isfinite(value)):
+        raise InputError(f"{name}: must be {'at least' if includes_it else 'above'} {least:g}, not {value:g}")
+
+
 @dataclass(frozen=True)
 class QueueRules:
     """The rules by which waiting jobs are served.
@@ -182,7 +201,6 @@ class QueueRules:
         backfill: Whether a job that gets no place is passed over.
         park: Whether running jobs may be parked for waiting ones.
         half_life_h: Time after which the usage of a user counts half, hours, at most 1e9.
-        held_h: Time for which held nodes count as usage in advance, as in `Fair`, hours.
         starve_h: Time that a job waits, in hours, after which no job behind it is served before it.
         factor: Number of times by which the key of a running job exceeds that of a waiting one of its priority for which it is
             parked.
@@ -196,7 +214,6 @@ class QueueRules:
     backfill: bool
     park: bool = False
     half_life_h: float = HALF_LIFE_H
-    held_h: float = 0.0
     starve_h: float = inf
     factor: float = 1.5
 
@@ -204,12 +221,8 @@ class QueueRules:
         for name in ("backfill", "park"):
             if not isinstance(value := getattr(self, name), bool):
                 raise InputError(f"{name}: must be true or false, not {value!r}")
-        for name, (least, includes_it) in _LEAST.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
-                raise InputError(f"{name}: must be a number, not {value!r}")
-            if value < least or (value == least and not includes_it) or (name != "starve_h" and not isfinite(value)):
-                raise InputError(f"{name}: must be {'at least' if includes_it else 'above'} {least:g}, not {value:g}")
+        for name in ("half_life_h", "starve_h", "factor"):
+            _check_number(name, getattr(self, name))
         if self.half_life_h > 1e9:
             raise InputError(f"half_life_h: must be at most 1e9, not {self.half_life_h:g}")
 
@@ -293,9 +306,12 @@ def queue_rules(options: Mapping[str, Any], own: Callable[[str], Order]) -> Queu
         raise InputError(f"{next(iter(others))}: goes with order, which is missing")
     if not isinstance(name, str) or (":" not in name and name not in ORDERS):
         raise InputError(f"order: {not_one_of(str(name), sorted(ORDERS), ', or module:Class of your own')}")
-    order = own(name) if ":" in name else ORDERS[name]()
-    if isinstance(order, Fair):
-        order = Fair(others.get("held_h", 0.0))
+    if name == "fair":
+        order: Order = Fair(others.pop("held_h", 0.0))
+    elif "held_h" in others:
+        raise InputError("held_h: goes with order=fair")
+    else:
+        order = own(name) if ":" in name else ORDERS[name]()
     with apart("the order"):
         has_keys = callable(getattr(order, "keys", None))
     if not has_keys:

@@ -73,3 +73,9 @@ def test_a_pool_without_limit_takes_a_number_only() -> None:
     assert Change({"training": "4"}).words(scenario.cluster, "solo", "solo") == (
         "training: 4 nodes instead of as many as jobs need",
     )
+
+
+def test_another_order_leaves_out_what_belongs_to_the_present_one() -> None:
+    present = "rollmux,order=fair,held_h=0.25,backfill=true"
+    assert Change(order="area").policy_after(present) == "rollmux,order=area,backfill=true"
+    assert Change(order="fair").policy_after(present) == "rollmux,order=fair,held_h=0.25,backfill=true"

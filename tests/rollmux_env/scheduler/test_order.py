@@ -429,6 +429,14 @@ def test_reasons_compare_the_keys_of_the_whole_queue_in_a_users_own_unit(tmp_pat
     assert "waits behind d by ranks:Ranks (9 against 5)" in decisions[1].reason
 
 
+def test_a_users_order_may_derive_from_one_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = "from rollmux_env.scheduler.order import Fair\n\n\nclass Fairer(Fair):\n    pass\n"
+    (tmp_path / "fairer_order.py").write_text(lines)
+    monkeypatch.syspath_prepend(tmp_path)
+    rules = rules_of(make_runnable("solo,order=fairer_order:Fairer"))
+    assert rules is not None and type(rules.order).__name__ == "Fairer"
+
+
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
@@ -441,6 +449,7 @@ def test_reasons_compare_the_keys_of_the_whole_queue_in_a_users_own_unit(tmp_pat
         ("solo,order=area,factor=0.5", "factor: must be at least 1, not 0.5"),
         ("solo,order=fair,half_life_h=0", "half_life_h: must be above 0, not 0"),
         ("solo,order=fair,held_h=-1", "held_h: must be at least 0, not -1"),
+        ("solo,order=area,held_h=3", "held_h: goes with order=fair"),
         ("solo,order=fair,half_life_h=2e9", "half_life_h: must be at most 1e9, not 2e+09"),
         ("solo,order=json:JSONDecoder", "order: json:JSONDecoder has no method `keys`"),
         ("solo,order=no_such_module:Order", "there is no module 'no_such_module'"),
