@@ -13,7 +13,6 @@ from policies.registry import make_runnable
 from rollmux_env.command_options import takes
 from rollmux_env.errors import InputError, require
 from rollmux_env.report.folder import make_folder
-from rollmux_env.report.loggers import find_logger
 from runtime.commands.run_options import RunOptions
 from runtime.jobs.file import load_jobs
 from runtime.journal.parts import newest_part
@@ -44,10 +43,8 @@ def run(options: RunOptions) -> None:
         raise InputError("FILE: is missing; a job file to run, or --resume DIR")
     elif options.accept_changes:
         raise InputError("--accept-changes: goes with --resume; a new run has nothing that could have changed")
-    if options.logger is not None:
-        if options.dry_run:
-            raise InputError("--logger: does not go with --dry-run, which runs nothing")
-        find_logger(options.logger)
+    if options.make_logger is not None and options.dry_run:
+        raise InputError("--logger: does not go with --dry-run, which runs nothing")
     if options.address is None:
         stay_on_loopback()
     try:

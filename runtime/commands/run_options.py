@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -72,7 +73,7 @@ class RunOptions:
         """Name of the dispatch policy."""
         return self.dispatch or DISPATCH
 
-    @property
+    @cached_property
     def make_logger(self) -> MakeLogger | None:
         """Function that makes the logger of a job from a folder, or None."""
         return None if self.logger is None else find_logger(self.logger)

@@ -55,7 +55,7 @@ def test_what_cannot_be_run_is_one_line_and_status_2(command: Command, tmp_path:
         ([EXAMPLE, "--dispatch", "first"], "must be one of round-robin, fifo"),
         ([EXAMPLE, "--dispatch", "round-robin,migrate=8"], "between 0 and 1"),
         ([EXAMPLE, "--dry-run", "--compare", "solo"], "--compare"),
-        ([EXAMPLE, "--dry-run", "--logger", "a:B"], "--logger: does not go with --dry-run"),
+        ([EXAMPLE, "--dry-run", "--logger", "pathlib:Path"], "--logger: does not go with --dry-run"),
         ([EXAMPLE, "--logger", "no_such:B"], "--logger no_such:B: there is no module 'no_such'"),
         ([EXAMPLE, "--out", tmp_path], "holds a run already"),
         ([many], " GB free; checkpoints need 19325952.0 GB: those that"),
