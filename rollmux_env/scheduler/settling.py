@@ -209,10 +209,10 @@ class Settling:
             return Counter(pool for _, pool, _ in nodes.others(number, ()))
         seats = [seat for seat in self._seats.values() if seat.seating.group == number]
         of_guests = {name for seat in seats if seat.guest for name in seat.nodes()}
-        held = state.pauses.held_nodes(seat.job_id for seat in seats if seat.moving).sum(axis=0)
+        moving = state.pauses.held_nodes(seat.job_id for seat in seats if seat.moving).sum(axis=0)
         left = nodes.others(number, self._places([number]))
         unheld = Counter(pool for _, pool, _ in left)
-        unheld.subtract({"rollout": int(held[ROLLOUT]), "training": int(held[TRAINING])})
+        unheld.subtract({"rollout": int(moving[ROLLOUT]), "training": int(moving[TRAINING])})
         return Counter(place[1] for place in left if nodes.node(*place).name in of_guests) & unheld
 
     def _alone(self) -> list[str]:
