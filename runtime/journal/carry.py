@@ -35,6 +35,7 @@ _LEFT_OUT = (  # facts of all other kinds are carried over as they are
     *(journal_facts.SchedulerRestored, journal_facts.RunEnded, JobCarried, PartBegun),
     *(journal_facts.SharingBound, journal_facts.SoloIterationSlice),
 )
+RULES = 2  # number of the rules below; it grows with each change to what they select
 _EVENTS = frozenset(get_args(Event))
 _ELSEWHERE = frozenset((*_EVENTS, *_SELECTED, *_LEFT_OUT))
 _REPORTS = (Confined, Drained, Undrained, Joined)  # reports to the scheduler that a recovery reads
@@ -51,11 +52,11 @@ def carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     """
     record, leases = record_of(facts), RecalledLeases(facts)
     entries: dict[int, Fact] = {}
-    for numbered in (_events(facts), _assignments(facts), _of_leases(facts, leases), _others(facts, record)):
+    for numbered in (select_events(facts), _assignments(facts), _of_leases(facts, leases), _others(facts, record)):
         entries.update(numbered)
     last_s = record.last_s
     progress = [_progress(record.by_job[fact.spec.id], leases, fact.spec, last_s) for fact in record.submitted]
-    return (*(entries[number] for number in sorted(entries)), *progress, PartBegun(last_s))
+    return (*(entries[number] for number in sorted(entries)), *progress, PartBegun(last_s, RULES))
 
 
 def count_carried(facts: Sequence[Fact]) -> int:
@@ -63,8 +64,8 @@ def count_carried(facts: Sequence[Fact]) -> int:
     return next((number for number, fact in enumerate(facts, 1) if isinstance(fact, PartBegun)), 0)
 
 
-def _events(facts: Sequence[Fact]) -> _Numbered:
-    """Yield all events. Consecutive progress is merged, and the last time is kept."""
+def select_events(facts: Sequence[Fact]) -> _Numbered:
+    """Yield all events with their positions. Consecutive progress is merged, and the last time is kept."""
     progress: dict[str, JobProgress] = {}
     last: tuple[int, float] | None = None  # position and time of the last `Progressed` or `Ticked` since another event
     for number, fact in enumerate(facts):

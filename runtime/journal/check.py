@@ -20,8 +20,8 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, copy_data
 from rollmux_env.validation_errors import one_line
 from runtime.journal.audit import Audit, JobOutcome, audit
-from runtime.journal.carry import carried_facts, count_carried
-from runtime.journal.facts import Fact, RunStarted, SharingBound
+from runtime.journal.carry import RULES, carried_facts, count_carried, select_events
+from runtime.journal.facts import Fact, PartBegun, RunStarted, SharingBound
 from runtime.journal.kinds import kind_of
 from runtime.journal.log import log_problem
 from runtime.journal.parts import newest_part, part_paths, read_parts
@@ -64,13 +64,23 @@ def _beginning_problem(before: Sequence[Fact], after: Sequence[Fact], is_known: 
         after: Facts of the part.
         is_known: Whether the audit of the part before it has found a problem, which explains that nothing can follow from it.
     """
+    count = count_carried(after)
     try:
-        expected = carried_facts(before) if count_carried(after) else next_part(before)
+        expected = carried_facts(before) if count else next_part(before)
     except InputError as error:
         return None if is_known else f"cannot be compared with the part before it: {error}"
     if expected is None:
         return "follows a part that was not rolled over, or in which a job was present"
-    return None if expected == tuple(after[: len(expected)]) else "does not begin with what the part before it leaves"
+    begun = after[count - 1] if count else None
+    if isinstance(begun, PartBegun) and begun.rules != RULES:  # another version selected what it needed, and all events
+        follows = _events(expected) == _events(after[:count])
+    else:
+        follows = expected == tuple(after[: len(expected)])
+    return None if follows else "does not begin with what the part before it leaves"
+
+
+def _events(facts: Sequence[Fact]) -> list[Fact]:
+    return [fact for _, fact in select_events(facts)]
 
 
 @contextlib.contextmanager

@@ -422,7 +422,13 @@ class JobCarried(_OfJob):
 
 @dataclass(frozen=True)
 class PartBegun(_Timed):
-    """The journal continues in this part, while jobs are present. All facts of the part before this one are carried over."""
+    """The journal continues in this part, while jobs are present. Everything that a recovery reads of the last part precedes this.
+
+    Attributes:
+        rules: Number of the rules by which facts of the part before this one were selected, `runtime.journal.carry.RULES`.
+    """
+
+    rules: int = 1
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,12 @@ from runtime.journal.facts import (
     IterationSlice,
     JobCarried,
     JobRolledBack,
+    LeaseEnded,
     MemoryExceeded,
     NodesSuspected,
+    OwnerAttached,
     PartBegun,
+    PhaseGranted,
     RunRelaunched,
     SchedulerInformed,
     SyncSlice,
@@ -117,6 +120,19 @@ def test_each_fact_that_is_missing_or_differs_is_found(folder: Path) -> None:
             for other in others:
                 problems = audit_parts({1: before, 2: other}).problems
                 assert "A7: part 2 does not begin with what the part before it leaves" in problems
+
+
+def test_a_part_that_another_version_began_is_compared_in_its_events(folder: Path) -> None:
+    before = read_facts(folder / JOURNAL)
+    first, *others, last = carried_facts(before)
+    assert isinstance(last, PartBegun)
+    others = [fact for fact in others if not isinstance(fact, OwnerAttached | LeaseEnded | PhaseGranted | JobCarried)]
+    quota, found = QuotaSet(last.at_s, "ann", Quota(nodes=2)), audit(before)
+    with patch("runtime.journal.check.audit", lambda facts: found):
+        for rules, more, follows in ((1, (), True), (1, (quota,), False), (last.rules, (), False)):
+            after = (first, *others, *more, dataclasses.replace(last, rules=rules))
+            problems = audit_parts({1: before, 2: after}).problems
+            assert follows != ("A7: part 2 does not begin with what the part before it leaves" in problems)
 
 
 def roll_over(folder: Path, *more: Fact) -> None:
