@@ -177,9 +177,13 @@ class Charges:
         """Jobs that have lent nodes now, and their users."""
         return self._lent_to
 
-    def lent_charges(self, now_s: float) -> dict[str, LentCharges]:
-        """Return what jobs that have not arrived since then have been charged for lent nodes, by id."""
-        return self._lent | {job_id: self._lent_charges(job_id, now_s) for job_id in self._lent_to}
+    def lent_job_ids(self) -> set[str]:
+        """Return the ids of jobs that have been charged for lent nodes and have not arrived since then."""
+        return self._lent.keys() | self._lent_to.keys()
+
+    def lent_charges(self, job_id: str, now_s: float) -> LentCharges | None:
+        """Return what a job has been charged for lent nodes, or None if it has had none or has arrived since then."""
+        return self._lent_charges(job_id, now_s) if job_id in self._lent_to else self._lent.get(job_id)
 
     def _lent_charges(self, job_id: str, now_s: float) -> LentCharges:
         user, seconds, share = self._lent_to[job_id], now_s - self._lent_s, self._lent_share

@@ -10,11 +10,20 @@ from rollmux_env.cluster.state import State
 
 def totals_of_all(state: State) -> dict[str, JobTotals]:
     """Return the totals of all jobs that have arrived or been profiled, by id."""
-    totals = {job_id: totals_of(state, job_id) for job_id in state.tables.job_rows}
-    for job_id, lent in state.charges.lent_charges(state.now_s).items():
-        measured = JobTotals(lent.node_s / 3600, lent.usd, lent.usd, 0.0)
-        totals[job_id] = totals.get(job_id, NO_TOTALS).plus(measured)
-    return totals
+    return {job_id: totals_with_lent(state, job_id) for job_id in charged_jobs(state)}
+
+
+def charged_jobs(state: State) -> list[str]:
+    """Return the ids of all jobs that have arrived or been profiled."""
+    rows = state.tables.job_rows
+    return [*rows, *sorted(state.charges.lent_job_ids() - rows.keys())]
+
+
+def totals_with_lent(state: State, job_id: str) -> JobTotals:
+    """Return the totals of a job that has arrived or been profiled."""
+    totals = totals_of(state, job_id) if job_id in state.tables.job_rows else NO_TOTALS
+    lent = state.charges.lent_charges(job_id, state.now_s)
+    return totals if lent is None else totals.plus(JobTotals(lent.node_s / 3600, lent.usd, lent.usd, 0.0))
 
 
 def totals_of(state: State, job_id: str) -> JobTotals:

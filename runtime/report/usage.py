@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
 from rollmux_env.cluster.events import Admitted, Arrived, Event, MonthBegun, Parked, Withdrawn
-from rollmux_env.cluster.months import NO_TOTALS, JobTotals
+from rollmux_env.cluster.months import NO_TOTALS
 from rollmux_env.cluster.state import State
-from rollmux_env.cluster.totals import totals_of_all
+from rollmux_env.cluster.totals import charged_jobs, totals_with_lent
 from runtime.journal.record import RunRecord
 from runtime.journal.write import read_earlier, read_run, state_of
 
@@ -71,22 +71,28 @@ class Waits:
 def usage_rows(state: State, waits: Waits, first_month: str) -> Iterator[Row]:
     """Yield a row for each job and month in which it waited or ran: `user`, `month`, `job` and the figures that are summed.
 
+    The state may change between two jobs: each has its figures of the time at which its rows are yielded.
+
     Args:
         state: State of the run at its last event.
         waits: Waits and parks of the run.
         first_month: Month in which the run began.
     """
-    names = (first_month, *(month.name for month in state.months))
-    before: tuple[Mapping[str, JobTotals], ...] = ({}, *(month.before for month in state.months))
-    lent = state.charges.lent_charges(state.now_s)
-    for job_id, now in totals_of_all(state).items():
-        user = state.job(job_id).user if state.knows(job_id) else lent[job_id].user
-        totals = [*(known.get(job_id, NO_TOTALS) for known in before), now]
-        for number, month in enumerate(names):
-            spent = totals[number + 1].since(totals[number])
-            wait_h, parks = waits.wait_h(job_id, month, state.now_s), waits.parks(job_id, month)
-            if any(spent) or wait_h or parks:
-                yield {"user": user, "month": month, "job": job_id, **spent._asdict(), "wait_h": wait_h, "parks": parks}
+    for job_id in charged_jobs(state):
+        yield from _rows_of_job(state, waits, first_month, job_id)
+
+
+def _rows_of_job(state: State, waits: Waits, first_month: str, job_id: str) -> list[Row]:
+    lent = state.charges.lent_charges(job_id, state.now_s)
+    user = state.job(job_id).user if lent is None or state.knows(job_id) else lent.user
+    before = (NO_TOTALS, *(month.before.get(job_id, NO_TOTALS) for month in state.months))
+    after = (*before[1:], totals_with_lent(state, job_id))
+    rows = []
+    for month, first, last in zip((first_month, *(month.name for month in state.months)), before, after, strict=True):
+        spent, wait_h, parks = last.since(first), waits.wait_h(job_id, month, state.now_s), waits.parks(job_id, month)
+        if any(spent) or wait_h or parks:
+            rows.append({"user": user, "month": month, "job": job_id, **spent._asdict(), "wait_h": wait_h, "parks": parks})
+    return rows
 
 
 def grouped(rows: Iterable[Row], by: Sequence[Key]) -> list[Row]:

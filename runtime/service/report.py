@@ -208,7 +208,7 @@ def _order_of(rules: QueueRules | None) -> dict[str, Any] | None:
 def _charged_usd(state: State, job_id: str) -> float:
     if state.knows(job_id):
         return state.charges.usd(state.row(job_id), state.now_s)
-    lent = state.charges.lent_charges(state.now_s).get(job_id)
+    lent = state.charges.lent_charges(job_id, state.now_s)
     return 0.0 if lent is None else lent.usd
 
 

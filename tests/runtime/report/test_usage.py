@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from rollmux_env.cluster.events import Admitted, Arrived, Event, MonthBegun, Parked, Withdrawn, isolated
-from rollmux_env.cluster.months import month_of
+from unittest.mock import patch
+
+from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.events import Admitted, Arrived, Event, Lent, MonthBegun, Parked, Ticked, Withdrawn, isolated
+from rollmux_env.cluster.months import JobTotals, month_of
+from rollmux_env.cluster.state import State
+from rollmux_env.cluster.totals import totals_with_lent
+from rollmux_env.keys.cluster import Cluster
+from runtime.report import usage
 from runtime.report.usage import Waits, grouped
-from tests.rollmux_env.cluster.twin import make_job, model
+from tests.rollmux_env.cluster.twin import CLUSTER, make_job, model
 
 
 def test_waits_and_parks_are_of_the_month_in_which_they_were() -> None:
@@ -17,6 +24,28 @@ def test_waits_and_parks_are_of_the_month_in_which_they_were() -> None:
     assert waited == {("a", "2026-11"): 1.5, ("a", "2026-12"): 0.5, ("b", "2026-11"): 2.0, ("b", "2026-12"): 1.0}
     assert [waits.parks("a", month) for month in ("2026-11", "2026-12")] == [1, 1] and waits.parks("b", "2026-12") == 0
     assert Waits("2026-11", events).wait_h("a", "2026-12", 7200.0 + 3600) == 1.0
+
+
+def test_jobs_are_added_up_one_after_the_other_while_the_state_may_change() -> None:
+    state, seen = State(Cluster.model_validate(CLUSTER), observed=True), list[str]()
+    a, b, c = (model(make_job(name, user="ann")) for name in "abc")
+    events = Lent(0.0, {"c": "ann"}, 1, 1), Arrived(0.0, a), Arrived(0.0, b), Admitted(0.0, "a", isolated(a)), Ticked(3600.0)
+    for event in events:
+        apply(state, event)
+
+    def totals_of_one(state: State, job_id: str) -> JobTotals:
+        seen.append(job_id)
+        return totals_with_lent(state, job_id)
+
+    waits = Waits("2026-11", events)
+    with patch.object(usage, "totals_with_lent", totals_of_one):
+        rows = usage.usage_rows(state, waits, "2026-11")
+        assert next(rows)["job"] == "a" and seen == ["a"]
+        apply(state, Arrived(7200.0, c))
+        assert {row["job"]: (row["user"], row["node_hours"], row["wait_h"]) for row in rows} == {
+            "b": ("ann", 0.0, 2.0),
+            "c": ("ann", 4.0, 0.0),
+        }
 
 
 def test_rows_are_summed_by_any_keys() -> None:
