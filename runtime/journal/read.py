@@ -113,6 +113,18 @@ def read_facts(path: Path) -> list[Fact]:
     return facts
 
 
+def first_fact(path: Path) -> Fact | None:
+    """Return the first fact in a part of a journal, or None if there is none.
+
+    Raises:
+        InputError: There is no journal, or it was written by an unsupported version of RollMux.
+        DamagedJournal: The fact is damaged.
+    """
+    check_log(path)
+    with opened(path) as database:
+        return next(facts_of(database, one_line(str(path), 4096)), None)
+
+
 def last_fact(path: Path) -> tuple[int, Fact | None]:
     """Return the number of the last fact in a part of a journal, and the fact; 0 and None if there is none.
 

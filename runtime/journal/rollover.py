@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 from time import time
 from typing import Literal
@@ -24,8 +25,8 @@ from rollmux_env.validation_errors import one_line
 from runtime.journal.audit import outcomes
 from runtime.journal.carry import carried_facts
 from runtime.journal.facts import DrainPlanned, Fact, RunEnded, RunStarted, SchedulerInformed
-from runtime.journal.parts import newest_part, part_after, part_number
-from runtime.journal.read import is_begun, last_fact, read_facts
+from runtime.journal.parts import newest_part, part_after
+from runtime.journal.read import JOURNAL, first_fact, is_begun, last_fact, read_facts
 from runtime.journal.record import RunRecord
 from runtime.journal.write import Journal, name_in_errors, record_of, state_of, write_part
 
@@ -133,14 +134,19 @@ def continue_in_next_part(journal: Journal, known: Sequence[Fact] = ()) -> str |
 
 
 def is_beginning(folder: Path) -> bool:
-    """Return whether the journal in a folder was rolled over a moment ago, so that its service is about to answer again.
+    """Return whether a journal was rolled over without jobs a moment ago, so that its service is about to answer again.
 
-    The file of a part is written when the part begins, and when it ends; facts in between go to the log beside it.
+    A part that begins while jobs are present says when the first part of them began: its service has answered all the time.
     """
     path = newest_part(folder)
-    if not is_begun(path) or time() - path.stat().st_mtime > _BEGINS_S:
+    if not is_begun(path):
         return False
-    return (part_number(path.name) or 1) > 1 or _is_mark(last_fact(path)[1])
+    if _is_mark(last_fact(path)[1]):  # nothing is written to the file any more
+        began_s = path.stat().st_mtime
+    else:
+        start = first_fact(path) if path.name != JOURNAL else None
+        began_s = start.at_s + start.wall_s if isinstance(start, RunStarted) else -inf
+    return time() - began_s <= _BEGINS_S
 
 
 def _carried(record: RunRecord, state: State, at_s: float) -> Carried:
