@@ -12,7 +12,7 @@ from policies.registry import make_runnable
 from rollmux_env.errors import InputError, require
 from rollmux_env.report.compiling import announce_compiling
 from rollmux_env.report.folder import make_folder
-from runtime.commands.options import Address, DispatchName, PolicyName, Seed
+from runtime.commands.options import Address, DispatchName, PolicyName
 from runtime.coordinator.run_plan import DISPATCH, planning_switches
 from runtime.jobs.file import load_cluster
 from runtime.journal.parts import newest_part
@@ -82,7 +82,7 @@ def serve(
             help="Revoke the lease of an attached job whose phase exceeds N times its worst case. (default: no limit)",
         ),
     ] = None,
-    seed: Seed = 0,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of random policies. (default: 0)")] = None,
     out: Annotated[Path | None, typer.Option("--out", hidden=True, is_eager=True, callback=_refuse_out)] = None,
 ) -> None:
     """Run a service for RL post-training jobs. Ctrl-C stops it; the same folder resumes it.
@@ -99,7 +99,7 @@ def serve(
     if hosts is not None and not no_ray:
         raise InputError("--cluster: its hosts go with --no-ray; a Ray cluster says itself which nodes it has")
     listen = parse_listen(http, beyond_loopback)
-    make_runnable(planning_switches(policy), seed)
+    make_runnable(planning_switches(policy), seed or 0)
     make_dispatch(dispatch or DISPATCH)
     make_folder(folder, private=True)
     folder = folder.resolve()

@@ -31,7 +31,7 @@ class ServiceOptions:
     Attributes:
         policy: Name of the placement policy of a new service.
         dispatch: Name of the dispatch policy of a new service.
-        seed: Seed of the policies.
+        seed: Seed of the policies of a new service.
         cluster: Cluster of a new service, or None for the nodes that are present.
         listen: Place at which to listen.
         beyond_loopback: Whether other machines may connect.
@@ -41,7 +41,7 @@ class ServiceOptions:
 
     policy: str | None = None
     dispatch: str | None = None
-    seed: int = 0
+    seed: int | None = None
     cluster: Cluster | None = None
     listen: Listen | None = None
     beyond_loopback: bool = False
@@ -93,7 +93,7 @@ def service_plan(
         one_machine = len({node.machine for node in nodes}) == 1
         cluster = cluster_of(wish.cluster, (), nodes, gpu_gb=gpu_memory_gb(nodes, one_machine))
         names = planning_switches(wish.policy), wish.dispatch or DISPATCH
-        return RunPlan((), cluster, nodes, *names, wish.seed, str(folder), models=True, leases=rules)
+        return RunPlan((), cluster, nodes, *names, wish.seed or 0, str(folder), models=True, leases=rules)
     start = before.started
     for line in _unused_options(wish, before):
         say(line)
@@ -110,6 +110,8 @@ def _unused_options(wish: ServiceOptions, before: RunRecord) -> Iterator[str]:
         yield f"--policy {wish.policy}: the service was begun with {start.policy}, which holds"
     if wish.dispatch not in (None, start.dispatch):
         yield f"--dispatch {wish.dispatch}: the service was begun with {start.dispatch}, which holds"
+    if wish.seed not in (None, start.seed):
+        yield f"--seed {wish.seed}: the service was begun with {start.seed}, which holds"
     if wish.cluster is not None:
         yield from unused_keys(wish.cluster, before.cluster)
 
