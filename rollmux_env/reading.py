@@ -266,7 +266,12 @@ def only_in_defaults(data: dict[str, Any], field: tuple[str | int, ...]) -> bool
 
 
 def checked(
-    model: type[Read], data: dict[str, Any], source: str, prepare: Callable[[dict[str, Any]], dict[str, Any]], other: str = ""
+    model: type[Read],
+    data: dict[str, Any],
+    source: str,
+    prepare: Callable[[dict[str, Any]], dict[str, Any]],
+    other: str = "",
+    hint: str = "",
 ) -> Read:
     """Validate a file's mapping as a model.
 
@@ -275,7 +280,8 @@ def checked(
         data: Mapping of the file.
         source: Name of the file, with which error messages begin.
         prepare: Function that merges `defaults` under every job and fills in missing values.
-        other: Problem that replaces all others, if the file seems to be of another format; else empty.
+        other: Problem that replaces all others, if the file is of another format; else empty.
+        hint: Words behind any other problem, if the file may be of another format; else empty.
 
     Raises:
         InputError: If the mapping is invalid. The message names the source, the path of the field and the problem.
@@ -289,4 +295,4 @@ def checked(
         problem = str(error)
     except RecursionError:
         problem = "is nested too deeply"
-    raise InputError(f"{one_line(source, 4096)}: {other or one_line(problem)}")
+    raise InputError(f"{one_line(source, 4096)}: {other or one_line(problem) + hint}")

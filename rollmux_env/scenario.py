@@ -26,7 +26,7 @@ from rollmux_env.keys.unsupported import queue_key
 from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
 from rollmux_env.validation_errors import field_error, format_error, problems
 
-_KINDS_OF_JOB_FILES = ("task", "attach", "command")  # a `class` is a label here, unless it names a class of Python
+_KINDS_OF_JOB_FILES = ("task", "attach", "command")  # a `class` is a label here
 
 
 class Scenario(FileModel):
@@ -101,8 +101,9 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
     Raises:
         InputError: If the mapping is invalid. The message names the source, the path of the field and the problem.
     """
-    kind = next((key for key in _KINDS_OF_JOB_FILES if has_key(data, key)), "class" if _has_own_class(data) else None)
+    kind = next((key for key in _KINDS_OF_JOB_FILES if has_key(data, key)), None)
     other = f"is a job file (it has `{kind}`): `rollmux run` reads it" if kind else ""
+    hint = " (if it is a job file, `rollmux run` reads it)" if _has_own_class(data) else ""
 
     def prepare(data: dict[str, Any]) -> dict[str, Any]:
         merged = merge_defaults(data)
@@ -115,7 +116,7 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
 
         return fill_in(merged, folder)
 
-    return checked(Scenario, data, source, prepare, other)
+    return checked(Scenario, data, source, prepare, other, hint)
 
 
 def written(cluster: Cluster) -> dict[str, Any]:
@@ -143,9 +144,10 @@ def changed_scenario(scenario: Scenario, cluster: dict[str, Any], label: str, jo
 
 
 def _has_own_class(data: dict[str, Any]) -> bool:
-    """Return whether a job of the file has a class of Python, as in job files."""
+    """Return whether a job of the file, or the defaults, may have a class of Python, as in job files."""
     jobs = data.get("jobs")
-    return isinstance(jobs, list) and any(isinstance(job, dict) and ":" in str(job.get("class", "")) for job in jobs)
+    entries = (*(jobs if isinstance(jobs, list) else ()), data.get("defaults"))
+    return any(isinstance(entry, dict) and ":" in str(entry.get("class", "")) for entry in entries)
 
 
 def _has_models(data: dict[str, Any]) -> bool:

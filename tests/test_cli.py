@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -484,3 +485,23 @@ def test_a_scenario_is_named_as_one_where_jobs_are_wanted(command: Command, name
     status, _, err = command(words[0], str(ROOT / "examples" / f"{name}.yaml"), *words[1:])
     assert status == 2 and err.count("\n") == 1
     assert err.endswith("is a scenario file (no job has a task, class, attach or command): `rollmux bench` reads it\n")
+
+
+@pytest.mark.parametrize(
+    ("command_name", "job", "problem"),
+    [
+        ("run", {"atach": True}, "none is given; did you mean attach? (if it is a scenario file, `rollmux bench` reads it)"),
+        ("plan", {"class": "team:rl"}, "not 'team:rl' (if it is a job file, `rollmux run` reads it)"),
+        ("run", {"id": 1}, "none is given (if it is a scenario file, `rollmux bench` reads it)"),
+    ],
+)
+def test_the_format_of_a_file_hides_no_mistake(
+    command: Command, tmp_path: Path, command_name: str, job: dict[str, Any], problem: str
+) -> None:
+    pool = {"gpus_per_node": 1, "usd_per_gpu_hour": 1}
+    phases = {"rollout": {"worst_case_s": 3}, "training": {"worst_case_s": 2}}
+    jobs = [{"id": "a", "arrival_s": 0, "iterations": 3, "slo": 2, **phases, **job}]
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps({"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": jobs}))
+    status, _, err = command(command_name, str(file))
+    assert status == 2 and err.count("\n") == 1 and err.endswith(f"{problem}\n")

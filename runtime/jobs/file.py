@@ -18,12 +18,14 @@ from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import SIDES, Cluster
 from rollmux_env.keys.every_job import check_jobs
 from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
+from rollmux_env.scenario import parse_scenario
 from rollmux_env.validation_errors import field_error, format_error, one_line, problems
 from runtime.jobs.checks import check_names
 from runtime.jobs.named import located
 from runtime.jobs.spec import KINDS, NO_POOL, JobSpec, for_its_kind
 
 _SCENARIO = "is a scenario file (no job has a task, class, attach or command): `rollmux bench` reads it"
+_MAYBE_SCENARIO = " (if it is a scenario file, `rollmux bench` reads it)"
 
 
 class JobFile(FileModel):
@@ -71,10 +73,20 @@ def parse_jobs(data: dict[str, Any], source: str, folder: Path) -> JobFile:
     Raises:
         InputError: One line with the source, the path of the field and what is wrong with its value.
     """
-    other = _SCENARIO if data.get("jobs") and not any(has_key(data, kind) for kind in KINDS) else ""
-    jobs = checked(JobFile, data, source, lambda mapping: merge_defaults(mapping, for_its_kind), other)
+    has_no_kind = bool(data.get("jobs")) and not any(has_key(data, kind) for kind in KINDS)
+    other = _SCENARIO if has_no_kind and _is_scenario(data, folder) else ""
+    hint = _MAYBE_SCENARIO if has_no_kind else ""
+    jobs = checked(JobFile, data, source, lambda mapping: merge_defaults(mapping, for_its_kind), other, hint)
     here = [job.model_copy(update={"folder": os.path.abspath(located(folder, job.folder))}) for job in jobs.jobs]
     return jobs.model_copy(update={"jobs": tuple(here)})
+
+
+def _is_scenario(data: dict[str, Any], folder: Path) -> bool:
+    try:
+        parse_scenario(data, folder=folder)
+    except InputError:
+        return False
+    return True
 
 
 def load_cluster(path: str | Path) -> Cluster:

@@ -43,7 +43,7 @@ from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.keys.queue import Budget, Estimate
 from rollmux_env.keys.shapes import Phases, Shape, named_keys
 from rollmux_env.scheduler.facts import PhaseOfShape
-from rollmux_env.suggestions import keys_at
+from rollmux_env.suggestions import did_you_mean, keys_at
 from rollmux_env.validation_errors import describe, field_error, field_of, problems
 from runtime.jobs.grpo_spec import TINY, Algorithm, EvaluationSpec, ModelSpec, Named, RewardsSpec, SyncSpec, TaskSpec
 from runtime.jobs.named import located
@@ -447,7 +447,8 @@ def _of_its_kind(data: Any, _: ValidatorFunctionWrapHandler) -> Any:
             which = " or ".join(filter(None, (", ".join(having[:-1]), having[-1])))
             raise field_error(f"is a key of jobs with {which}, not with {kind}", *path) from None
     if len(kinds) != 1:
-        which = "none is given" if not kinds else f"{' and '.join(kinds)} are given"
+        meant = next(filter(None, (did_you_mean(key, KINDS) for key in data if not _kinds_with((key,)))), "")
+        which = f"none is given{meant}" if not kinds else f"{' and '.join(kinds)} are given"
         raise field_error(f"needs exactly one of task, class, attach and command; {which}")
     return job
 
