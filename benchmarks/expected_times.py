@@ -32,7 +32,7 @@ from rollmux_env.report.tables import show
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.preview import outlook, preview
+from rollmux_env.scheduler.preview import forecast_arrivals, forecast_jobs
 from rollmux_env.workloads import WorkloadOptions, make_workload
 
 CASES = ("fluid", "worst cases", "drawn durations", "drawn durations, priorities")
@@ -100,7 +100,8 @@ def expected(run: Run, observed: bool, policy: str) -> Iterator[tuple[str, float
             coming.append(event.job.id)
         if coming and (following is None or following.at_s > event.at_s):
             began = perf_counter()
-            views = {view.job_id: view.eta_s for view in outlook(state, make_runnable(policy), instants=10_000).waiting.values()}
+            forecasts = forecast_jobs(state, make_runnable(policy), instants=10_000).waiting
+            views = {job_id: view.eta_s for job_id, view in forecasts.items()}
             took_s = perf_counter() - began
             for job_id in coming:
                 if job_id in views:
@@ -133,12 +134,12 @@ def cost(jobs: int, policy: str) -> tuple[str, ...]:
     pools = {name: pool.model_copy(update={"max_nodes": most[name]}) for name, pool in scenario.cluster.pools.items()}
     state, make = State(scenario.cluster.model_copy(update=pools)), make_runnable(policy)
     Scheduler(state, make).step(0.0, [facts.Queued(job.model_copy(update={"arrival_s": 0.0})) for job in scenario.jobs])
-    known = sum(view.eta_s is not None for view in outlook(state, make).waiting.values())
+    known = sum(view.eta_s is not None for view in forecast_jobs(state, make).waiting.values())
     new = scenario.jobs[0].model_copy(update={"id": "new"})
     asks: tuple[Callable[[], object], ...] = (
-        lambda: outlook(state, make),
-        lambda: outlook(state, make, instants=0),
-        lambda: preview(state, make, new),
+        lambda: forecast_jobs(state, make),
+        lambda: forecast_jobs(state, make, instants=0),
+        lambda: forecast_arrivals(state, make, new),
     )
     times = []
     for ask in asks:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from policies.replaying import Fidelity, OwnPolicy, Replaying, contenders, make_contender, replay_tasks
-from policies.targets import Target, find_streams, on_fleet
+from policies.targets import Target, apply_fleet, find_streams
 from rollmux_env.bench.harness import Result, run_tasks
 from rollmux_env.bench.processes import Report
 from rollmux_env.errors import InputError
@@ -78,7 +78,7 @@ def bench(
     replaying = Replaying(fidelity, dispatch, rollout_policy, failures, check, most_phases, keep_phases, bound)
     comparison = Comparison(policies, baseline, replaying, workers, limit_s, run)
     streams, texts = find_streams(target), texts_of(settings)
-    return comparison.on(streams.name, lambda seed: streams.scenario(seed, texts), streams.seeds(seeds), texts, fleet)
+    return comparison.compare_on(streams.name, lambda seed: streams.scenario(seed, texts), streams.seeds(seeds), texts, fleet)
 
 
 class Comparison:
@@ -114,7 +114,7 @@ class Comparison:
         if self._baseline not in self._names:
             raise InputError(f"--baseline: {baseline} is not among the policies {', '.join(self._names)}")
 
-    def on(
+    def compare_on(
         self, name: str, stream: Callable[[int], Scenario], seeds: Iterable[int], options: Mapping[str, str], fleet: str | None
     ) -> BenchResult:
         """Compare the policies on a stream.
@@ -126,12 +126,12 @@ class Comparison:
             options: Options of the workload in the result, as text.
             fleet: Number of nodes of each pool, as for `bench`.
         """
-        scenarios = on_fleet({seed: stream(seed) for seed in seeds}, fleet)
+        scenarios = apply_fleet({seed: stream(seed) for seed in seeds}, fleet)
         tasks, phases = replay_tasks(self._names, scenarios, self._replaying)
         labels = [f"{task.spec}, seed {task.seed}" for task in tasks]
         results = self._gather(lambda report: run_tasks(self._make, tasks, self._workers, report, self._limit_s), labels)
-        said = {"scenario": name, "settings": dict(options), "fleet": fleet, "left_out": self._left_out, **phases}
-        return bench_result(results, self._baseline, {**said, "failures": self._replaying.failures}, scenarios)
+        metadata = {"scenario": name, "settings": dict(options), "fleet": fleet, "left_out": self._left_out, **phases}
+        return bench_result(results, self._baseline, {**metadata, "failures": self._replaying.failures}, scenarios)
 
 
 def replay(

@@ -88,7 +88,7 @@ def sweep(
         own = {key: value for key, value in zip(keys, combination, strict=True) if key != "fleet"}
         options, cluster = _split(streams, own, settings or {})
         changed = partial(_scenario, streams, options, cluster)
-        points.append(SweepPoint(swept, comparison.on(streams.name, changed, numbers, options, swept.get("fleet", fleet))))
+        points.append(SweepPoint(swept, comparison.compare_on(streams.name, changed, numbers, options, swept.get("fleet", fleet))))
     return SweepResult(SWEEP_SCHEMA, tuple(keys), tuple(points))
 
 

@@ -151,8 +151,8 @@ def find_scenario(target: str, seed: int, settings: Sequence[str]) -> Scenario:
     return load_scenario(target)
 
 
-def on_fleet(scenarios: Mapping[int, Scenario], fleet: str | None) -> dict[int, Scenario]:
-    """Return the scenarios of all seeds, on a fleet if one is given.
+def apply_fleet(scenarios: Mapping[int, Scenario], fleet: str | None) -> dict[int, Scenario]:
+    """Give the scenarios of all seeds the nodes of a fleet, if one is named.
 
     Args:
         scenarios: Scenario by seed.

@@ -18,7 +18,7 @@ from rollmux_env.validation_errors import describe, field_of, format_error, one_
 Read = TypeVar("Read", bound=BaseModel)
 
 DEEPEST = 40  # largest number of nesting levels; the formats of this package have fewer than ten
-MOST_REPEATED = 200_000  # largest number of values that aliases may repeat, since nested aliases multiply
+MAX_REPEATED = 200_000  # largest number of values that aliases may repeat, since nested aliases multiply
 WIDEST = 100_000  # largest number of keys of a mapping, since each unknown key makes an error
 _SHARED = "write the keys out, or put those that jobs share into `defaults`"
 _LOOKS = 4096  # values between two reports of progress
@@ -180,8 +180,8 @@ class _YamlBuilder:
         value, size = self.anchors[event.anchor]
         self.built += size
         self.repeated += size
-        if self.repeated > MOST_REPEATED:
-            raise InputError(f"{line}: aliases repeat more than {MOST_REPEATED} values")
+        if self.repeated > MAX_REPEATED:
+            raise InputError(f"{line}: aliases repeat more than {MAX_REPEATED} values")
         return value
 
     def mapping(self, path: tuple[Any, ...], line: str) -> dict[Any, Any]:

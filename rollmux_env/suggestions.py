@@ -13,7 +13,7 @@ Path = tuple[str | int, ...]
 
 _BESIDE = {"jobs": "defaults"}  # keys that are allowed beside another one but are merged away before the check
 _NEAR = 0.7  # smallest similarity of a suggestion (difflib's ratio; 1 is equal)
-_MOST = 3  # largest number of suggested places
+_MAX_PLACES = 3  # largest number of suggested places
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
@@ -51,7 +51,7 @@ def meant_keys(model: type[BaseModel], path: Path) -> list[Path]:
         [place for lists in (False, True) for place in _paths(model, lists) if place[-1] == word],
     )
     matches = next(filter(None, choices), [])
-    return sorted(dict.fromkeys(matches), key=len)[:_MOST]
+    return sorted(dict.fromkeys(matches), key=len)[:_MAX_PLACES]
 
 
 def _paths_in_entry(model: type[BaseModel], parents: Sequence[str | int]) -> Iterator[Path]:

@@ -45,11 +45,20 @@ def untrained(env: Vectors, seed: int) -> Choose:
 
 
 AGENTS: dict[str, Callable[[Vectors, int], Choose]] = {"masked-random": masked_random, "untrained": untrained}
-"""Agents by their name in `evaluation.references`, made from an environment and a seed of random draws or of a network."""
+"""Factories of agents, by the name of the agent in `evaluation.references`.
+
+The arguments of a factory are an environment and a seed. `masked-random` draws its choices from the seed, and `untrained` the
+weights of its network.
+"""
 
 
 def reference_usd(problem: Problem, name: str, seed: int) -> float:
-    """Return the dollars that a reference spends on the stream of a seed. It is an agent of `AGENTS`, or a policy by name.
+    """Return the dollars that a reference spends on a stream.
+
+    Args:
+        problem: Problem that defines the streams.
+        name: Name of an agent of `AGENTS`, or of a placement policy.
+        seed: Seed of the stream, and of the agent.
 
     Raises:
         InputError: There is no such policy.

@@ -23,7 +23,7 @@ from trainers.config import AnyConfig, read_config
 from trainers.runs import REFERENCES, Curve, run_all
 
 BEST_CONFIG = "best.json"
-_LONGEST = 100  # characters of a combination in the name of its folder
+_MAX_NAME_LENGTH = 100  # characters of a combination in the name of its folder
 Curves = dict[int, Curve]
 
 
@@ -71,7 +71,7 @@ def sweep(
     known: Path | None = None
     make_folder(folder)
     for number, (text, config) in enumerate(configs.items()):
-        own = folder / f"{number:02d}-{text.replace('/', '_')[:_LONGEST]}"
+        own = folder / f"{number:02d}-{text.replace('/', '_')[:_MAX_NAME_LENGTH]}"
         make_folder(own)
         if known is not None and not (own / REFERENCES).exists():
             write_whole(own / REFERENCES, known.read_text())  # dollars are found by policy and stream, whatever else differs

@@ -33,7 +33,7 @@ from trainers.vec_env import NativeVecEnv, Observation, play
 CHECKPOINT, LAST, BEST, CURVE = "checkpoint.safetensors", "last.safetensors", "best.safetensors", "curve.csv"
 
 _NO_FIGURES = {"stream_seed", "terminal_observation", "TimeLimit.truncated", "episode"}  # keys of an ended episode's info
-_LOG_EVERY = 4096  # least number of decisions between figures on TensorBoard
+_MIN_LOG_INTERVAL = 4096  # least number of decisions between figures on TensorBoard
 
 Tell = Callable[[int, Sequence[dict[str, float]]], None]
 Learner = Callable[[Any, Problem, int], Any]
@@ -208,7 +208,7 @@ class _RunCallback(BaseCallback):
         self.seconds += perf_counter() - self.began  # time of rollouts and updates, without that of this method
         steps, config = self.model.num_timesteps, self.run.config
         due = steps > self.evaluated and (last or _passed(self.evaluated, steps, config.evaluation.every))
-        if due or steps >= self.logged + _LOG_EVERY:
+        if due or steps >= self.logged + _MIN_LOG_INTERVAL:
             speed = self._record_training(steps)
             if due:
                 self._evaluate(steps, speed)

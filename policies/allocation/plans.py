@@ -26,7 +26,7 @@ from rollmux_env.timing.stages import Replica, Stage, largest_batch, pipeline
 from rollmux_env.timing.training import TrainingPlan
 from rollmux_env.timing.work import IterationWork
 
-MOST_STAGES = 8  # stages of one type in a pipeline
+MAX_STAGES = 8  # stages of one type in a pipeline
 
 
 class TimedPlan(NamedTuple):
@@ -82,7 +82,7 @@ def _choices(count: int, copies: int, machine: int) -> Iterator[tuple[int, int]]
     """Yield (stages, GPUs of each stage) that one type can contribute to every copy of the pipeline."""
     yield 0, 1
     for gpus in group_sizes(machine):
-        for stages in range(1, min(MOST_STAGES, count // (copies * gpus)) + 1):
+        for stages in range(1, min(MAX_STAGES, count // (copies * gpus)) + 1):
             yield stages, gpus
 
 

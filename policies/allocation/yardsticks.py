@@ -31,17 +31,17 @@ def uniform(work: IterationWork, budget: GpuBudget) -> Allocation:
     raise InputError("budget: holds no plan")
 
 
-MOST_GPUS = 96
+MAX_GPUS = 96
 
 
 def exhaustive(work: IterationWork, budget: GpuBudget) -> Allocation:
     """Find the allocation with the shortest iteration by trying every training plan.
 
     Raises:
-        InputError: The budget holds no plan, or has more than `MOST_GPUS` GPUs.
+        InputError: The budget holds no plan, or has more than `MAX_GPUS` GPUs.
     """
-    if (count := sum(budget.counts)) > MOST_GPUS:
-        raise InputError(f"exhaustive: is for budgets of at most {MOST_GPUS} GPUs, not {count}")
+    if (count := sum(budget.counts)) > MAX_GPUS:
+        raise InputError(f"exhaustive: is for budgets of at most {MAX_GPUS} GPUs, not {count}")
     table = PlanTable(work, budget)
     best: Allocation | None = None
     for timed in table.plans:

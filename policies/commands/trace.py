@@ -58,9 +58,9 @@ def trace(
     """
     keep_stdout()
     look = Look(width_in)
-    placement, inside = make_runnable(policy, seed), make_at(rollout_policy, "replay")
-    dispatch = migrating(dispatch, inside)
-    order, dying = make_dispatch(dispatch), make_failures(failures)
+    placement, sampling = make_runnable(policy, seed), make_at(rollout_policy, "replay")
+    dispatch = migrating(dispatch, sampling)
+    dispatcher, failure_model = make_dispatch(dispatch), make_failures(failures)
     scenario = find_scenario(target, seed, settings or [])
     check_sizes(rollout_policy, [scenario])
     with ProgressLines(f"replaying {target}") as progress, seeded(seed):
@@ -69,7 +69,7 @@ def trace(
             progress.report(f"{phases:,} phases, {departed:,} of {len(scenario.jobs):,} jobs done")
 
         watch = Watch(most_phases=most_phases, report=report, keep_phases=True)
-        run = replay_events(scenario, placement, order, seed, watch, rollout=inside, failures=dying)
+        run = replay_events(scenario, placement, dispatcher, seed, watch, rollout=sampling, failures=failure_model)
     with drawn_as(look):
         lines = write_pictures(out, run, f"{target}, {policy}, {dispatch}", group, from_h, hours, plots.value)
     for line in lines:

@@ -24,7 +24,7 @@ from rollmux_env.kernel.tables import TOLERANCE, Floats
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 
-LEAST_SHARE = 1e-8  # share of a set's time below which a share is a rounding error of the solver
+MIN_SHARE = 1e-8  # share of a set's time below which a share is a rounding error of the solver
 
 
 class WorkerSetKind(NamedTuple):
@@ -257,9 +257,9 @@ def _fill(
         if mode is None:
             continue
         for one in sets:
-            if left > LEAST_SHARE and one.free > LEAST_SHARE and one.takes(mode, cluster):
+            if left > MIN_SHARE and one.free > MIN_SHARE and one.takes(mode, cluster):
                 left -= one.add(job.id, left, mode)
-        if left > LEAST_SHARE:
+        if left > MIN_SHARE:
             sets.append(WorkerSet(kind))
             sets[-1].add(job.id, left, mode)
     return sets

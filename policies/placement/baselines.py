@@ -23,7 +23,7 @@ from rollmux_env.scenario import Scenario
 class Solo(ArrivalPolicy):
     """Placement policy that gives every job its own rollout and training nodes."""
 
-    timeless = True
+    timeless = True  # whether a job has a place depends only on the free nodes
 
     def place(self, state: State, job: Job) -> Placement | None:
         """Return a new group for the job, or None if there are not enough nodes."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rollmux_env.cluster.plan import Move, Place, Plan, carry_out
 from rollmux_env.cluster.state import State
 
-_MOST_STEPS = 8
+_MAX_STEPS = 8
 
 
 class NextSteps(NamedTuple):
@@ -104,7 +104,7 @@ def joint_search(begun: Sequence[Chain], look_up: LookUp, tries: int, width: int
     """
     best = max(begun, key=lambda chain: chain.worth)
     chains, known, idle = list(begun), {_places(chain.plan) for chain in begun}, 0
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         longer: list[tuple[float, int, NextSteps, Chain]] = []
         for chain in chains:
             rows = look_up(chain.state)

@@ -1,8 +1,9 @@
 """Moves of running jobs that gain weighted progress, for the policy `fleet`.
 
-The gain of a move is what the group gains that the job leaves, plus what V gains with its best place elsewhere. Most jobs have no
-good place to go to. So the gain is first bounded from above for all jobs at once, from the least periods that groups could have
-with a job in them, and places are enumerated only where the bound is above the best gain found so far.
+V is the weighted progress of all groups. A move changes it twice: the job leaves its group, and it joins the best place elsewhere.
+The gain of the move is the sum of both changes. Most jobs have no good place elsewhere, and enumerating places is slow. So a first
+step computes an upper bound of the gain for all jobs at once, from the shortest periods that groups could have with the job in
+them. Places are then enumerated only for jobs whose bound exceeds the best gain found so far.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
 from rollmux_env.scheduler.quotas import exceeded
 from rollmux_env.scheduler.room import free_nodes, least_periods_s
 
-MOST = 8  # number of moves in an instant
-_LEAST = 0.05  # gain of a move, relative to the job's urgency, below which it is not worth its pause
+MAX_MOVES = 8  # largest number of moves in an instant
+MIN_RELATIVE_GAIN = 0.05  # smallest gain of a move, relative to the job's urgency, that is worth its pause
 
 
 class _Gain(NamedTuple):
@@ -34,9 +35,10 @@ class _Gain(NamedTuple):
 
 
 def best_moves(state: State, urgency: Urgency) -> tuple[Move, ...]:
-    """Return at most `MOST` moves, each the one that gains most after those before it.
+    """Return at most `MAX_MOVES` moves, each the one that gains most after those before it.
 
-    Of a user whose quota the best move of a job would break, no further job moves: a plan that breaks one is refused whole.
+    A plan that breaks a quota is refused as a whole. So if the best move would break a quota of the job's user, that user's jobs
+    stay where they are.
 
     Args:
         state: State of the cluster.
@@ -44,7 +46,7 @@ def best_moves(state: State, urgency: Urgency) -> tuple[Move, ...]:
     """
     moves: list[Move] = []
     before, moved, barred = state, set[str](), set[str]()
-    while len(moves) < MOST and (best := _best_move(state, urgency, barred)) is not None:
+    while len(moves) < MAX_MOVES and (best := _best_move(state, urgency, barred)) is not None:
         job_id = state.tables.job_id(best.row)
         after = state if moves and not state.cluster.quotas else state.copy()
         apply(after, Moved(state.now_s, job_id, best.placement))
@@ -67,17 +69,17 @@ def _best_move(state: State, urgency: Urgency, barred: Collection[str]) -> _Gain
         barred: Users whose jobs stay where they are.
     """
     now = pace(state, urgency)
-    movers = _movers(state, now)
+    movers = _find_movers(state, now)
     if barred:
         movers = movers[[state.tables.models[row].user not in barred for row in now.rows[movers].tolist()]]
     if not movers.size:
         return None
     own_s = now.urgency * state.view.jobs["solo_s"][now.rows]
-    freed = _freed(state, now, movers, own_s[movers])
-    most = freed + _most_joining(state, now, movers, own_s[movers])
+    freed = _compute_leaving_gains(state, now, movers, own_s[movers])
+    most = freed + _bound_joining_gains(state, now, movers, own_s[movers])
     best: _Gain | None = None
     for k in np.argsort(-most, kind="stable").tolist():
-        row, least = int(now.rows[movers[k]]), _LEAST * float(now.urgency[movers[k]])
+        row, least = int(now.rows[movers[k]]), MIN_RELATIVE_GAIN * float(now.urgency[movers[k]])
         if best is not None and most[k] < best.gain:
             break
         if most[k] <= least:
@@ -92,7 +94,7 @@ def _best_move(state: State, urgency: Urgency, barred: Collection[str]) -> _Gain
     return best
 
 
-def _movers(state: State, now: GroupProgress) -> Ints:
+def _find_movers(state: State, now: GroupProgress) -> Ints:
     """Return the positions of the jobs that share their group, may move, and have had their place for long enough."""
     shared = np.flatnonzero(now.members[now.group] > 1)
     placed_s = np.array([state.stays.placed_at_s[state.tables.job_id(row)] for row in now.rows[shared].tolist()])
@@ -100,7 +102,7 @@ def _movers(state: State, now: GroupProgress) -> Ints:
     return np.asarray(shared[may_each_move(state, now.rows[shared])])
 
 
-def _freed(state: State, now: GroupProgress, movers: Ints, own_s: Floats) -> Floats:
+def _compute_leaving_gains(state: State, now: GroupProgress, movers: Ints, own_s: Floats) -> Floats:
     """Return what V gains when each job leaves its group, shape (k,)."""
     view, group = state.view, now.group[movers]
     without = view.groups.take(state.tables.order[group])
@@ -109,7 +111,7 @@ def _freed(state: State, now: GroupProgress, movers: Ints, own_s: Floats) -> Flo
     return np.asarray((now.weight_s[group] - own_s) / without["period_s"] - now.weight_s[group] / now.period_s[group])
 
 
-def _most_joining(state: State, now: GroupProgress, movers: Ints, own_s: Floats) -> Floats:
+def _bound_joining_gains(state: State, now: GroupProgress, movers: Ints, own_s: Floats) -> Floats:
     """Return an upper bound of what V gains with each job in another group, shape (k,)."""
     view, order, rows = state.view, state.tables.order, now.rows[movers]
     groups, shapes = view.groups.take(order), [state.tables.shape_rows(row) for row in rows.tolist()]

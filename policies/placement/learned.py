@@ -151,7 +151,8 @@ class Learned:
         rows = table.own_first()
         rows = rows[table.feasible[rows]]
         if rows.size == 0:
-            return [Chain(0.0, (Wait(job_id) if part.host is None else Place(job_id, part.host),), state)]
+            placement = part.cheapest_placement
+            return [Chain(0.0, (Wait(job_id) if placement is None else Place(job_id, placement),), state)]
         wide, scores = self._scored(state, table, rows)
         best = int(np.argmax(scores))
         if most == 1:

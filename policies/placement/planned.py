@@ -5,7 +5,7 @@ worst cases. If it were scaled too, plan and limit would shrink alike and nothin
 and an event replay shows the effect on SLOs. At q = 1 the phases are the worst cases and every SLO is kept.
 
 The distribution is the job's `actual`. For jobs without one it is lognormal, with the mean and variance observed so far for such
-jobs. In fluid replays, and until `ENOUGH` batches of iterations have been observed, it is the worst case.
+jobs. In fluid replays, and until `MIN_BATCHES` batches of iterations have been observed, it is the worst case.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Observer:
         return batches
 
 
-ENOUGH = 20  # number of batches from which the observed distribution replaces the worst case
+MIN_BATCHES = 20  # number of batches from which the observed distribution replaces the worst case
 
 
 @cache
@@ -174,7 +174,7 @@ class QuantileView:
     def _observed(self, phase: int) -> float:
         """Return the quantile of the observed durations. The variance of an iteration is estimated by the method of batch means."""
         batches, iterations, total, squares = self._sums[phase].tolist()
-        if batches < ENOUGH:
+        if batches < MIN_BATCHES:
             return 1.0
         mean = total / iterations
         variance = max(0.0, squares - total * mean) / (batches - 1)

@@ -21,7 +21,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
 from rollmux_env.keys.job import Job
 
-_LEAST_ITERATIONS = 10  # least number of iterations in a batch of observed phases
+_MIN_ITERATIONS = 10  # least number of iterations in a batch of observed phases
 _CHANGE = 0.02  # relative change of an observed duration that is worth planning again
 _BROKEN_USD = 1e3  # dollars for keeping a group whose observed durations break an SLO
 _OUT_OF_REACH_USD = 1e5  # dollars for a group of one job that may not move, because the solver needs a column for each single job
@@ -68,7 +68,7 @@ class Regroup(ArrivalPolicy):
         self.wakes_every_s = every_s
         self.prune = prune
         self.keeps_slo = True
-        self._observer = Observer(_LEAST_ITERATIONS) if observe else None
+        self._observer = Observer(_MIN_ITERATIONS) if observe else None
         self._fractions: dict[int, Fractions] = {}
         self._pool: ColumnPool | None = None
         self._planned: dict[int, tuple[float, ...]] = {}  # figures of each job with which its columns were made

@@ -30,7 +30,7 @@ from rollmux_env.scheduler.ahead import ahead
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.order import rows_of
-from rollmux_env.scheduler.preview import own_copy
+from rollmux_env.scheduler.preview import copy_policy
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.user_code import is_whole
 
@@ -102,7 +102,7 @@ class Search:
         is_fleet = all(pool.max_nodes is not None for pool in state.cluster.pools.values())
         cost, now_s, rate = 0.0, twin.now_s, _rate(twin, is_fleet)
         until_s = now_s + 3600 * HOURS
-        for _ in ahead(Scheduler(twin, own_copy(self._base)), _INSTANTS, coming=coming):
+        for _ in ahead(Scheduler(twin, copy_policy(self._base)), _INSTANTS, coming=coming):
             next_s = min(twin.now_s, until_s)
             cost += rate * _weight_h(now_s - state.now_s, next_s - state.now_s)
             if twin.now_s >= until_s:

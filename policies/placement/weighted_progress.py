@@ -17,12 +17,12 @@ import numpy as np
 
 from rollmux_env import portable
 from rollmux_env.cluster.candidates import CandidateTable, candidates
-from rollmux_env.cluster.remaining import LEAST_S, learned_h, left_s, weights
+from rollmux_env.cluster.remaining import MIN_LEFT_S, learned_h, left_s, weights
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats, Ints
 
-_MOST_S = 1e9  # where departures teach nothing about the length of a job, it is not infinite
+_MAX_LENGTH_S = 1e9  # where departures teach nothing about the length of a job, it is not infinite
 _LARGER = 1e-9  # relative difference from which a later candidate is better than an earlier one
 
 
@@ -57,7 +57,7 @@ class Urgency:
         if self.known_stays:
             return left_s(state, rows)
         left_h = learned_h(state, rows)
-        return np.full(rows.size, 3600.0) if left_h is None else np.clip(left_h * 3600, LEAST_S, _MOST_S)
+        return np.full(rows.size, 3600.0) if left_h is None else np.clip(left_h * 3600, MIN_LEFT_S, _MAX_LENGTH_S)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Race:
         self._finished: dict[int, list[int]] = {prompt: [] for prompt in round.prompts}
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether enough prompts are complete."""
         return len(self.complete) == self.round.wanted
 
@@ -53,15 +53,15 @@ class Race:
             Responses to drop now, as (prompt, response): the unfinished ones of a prompt that is now complete, or all unfinished
             ones if the round is now over.
         """
-        counted = self._finished[prompt]
-        if self.over or len(counted) == self.round.needed:
+        finished = self._finished[prompt]
+        if self.is_over or len(finished) == self.round.needed:
             return []  # the response was about to be dropped, and finished in the same instant
-        counted.append(response)
-        if len(counted) < self.round.needed:
+        finished.append(response)
+        if len(finished) < self.round.needed:
             return []
         self.complete.append(prompt)
-        if not self.over:
-            return [(prompt, other) for other in range(self.round.responses) if other not in counted]
+        if not self.is_over:
+            return [(prompt, other) for other in range(self.round.responses) if other not in finished]
         return [
             (number, other)
             for number, responses in self._finished.items()
@@ -75,7 +75,7 @@ class Race:
         self.complete = [prompt for prompt in self.complete if prompt in complete]
         self.round = replace(self.round, wanted=len(self.complete))
 
-    def counted(self, prompt: int) -> list[int]:
+    def select_responses(self, prompt: int) -> list[int]:
         """Return the responses to a complete prompt that are trained on: the first to finish, in the order of their launch."""
         return sorted(self._finished[prompt])
 

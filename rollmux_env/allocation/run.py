@@ -15,7 +15,7 @@ from rollmux_env.timing.stages import Replica
 
 MODEL, TASK = "tiny", "count"  # placeholders that run anywhere
 GROUP = 8  # responses to each prompt; fewer if this does not divide the responses
-MOST_SEQUENCES = 4096  # of vLLM's `max_num_seqs` in job files
+MAX_SEQUENCES = 4096  # of vLLM's `max_num_seqs` in job files
 
 
 def run_file(name: str, folder: str | None, allocations: Sequence[Allocation]) -> str:
@@ -40,7 +40,7 @@ def run_file(name: str, folder: str | None, allocations: Sequence[Allocation]) -
         raise InputError(f"responses: must be even for a real run, which samples at least 2 for a prompt, not {work.responses}")
     job = scenario.jobs[0]
     lengths = {"max_prompt_tokens": work.prompt_tokens, "max_tokens": work.cap}
-    options = {"max_num_seqs": min(max(1, replica.batch // len(replica.stages)), MOST_SEQUENCES)}
+    options = {"max_num_seqs": min(max(1, replica.batch // len(replica.stages)), MAX_SEQUENCES)}
     values: dict[str, Any] = {
         "id": name,
         "iterations": job.iterations,

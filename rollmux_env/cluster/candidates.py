@@ -207,12 +207,12 @@ class ConsideredGroups(NamedTuple):
 
     Attributes:
         positions: Positions of the part's groups in `state.tables.order`, ascending. All groups if the state is small.
-        host: Cheapest placement of the arriving job in the whole cluster, whose group is in the part. None if the part is the whole
-            state, if there is no such placement, or without an arriving job.
+        cheapest_placement: Cheapest placement of the arriving job in the whole cluster, whose group is in the part. None if the
+            part is the whole state, if there is no such placement, or without an arriving job.
     """
 
     positions: Ints
-    host: Placement | None
+    cheapest_placement: Placement | None
 
 
 def part_of(state: State, most: int, newcomer: str | None = None) -> ConsideredGroups:
@@ -229,10 +229,10 @@ def part_of(state: State, most: int, newcomer: str | None = None) -> ConsideredG
     if positions.size <= most:
         return ConsideredGroups(positions, None)
     row = group = NOWHERE
-    host = None
+    placement = None
     if newcomer is not None:
-        row, host = state.row(newcomer), cheapest(state, newcomer, prune=False)
-        if host is not None and host.group is not None and (known := state.tables.group_rows.get(host.group)) is not None:
-            group = known
+        row, placement = state.row(newcomer), cheapest(state, newcomer, prune=False)
+        if placement is not None and placement.group is not None:
+            group = state.tables.group_rows.get(placement.group, NOWHERE)
     rng = np.random.default_rng(state.arrived + state.departed)
-    return ConsideredGroups(positions[: choose_part(state.view, row, group, rng, positions[:most])], host)
+    return ConsideredGroups(positions[: choose_part(state.view, row, group, rng, positions[:most])], placement)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollmux_env.cluster.remaining import ENOUGH, SPANS_H, done_s
+from rollmux_env.cluster.remaining import MIN_DEPARTED, SPANS_H, done_s
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import Floats, Ints
 
 _HALVES = (12.0, 25.0, 50.0, 100.0, np.inf)  # arrivals
 _SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85)
-_LEAST_H = 0.01  # a departed job has been at least this long
+_MIN_LENGTH_H = 0.01  # a departed job has been at least this long
 _UNKNOWN = -1  # number of a class of which no job has departed
 
 
@@ -52,9 +52,9 @@ class ClassLengths:
 
     @classmethod
     def learned(cls, state: State) -> ClassLengths | None:
-        """Return the regression on the last departed jobs, or None while there are fewer than `ENOUGH`."""
+        """Return the regression on the last departed jobs, or None while there are fewer than `MIN_DEPARTED`."""
         lengths_h, of_classes = state.stays.lengths_h, state.stays.lengths_of_class_h
-        if len(lengths_h) < ENOUGH:
+        if len(lengths_h) < MIN_DEPARTED:
             return None
         name_of = {job_id: name for name, of_class in of_classes.items() for job_id in of_class}
         names = [name_of[job_id] for job_id in lengths_h]
@@ -63,7 +63,7 @@ class ClassLengths:
         carried = [job_id for job_id in lengths_h if not state.knows(job_id)]  # of an earlier part of the journal
         before = {job_id: number - len(carried) for number, job_id in enumerate(carried)}
         rows = np.array([before[job_id] if job_id in before else state.row(job_id) for job_id in lengths_h])
-        logs = np.log(np.maximum(np.fromiter(lengths_h.values(), float, len(names)), _LEAST_H))
+        logs = np.log(np.maximum(np.fromiter(lengths_h.values(), float, len(names)), _MIN_LENGTH_H))
         mean, n = float(logs.mean()), len(names)
         fits, arrivals = [], _arrivals(state, rows)
         for half in _HALVES:

@@ -7,8 +7,8 @@ import numpy as np
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.tables import NOWHERE, Floats, Ints
 
-LEAST_S = 60.0  # a job has at least this much left
-ENOUGH = 20  # number of departed jobs from which their lengths are used
+MIN_LEFT_S = 60.0  # a job has at least this much left
+MIN_DEPARTED = 20  # number of departed jobs from which their lengths are used
 SPANS_H = np.array([2.0**k for k in range(-1, 9)])  # 0.5, 1, 2, ..., 256: spans of the Gittins index
 
 
@@ -38,7 +38,7 @@ def weights(state: State, rows: Ints) -> Floats:
 
 
 def left_s(state: State, rows: Ints) -> Floats:
-    """Return the work that jobs have left, at least `LEAST_S`; of a job with a fixed stay the rest of it, shape (n,)."""
+    """Return the work that jobs have left, at least `MIN_LEFT_S`; of a job with a fixed stay the rest of it, shape (n,)."""
     jobs = state.tables.job_records
     left = (jobs["iterations"][rows] - iterations_done(state, rows)) * jobs["solo_s"][rows]
     fixed = np.isinf(left).nonzero()[0]
@@ -46,7 +46,7 @@ def left_s(state: State, rows: Ints) -> Floats:
         own = rows[fixed]
         waits = jobs["group"][own] == NOWHERE
         left[fixed] = np.where(waits, jobs["duration_s"][own], jobs["leaves_s"][own] - state.now_s)
-    return np.asarray(np.maximum(LEAST_S, left))
+    return np.asarray(np.maximum(MIN_LEFT_S, left))
 
 
 def learned_h(state: State, rows: Ints) -> Floats | None:
@@ -54,24 +54,24 @@ def learned_h(state: State, rows: Ints) -> Floats | None:
 
     The index of a job that has done the work a is the largest ratio, over spans d of 0.5 to 256 h, of the chance that it is done
     within d to the mean time that it takes of d. Lengths are those of the last `KEPT` departed jobs of its class, or of all classes
-    while fewer than `ENOUGH` of it have departed. A job that is longer than all of these has as much left as it has done.
+    while fewer than `MIN_DEPARTED` of it have departed. A job that is longer than all of these has as much left as it has done.
 
     Args:
         state: State of the cluster.
         rows: Rows of the jobs, shape (n,).
 
     Returns:
-        Hours, or None while fewer than `ENOUGH` jobs have departed.
+        Hours, or None while fewer than `MIN_DEPARTED` jobs have departed.
     """
     stays = state.stays
-    if len(stays.lengths_h) < ENOUGH:
+    if len(stays.lengths_h) < MIN_DEPARTED:
         return None
     done_h, index = done_s(state, rows) / 3600, np.zeros(rows.size)
     names = np.array([state.tables.models[row].class_name for row in rows.tolist()], dtype=object)
     for name in set(names.tolist()):
         own = names == name
         of_class = stays.lengths_of_class_h.get(name, {})
-        lengths = of_class if len(of_class) >= ENOUGH else stays.lengths_h
+        lengths = of_class if len(of_class) >= MIN_DEPARTED else stays.lengths_h
         index[own] = _left_h(np.sort(np.fromiter(lengths.values(), float, len(lengths))), done_h[own])
     return index
 

@@ -43,7 +43,7 @@ def without_job(state: State, job_id: str) -> Iterator[State]:
 
 
 def may_fit_without(state: State, job_id: str, other: str) -> bool:
-    """Return whether a waiting job may have a place that keeps every rule if a running job is parked. False is certain.
+    """Test quickly whether a waiting job may have a place that keeps every rule if a running job is parked.
 
     It takes a third of the time of a trial, because it changes nothing but the record of a group.
 
@@ -51,6 +51,9 @@ def may_fit_without(state: State, job_id: str, other: str) -> bool:
         state: State of the cluster, in which the waiting job has no place.
         job_id: Identifier of the waiting job.
         other: Identifier of the running job.
+
+    Returns:
+        False if the job has no such place. True if it may have one, which only a trial decides.
     """
     tables, view, row = state.tables, state.view, state.row(other)
     group = int(tables.job_records["group"][row])

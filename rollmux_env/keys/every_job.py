@@ -11,7 +11,7 @@ from pydantic import model_validator
 from rollmux_env.fields import FileModel
 from rollmux_env.keys.cluster import ONE_DEVICE, SIDES, Cluster, Side
 from rollmux_env.keys.phases import Phase
-from rollmux_env.keys.shapes import MOST_SHAPES, Phases, Shape, named_keys, reshaped
+from rollmux_env.keys.shapes import MAX_SHAPES, Phases, Shape, named_keys, reshaped
 from rollmux_env.validation_errors import field_error
 
 Clash = tuple[str, *tuple[str | int, ...]]
@@ -95,8 +95,8 @@ class ShapedJob(EveryJob):
 
     @model_validator(mode="after")
     def _shapes_differ(self) -> ShapedJob:
-        if len(self.shapes) > MOST_SHAPES:
-            raise field_error(f"are {len(self.shapes)}; a job has at most {MOST_SHAPES}", "shapes")
+        if len(self.shapes) > MAX_SHAPES:
+            raise field_error(f"are {len(self.shapes)}; a job has at most {MAX_SHAPES}", "shapes")
         known = [self.what_differs(0)]
         for number, shape in enumerate(self.shapes, 1):
             for problem, *path in self.shape_clashes(number):

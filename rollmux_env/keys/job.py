@@ -29,7 +29,7 @@ from rollmux_env.keys.every_job import Clash, ShapedJob, StaleJob
 from rollmux_env.keys.model import Lengths, Model, Timing
 from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.keys.queue import Budget, Estimate
-from rollmux_env.keys.shapes import MOST_SHAPES, Phases, PhaseShape, Shape, TrainingShape, named_keys
+from rollmux_env.keys.shapes import MAX_SHAPES, Phases, PhaseShape, Shape, TrainingShape, named_keys
 from rollmux_env.validation_errors import field_error
 
 STAYS = ("iterations", "duration_s")
@@ -111,7 +111,7 @@ class Job(ShapedJob, StaleJob):
     """Length that the owner states, for a job with iterations; null: policies know `iterations`."""
     parkable: Annotated[bool | None, Field(exclude_if=lambda parkable: parkable is None)] = None
     """Whether a policy may park the job; null is as `movable`. Never with duration_s."""
-    shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False, json_schema_extra={"maxItems": MOST_SHAPES})]] = ()
+    shapes: Unwritten[Annotated[tuple[Shape, ...], Field(strict=False, json_schema_extra={"maxItems": MAX_SHAPES})]] = ()
     """Other ways to run the job, numbered from 1."""
     colocated: Colocated | None = None
     """The job on co-located nodes, for `colocated`; null uses training.nodes and the worst cases."""

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 from rollmux_env.fields import Count, FileModel, NodeCount, NonNegative, Overriding, PoolName, Positive, counted_keys
 from rollmux_env.keys.phases import Actual, Phase, Switch, Training
 
-MOST_SHAPES = 16  # largest number of shapes of a job, besides the job as written
+MAX_SHAPES = 16  # largest number of shapes of a job, besides the job as written
 
 
 class PhaseShape(FileModel):

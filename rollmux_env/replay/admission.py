@@ -16,7 +16,7 @@ from rollmux_env.replay.run import in_order_of_arrival, initial_state
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.facts import Queued
-from rollmux_env.scheduler.preview import reasons
+from rollmux_env.scheduler.preview import explain_waits
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
             own_usd = delta_usd if event is admitted[0] else _usd(state, event)
             delta_usd -= own_usd
             decisions[event.job_id] = Decision(event.job_id, event.placement.strategy, None, own_usd, (), ())
-    waiting = reasons(state, policy)
+    waiting = explain_waits(state, policy)
     groups = tuple(
         AdmittedGroup(
             group.id,

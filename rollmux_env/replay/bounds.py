@@ -17,10 +17,10 @@ from rollmux_env.scenario import Scenario
 
 Floats = NDArray[np.float64]
 # A bucket is an hour, and longer where the program would take minutes: for many jobs, and for jobs that wait or work for long.
-_MOST_JOBS = 500
-_MOST_JOB_HOURS = 40_000  # jobs times the hours that the scarcest pool is busy after the last arrival
-_MOST_BUCKETS = 10_000  # with up to `_MOST_JOBS` jobs, and in proportion fewer with more
-_MOST_COLUMNS = 200_000  # buckets in which a job works if it is done within 1.5 times its work, over all jobs
+_MAX_JOBS = 500
+_MAX_JOB_HOURS = 40_000  # jobs times the hours that the scarcest pool is busy after the last arrival
+_MAX_BUCKETS = 10_000  # with up to `_MAX_JOBS` jobs, and in proportion fewer with more
+_MAX_COLUMNS = 200_000  # buckets in which a job works if it is done within 1.5 times its work, over all jobs
 _PARTS = 1e6  # parts of an hour to which a bound is rounded down
 _ROUNDING = 1 + 1e-6  # relative tolerance, as for SLOs
 _ZERO = 1e-9  # smallest saving of a column that the program does not have yet
@@ -164,12 +164,12 @@ class _MeanBusyTimes:
         late_h = max(0.0, float(busy_h.max() - np.ptp(self._arrivals_h)))
         shortest_h = self._work_h / self._rates
         last_h = float(self._arrivals_h.max() + shortest_h.max() + busy_h.sum())
-        groups = ceil(len(needs) / _MOST_JOBS)
+        groups = ceil(len(needs) / _MAX_JOBS)
         self._bucket_h = max(
             groups,
-            ceil(len(needs) * late_h / _MOST_JOB_HOURS),
-            ceil((last_h - float(self._arrivals_h.min())) * groups / _MOST_BUCKETS),
-            ceil(1.5 * float(shortest_h.sum()) / _MOST_COLUMNS),
+            ceil(len(needs) * late_h / _MAX_JOB_HOURS),
+            ceil((last_h - float(self._arrivals_h.min())) * groups / _MAX_BUCKETS),
+            ceil(1.5 * float(shortest_h.sum()) / _MAX_COLUMNS),
         )
         self._begins_h = self._bucket_h * np.arange(
             floor(self._arrivals_h.min() / self._bucket_h), ceil(last_h / self._bucket_h) + 1

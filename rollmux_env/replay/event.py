@@ -52,7 +52,7 @@ from rollmux_env.scheduler.ticks import INSTANT_S
 from rollmux_env.scheduler.view import DispatchPolicy
 from rollmux_env.timing.tail import TailModel
 
-MOST_PHASES, MOST_KEPT = 20_000_000, 1_000_000  # limits without and with kept phases: a minute or two, and 1.5 GB
+MAX_PHASES, MAX_KEPT_PHASES = 20_000_000, 1_000_000  # limits without and with kept phases: a minute or two, and 1.5 GB
 _TOLD = 1 << 16  # number of phases between two reports of progress
 
 
@@ -62,7 +62,7 @@ class Watch:
 
     Attributes:
         check: Whether to assert the invariants of `rollmux_env.replay.checks` whenever placements may have changed.
-        most_phases: Largest number of phases, or None for `MOST_PHASES`, or `MOST_KEPT` with `keep_phases`.
+        most_phases: Largest number of phases, or None for `MAX_PHASES`, or `MAX_KEPT_PHASES` with `keep_phases`.
         report: Callback for progress, with the number of phases that have begun and of jobs that have departed.
         keep_phases: Whether to fill `Run.phases`.
     """
@@ -75,7 +75,7 @@ class Watch:
     @property
     def most(self) -> int:
         """Largest number of phases."""
-        return self.most_phases or (MOST_KEPT if self.keep_phases else MOST_PHASES)
+        return self.most_phases or (MAX_KEPT_PHASES if self.keep_phases else MAX_PHASES)
 
 
 def replay_events(

@@ -12,7 +12,7 @@ from rollmux_env.replay.run import Arrivals, Run, initial_state, placements, wai
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
 
-MOST_INSTANTS = 100_000  # limit beyond four instants per job: wakes of a policy every hour for eleven years
+MAX_INSTANTS = 100_000  # limit beyond four instants per job: wakes of a policy every hour for eleven years
 
 
 def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
@@ -42,8 +42,8 @@ def replay(scenario: Scenario, policy: Policy, check: bool = False) -> Run:
             pass  # the decisions are applied and recorded; without phases there are no commands to carry out
         if not policy.keeps_slo:
             run.penalised_usd_per_hour.append(state.usd_per_hour + penalty_usd(state.view))
-        if len(run.time_s) > MOST_INSTANTS + 4 * len(scenario.jobs):
-            raise InputError(f"fluid replay: the policy has been woken {MOST_INSTANTS:,} times after {now_s / 3600:,.0f} h")
+        if len(run.time_s) > MAX_INSTANTS + 4 * len(scenario.jobs):
+            raise InputError(f"fluid replay: the policy has been woken {MAX_INSTANTS:,} times after {now_s / 3600:,.0f} h")
         if check:
             check_clock(run.time_s[-2:])
             check_state(state, arrivals.taken, policy.keeps_slo)

@@ -31,7 +31,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.ticks import INSTANT_S
 
-_LEAST = 1e-9  # relative remainder below which all iterations are done
+_REMAINDER_TOLERANCE = 1e-9  # relative remainder below which all iterations are done
 
 
 @dataclass(frozen=True)
@@ -194,5 +194,5 @@ def _leaves_s(state: State, one: _Running) -> float:
 
 def _is_over(state: State, one: _Running) -> bool:
     if one.job.iterations is not None:
-        return one.done >= one.job.iterations * (1 - _LEAST)
+        return one.done >= one.job.iterations * (1 - _REMAINDER_TOLERANCE)
     return bool(state.tables.job_records[state.row(one.job.id)]["leaves_s"] <= state.now_s + INSTANT_S)

@@ -24,7 +24,7 @@ from rollmux_env.scheduler.seats import seating_of
 from rollmux_env.scheduler.ticks import INSTANT_S
 
 Node = tuple[int, str, int]  # group, pool, number
-_LEAST_S = 1e-9  # remaining seconds below which a phase is over
+_TOLERANCE_S = 1e-9  # remaining seconds below which a phase is over
 
 
 @dataclass
@@ -85,7 +85,7 @@ def replay_unordered(scenario: Scenario, policy: Policy, check: bool = False) ->
             raise PlanError(waits_for_ever(state))
         _advance(cycles, speeds, now_s - state.now_s)
         state.now_s = now_s
-        leaving = [cycle for cycle in cycles if cycle.left_s <= _LEAST_S and _next_phase(cycle, state, scheduler, now_s)]
+        leaving = [cycle for cycle in cycles if cycle.left_s <= _TOLERANCE_S and _next_phase(cycle, state, scheduler, now_s)]
         if leaving or arrivals.next_s <= now_s + INSTANT_S:
             cycles = [cycle for cycle in cycles if cycle not in leaving]
             for _ in placements(run, scheduler, now_s, arrivals):

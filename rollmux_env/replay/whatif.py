@@ -14,7 +14,7 @@ from rollmux_env.replay.job_results import JobResult, is_within
 from rollmux_env.replay.stays import stays_of
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.ahead import ahead, simulated
-from rollmux_env.scheduler.preview import own_copy
+from rollmux_env.scheduler.preview import copy_policy
 
 INSTANTS = 4000  # default number of instants that are simulated
 
@@ -174,7 +174,7 @@ def project(
     Raises:
         PlanError: If the policy breaks an invariant or cannot be copied.
     """
-    scheduler = simulated(state, own_copy(policy))
+    scheduler = simulated(state, copy_policy(policy))
     twin, now_s, log = scheduler.state, max(state.now_s, change.at_s), list[Any]()
     running = [job_id for group in twin.group_list() for job_id in group.jobs]
     if change.nodes:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RESULTS = "results.json"
 _TABLES: tuple[Table, ...] = ("runs", "jobs", "summary", "differences", "timeline")
-_MOST_JOBS = 2000  # largest number of jobs of a policy on the page; jobs.csv has all
+_MAX_JOBS = 2000  # largest number of jobs of a policy on the page; jobs.csv has all
 _VERSIONS = ("rollmux", "numpy", "numba", "scipy", "pydantic")
 
 
@@ -168,7 +168,7 @@ def _bench_page(
 def _jobs(run: RunResult) -> str:
     """Return a policy's jobs in a folded section, those with a broken SLO first."""
     broken = [job for job in run.jobs if not job.keeps_slo]
-    shown = [*broken, *(job for job in run.jobs if job.keeps_slo)][:_MOST_JOBS]
+    shown = [*broken, *(job for job in run.jobs if job.keeps_slo)][:_MAX_JOBS]
     hidden = len(run.jobs) - len(shown)
     note = f'<p class="dim">and {hidden} more jobs: jobs.csv has them all</p>' if hidden else ""
     figures = run.figures

@@ -25,7 +25,7 @@ _WIDTH_IN = 13.0
 _NARROW_IN = 8.0  # width up to which texts are those of a paper
 _LANE_IN = 0.42
 _CHARACTER_IN = 0.085  # width of a character of a phase's label, of size 9
-_MANY = 100  # number of phases on a lane from which on edges would hide them
+_MAX_PHASES_WITH_EDGES = 100  # number of phases on a lane from which on edges would hide them
 _HATCH = "/////"
 
 
@@ -155,7 +155,7 @@ def _draw(
     for lane in lanes:
         span_s = max(lane.from_s, from_s), min(lane.until_s, until_s)
         axis.barh(row[lane.node], (span_s[1] - span_s[0]) / unit_s, 0.8, (span_s[0] - from_s) / unit_s, color=_BUBBLE)
-    edge = 0.8 if len(bars) < _MANY * len(lanes) else 0.0
+    edge = 0.8 if len(bars) < _MAX_PHASES_WITH_EDGES * len(lanes) else 0.0
     for colour, switches in product(dict.fromkeys(colours.values()), (False, True)):
         own = [bar for bar in bars if colours[bar.job_id] == colour and bar.switches == switches]
         axis.barh(

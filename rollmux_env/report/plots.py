@@ -32,7 +32,7 @@ from rollmux_env.scenario import Scenario
 if TYPE_CHECKING:
     from rollmux_env.report.bench_results import SweepPoint, SweepResult
 
-_LONGEST_SHOWN = 4.0  # largest slowdown shown, since a long tail would hide the rest
+_MAX_SLOWDOWN = 4.0  # largest slowdown shown, since a long tail would hide the rest
 _POINTS = 1200  # number of points of a line
 _TOGETHER = 5  # largest number of policies whose bands share a panel
 _ABREAST = 4  # largest number of small panels in a row
@@ -262,7 +262,7 @@ def _shares(samples: Mapping[str, Sequence[Floats]], grid: Floats) -> dict[str, 
 def _slowdown_cdf(runs: Runs) -> Figure:
     slowdowns = {policy: [np.sort([job.shown_slowdown for job in run.outcome.jobs]) for run in own] for policy, own in runs.items()}
     every = [float(each[k]) for own in slowdowns.values() for each in own for k in (0, -1)]
-    first, last = min(every), min(_LONGEST_SHOWN, max(every))
+    first, last = min(every), min(_MAX_SLOWDOWN, max(every))
     margin = 0.03 * max(last - first, 0.1)
     grid = np.linspace(first - margin, max(first, last) + margin, _POINTS)
 

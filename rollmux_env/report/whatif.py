@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rollmux_env.report.tables import figure, heading, table_of
 
-_MOST = 40  # largest number of jobs in the table
+_MAX_TABLE_ROWS = 40  # largest number of jobs in the table
 _UNKNOWN, _ABSENT = "?", "-"  # cells of a figure that is not known, and of a job that is not there
 _FIGURES = {"mean completion h": "mean_completion_h", "mean wait h": "mean_wait_h", "$": "usd"}
 _HOURS_AND_USD = {"completion h": "completion_h", "wait h": "wait_h", "$": "usd"}
@@ -31,10 +31,10 @@ def whatif_tables(report: Mapping[str, Any]) -> list[RenderableType]:
     differing = sorted((pair for pair in pairs if _cells(pair[1]) != _cells(pair[2])), key=_gain)
     parts: list[RenderableType] = [heading(f"{report['target']}: {'; '.join(report['changes']) or 'as it is'}"), _totals(report)]
     if differing:
-        parts += [heading("Jobs, before → after"), _jobs_table(differing[:_MOST])]
+        parts += [heading("Jobs, before → after"), _jobs_table(differing[:_MAX_TABLE_ROWS])]
     notes = [f"assumed: {'; '.join(report['assumed'])}"]
-    if len(differing) > _MOST:
-        notes.append(f"{len(differing) - _MOST} more jobs differ: --format json lists them all")
+    if len(differing) > _MAX_TABLE_ROWS:
+        notes.append(f"{len(differing) - _MAX_TABLE_ROWS} more jobs differ: --format json lists them all")
     if same := len(pairs) - len(differing):
         notes.append(f"no difference: {same} of {len(pairs)} jobs")
     return [*parts, Text("\n".join(notes), style="dim")]

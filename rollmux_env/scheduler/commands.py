@@ -16,7 +16,7 @@ class Seating(NamedTuple):
     """The nodes of a job in a group.
 
     Attributes:
-        group: Id of the group, or `LEASE`.
+        group: Id of the group, or `PROFILING_GROUP`.
         rollout: Numbers within the group of the nodes that a rollout holds.
         training: Numbers within the group of the nodes that a training holds.
         rollout_nodes: Nodes that a rollout holds; empty if the scheduler knows no nodes by name.

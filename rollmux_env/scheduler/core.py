@@ -39,7 +39,7 @@ from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.jobs import JobFacts
 from rollmux_env.scheduler.members import Members
-from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
+from rollmux_env.scheduler.nodes import PROFILING_GROUP, Assigned, NodePool, Returned
 from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
 from rollmux_env.scheduler.relocation import other_places
 from rollmux_env.scheduler.review import Review
@@ -256,7 +256,7 @@ class Scheduler:
         """Take the nodes of guests that are done, and return whether there were any."""
         if self.settling is None or self.guests.group is None or not self.guests.end():
             return False
-        self.settling.mark_unsettled(LEASE)
+        self.settling.mark_unsettled(PROFILING_GROUP)
         return True
 
     def _commands_of(self, events: Iterable[Event]) -> Iterator[Command]:

@@ -40,10 +40,10 @@ class Dispatcher:
 
     Args:
         policy: Dispatch policy.
-        number: Id of the group, or `LEASE` for jobs on lent nodes.
+        number: Id of the group, or `PROFILING_GROUP` for jobs on lent nodes.
 
     Attributes:
-        number: Id of the group, or `LEASE`.
+        number: Id of the group, or `PROFILING_GROUP`.
         view: View of the group for the policy.
         group: State of the group. A driver sets its `now_s` before a job joins and before it asks for permits.
         migrations: Identifiers of the jobs whose tails the last call of `permits` moved. The driver migrates them before it

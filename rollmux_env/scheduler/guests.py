@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from rollmux_env.cluster.state import State
-from rollmux_env.scheduler.nodes import LEASE, POOLS, NodePool, NodeSlot, PoolName
+from rollmux_env.scheduler.nodes import POOLS, PROFILING_GROUP, NodePool, NodeSlot, PoolName
 from rollmux_env.scheduler.quotas import lent_bar
 from rollmux_env.scheduler.view import DispatchPolicy
 
@@ -50,7 +50,7 @@ class Guests:
 
     Attributes:
         present: Identifiers of the jobs that are being profiled.
-        group: Number of the group whose nodes they use, `LEASE` for lent nodes, or None without jobs.
+        group: Number of the group whose nodes they use, `PROFILING_GROUP` for lent nodes, or None without jobs.
         lent: Number of lent nodes of each pool, or None if none are lent.
         names: Names of the nodes that may be lent, or empty for any.
         users: User of each job of the present batch, by id.
@@ -121,7 +121,7 @@ class Guests:
         most = batch.most
         free = {pool: sum(batch.may_use(node.name) for node in nodes.free(pool)) for pool in POOLS}
         if self.lent is not None or all(free[pool] >= most[pool] for pool in POOLS):
-            self.group, self.lent, self.names = LEASE, self.lent or most, batch.names
+            self.group, self.lent, self.names = PROFILING_GROUP, self.lent or most, batch.names
         else:
             host = _host(batch, state, nodes)
             if host is None:
@@ -137,7 +137,7 @@ class Guests:
 
     def places(self) -> set[NodeSlot]:
         """Return the places of the lent nodes."""
-        return {(LEASE, pool, number) for pool, count in (self.lent or {}).items() for number in range(count)}
+        return {(PROFILING_GROUP, pool, number) for pool, count in (self.lent or {}).items() for number in range(count)}
 
 
 def _host(batch: ProfilingBatch, state: State, nodes: NodePool) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollmux_env.scheduler.commands import Command, Grant, Grow, Shrink
-from rollmux_env.scheduler.nodes import NodePool, PoolNode, Span
+from rollmux_env.scheduler.nodes import NodePool, NodeShareSpan, PoolNode
 from rollmux_env.scheduler.seats import Seat
 from rollmux_env.scheduler.view import ALL_NODES, HoldName, Permit
 from rollmux_env.timing.tail import Migration
@@ -118,7 +118,7 @@ class HeldParts:
         """End a rollout and release its devices."""
         self._nodes.release(job_id, self._uses.pop(job_id).own_parts())
 
-    def spans(self, job_id: str, now_s: float) -> tuple[Span, ...]:
+    def spans(self, job_id: str, now_s: float) -> tuple[NodeShareSpan, ...]:
         """Return the shares of its nodes that a rollout has held over time; empty if it held all of them throughout."""
         use = self._uses[job_id]
         if len(use.history) == 1 and len(use.holds) == len(use.parts):
@@ -128,7 +128,7 @@ class HeldParts:
             for node in use.nodes:
                 mine = sum(len(use.parts[k].devices) for k in holds if use.parts[k].name == node.name)
                 if mine and from_s < until_s:
-                    spans.append(Span(node.name, from_s, until_s, mine / len(node.devices), tail))
+                    spans.append(NodeShareSpan(node.name, from_s, until_s, mine / len(node.devices), tail))
         return tuple(spans)
 
     def _free(self, nodes: tuple[PoolNode, ...], parts: Sequence[PoolNode]) -> Numbers | None:

@@ -55,23 +55,38 @@ class JobFacts:
 
     # Arrivals.
 
-    def arrived(self, job: Job, again: bool = False, alive: frozenset[str] = frozenset()) -> None:
+    def arrived(self, job: Job, again: bool = False, node_names_with_processes: frozenset[str] = frozenset()) -> None:
         """Queue a job's arrival for the next decision.
+
+        Args:
+            job: Job that arrives.
+            again: Whether it had to give up its place; it then precedes all other jobs of its priority in the queue.
+            node_names_with_processes: Names of the nodes on which the job's processes hold its state, or empty if it has none.
 
         Raises:
             InvariantError: If the job of a run waits in the queue already.
         """
         if self._settling is not None and job.id in self._state.waiting:
             raise InvariantError(f"job {job.id} arrives a second time")
-        self.changes.arriving.append(Queued(job, again, alive))
+        self.changes.arriving.append(Queued(job, again, node_names_with_processes))
 
     def confined(self, job_id: str, names: frozenset[str]) -> None:
-        """Restrict a job to some nodes."""
+        """Restrict a job to some nodes.
+
+        Args:
+            job_id: Identifier of the job.
+            names: Names of the only nodes that the job may get.
+        """
         self._restrictions.confined[job_id] = names
         self._planner.wake()
 
     def estimated(self, job_id: str, phases: frozenset[PhaseOfShape]) -> None:
-        """Mark worst cases of a job as estimates."""
+        """Mark worst cases of a job as estimates.
+
+        Args:
+            job_id: Identifier of the job.
+            phases: Estimated phases, by number of the shape and name.
+        """
         if self._review is not None:
             self._review.estimates.add(job_id, phases)
 
@@ -87,11 +102,20 @@ class JobFacts:
             self.changes.resumed.append(job_id)
 
     def quota_changed(self, user: str, quota: Quota | None) -> None:
-        """Queue the change of a user's quota for the next decision."""
+        """Queue the change of a user's quota for the next decision.
+
+        Args:
+            user: Name of the user.
+            quota: New quota, or None if the user has no quota from now on.
+        """
         self.changes.limits.append(QuotaChanged(user, quota))
 
     def month_started(self, month: str) -> None:
-        """Queue the beginning of a calendar month for the next decision."""
+        """Queue the beginning of a calendar month for the next decision.
+
+        Args:
+            month: Year and month, such as `2026-12`.
+        """
         self.changes.limits.append(MonthStarted(month))
 
     # Phases and iterations.
@@ -106,7 +130,17 @@ class JobFacts:
         device_gb: float = 0.0,
         cold_s: float | None = None,
     ) -> None:
-        """Release the nodes of a finished phase, and record its measurements."""
+        """Release the nodes of a finished phase, and record its measurements.
+
+        Args:
+            job_id: Identifier of the job.
+            phase: Name of the phase that has run.
+            seconds: Duration of the phase, in seconds.
+            cold: Whether the phase began with a cold start. Its duration then says nothing about the job's speed.
+            counts: Whether the phase belongs to an iteration; False for an additional rollout.
+            device_gb: Memory that the job keeps on each GPU of a node until its next phase there, in GB; 0 if it was not measured.
+            cold_s: Measured duration of the cold start in seconds, or None to keep the known one.
+        """
         self._members.finished(job_id, phase, seconds, counts)
         if self._members.seats[job_id].guest or phase == "sync":
             return
@@ -121,12 +155,23 @@ class JobFacts:
             self._replace_job(job_starting(self._state.job(job_id), phase, cold_s))
 
     def synced(self, job_id: str, seconds: float) -> None:
-        """Record the duration of a sync."""
+        """Record the duration of a sync.
+
+        Args:
+            job_id: Identifier of the job.
+            seconds: Duration of the sync, in seconds.
+        """
         if self._review is not None and not self._members.seats[job_id].guest:
             self._review.pace(job_id).phase("sync", seconds, False)
 
     def iterated(self, progress: JobProgress, seconds: float | None = None, movable: bool = True) -> None:
-        """Record a job's progress and the duration of its iteration."""
+        """Record a job's progress and the duration of its iteration.
+
+        Args:
+            progress: Progress of the job after the iteration.
+            seconds: Duration of the iteration, in seconds, or None if it is not known.
+            movable: Whether the job can be moved to other nodes.
+        """
         self.changes.progress[progress.job_id] = progress
         if not movable:
             self._forbid_moves(progress.job_id)
@@ -134,7 +179,15 @@ class JobFacts:
             self._review.iterated(progress.job_id, seconds)
 
     def vacated(self, job_id: str, progress: JobProgress | None = None) -> None:
-        """Let a moving job take its new place."""
+        """Let a moving job take its new place.
+
+        Args:
+            job_id: Identifier of the job, which has left its old place.
+            progress: Progress of the job when it left, or None if it has not changed.
+
+        Raises:
+            ValueError: If the job has not been moved.
+        """
         if not self._members.seats[job_id].moving:
             raise ValueError(f"job {job_id} has not been moved")
         if progress is not None:
@@ -146,7 +199,12 @@ class JobFacts:
     # Departures and failures.
 
     def left(self, job_id: str, over_budget: bool = False) -> None:
-        """Remove a job from its group, and queue its departure for the next decision."""
+        """Remove a job from its group, and queue its departure for the next decision.
+
+        Args:
+            job_id: Identifier of the job.
+            over_budget: Whether the job departs because its budget is exhausted.
+        """
         self._members.leave(job_id)
         self._depart(job_id, over_budget)
 
@@ -181,7 +239,11 @@ class JobFacts:
             self._members.fail(seat)
 
     def lost(self, names: frozenset[str]) -> None:
-        """Mark nodes as missing, and fail the jobs on them."""
+        """Mark nodes as missing, and fail the jobs on them.
+
+        Args:
+            names: Names of the nodes.
+        """
         settling = self._settling
         assert settling is not None
         settling.nodes.missing |= names
@@ -192,7 +254,12 @@ class JobFacts:
                     self.failed(job_id)
 
     def cleared(self, job_id: str, progress: JobProgress | None = None) -> None:
-        """Remove a job whose processes have ended, and queue its departure for the next decision."""
+        """Remove a job whose processes have ended, and queue its departure for the next decision.
+
+        Args:
+            job_id: Identifier of the job.
+            progress: Last progress of the job, or None if it has not changed.
+        """
         if self._settling is not None:
             self._settling.uncleared.discard(job_id)
         seat = self._members.remove(job_id)

@@ -12,7 +12,7 @@ from rollmux_env.scheduler.commands import Command, Grant, Lend, Seating, Shrink
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.holding import Holding
-from rollmux_env.scheduler.nodes import LEASE, PoolNode, Span
+from rollmux_env.scheduler.nodes import PROFILING_GROUP, NodeShareSpan, PoolNode
 from rollmux_env.scheduler.seats import Seat, guest_seating, join, seating_of
 from rollmux_env.scheduler.settling import Settling
 from rollmux_env.scheduler.view import DispatchPolicy, HoldName
@@ -118,7 +118,7 @@ class Members:
         """Let the next jobs be profiled, if there are nodes for them."""
         settling = self._settling
         while settling is not None and (batch := guests.next(self._state, settling.nodes)) is not None:
-            settling.mark_unsettled(LEASE)
+            settling.mark_unsettled(PROFILING_GROUP)
             settling.settle()
             number = guests.group
             assert number is not None
@@ -196,7 +196,7 @@ class Members:
                 commands.append(Grant(job_id, phase))
         return commands
 
-    def spans(self, job_id: str, now_s: float) -> tuple[Span, ...]:
+    def spans(self, job_id: str, now_s: float) -> tuple[NodeShareSpan, ...]:
         """Return the shares of its nodes that a job's rollout has held until now; empty if it held all of them throughout."""
         return self._holding.shares.spans(job_id, now_s) if self._holding is not None else ()
 

@@ -14,7 +14,7 @@ from rollmux_env.errors import InvariantError
 PoolName = Literal["rollout", "training"]
 POOLS: tuple[PoolName, PoolName] = ("rollout", "training")
 NodeSlot = tuple[int, PoolName, int]  # group, pool, number of the node within the group
-LEASE = -1  # number used instead of a group's for nodes that are lent to jobs being profiled
+PROFILING_GROUP = -1  # number that replaces a group's for nodes lent to jobs that are profiled
 
 
 class PoolNode(Protocol):
@@ -42,7 +42,7 @@ class Assigned:
 
     Attributes:
         at_s: Time of the assignment, in seconds.
-        group: Id of the group, or `LEASE`.
+        group: Id of the group, or `PROFILING_GROUP`.
         pool: Pool of the node.
         number: Number of the node within the group.
         node: Name of the node.
@@ -69,7 +69,7 @@ class Returned:
 
 
 @dataclass(frozen=True)
-class Span:
+class NodeShareSpan:
     """A share of a node that a rollout held for some time, if it did not hold all of its nodes throughout.
 
     Attributes:
@@ -181,7 +181,7 @@ class NodePool:
         wanted: Iterable[NodeSlot],
         used: Collection[str],
         now_s: float,
-        own: Mapping[NodeSlot, Collection[str]] | None = None,
+        allowed_nodes: Mapping[NodeSlot, Collection[str]] | None = None,
         groups: Iterable[int] | None = None,
     ) -> list[Assigned | Returned]:
         """Give every wanted place a node, and take back the nodes of other places unless a job still uses them.
@@ -190,7 +190,8 @@ class NodePool:
             wanted: Places that need a node.
             used: Names of nodes that jobs still use.
             now_s: Current time, in seconds.
-            own: Names of the nodes that a place may have, by place, if only some; None if all places may have all.
+            allowed_nodes: Names of the nodes that each place may have. A place that is no key may have any node. With None every
+                place may have any node.
             groups: Groups to which `wanted` refers, or None for all; the places of other groups stay unchanged.
 
         Raises:
@@ -198,11 +199,11 @@ class NodePool:
         """
         places = set(wanted)
         entries: list[Assigned | Returned] = [*self.take_back(places, used, now_s, groups)]
-        own = own or {}
+        allowed = allowed_nodes or {}
         missing = [place for place in places if place not in self._of_group.get(place[0], ())]
-        for place in sorted(missing, key=lambda place: (place not in own, place)):
+        for place in sorted(missing, key=lambda place: (place not in allowed, place)):
             group, pool, number = place
-            node = next((node for node in self._free(pool) if place not in own or node.name in own[place]), None)
+            node = next((node for node in self._free(pool) if place not in allowed or node.name in allowed[place]), None)
             if node is None:
                 raise InvariantError(f"R5: there is no {pool} node left for group {group}")
             self._assign(place, node)

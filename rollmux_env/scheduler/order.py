@@ -16,7 +16,7 @@ import numpy as np
 
 from rollmux_env.cluster.class_lengths import ClassLengths
 from rollmux_env.cluster.estimates import as_estimated
-from rollmux_env.cluster.remaining import ENOUGH, done_s, learned_h, left_s, weights
+from rollmux_env.cluster.remaining import MIN_DEPARTED, done_s, learned_h, left_s, weights
 from rollmux_env.cluster.state import HALF_LIFE_H, State
 from rollmux_env.errors import InputError, PlanError
 from rollmux_env.kernel.tables import Floats, Ints
@@ -26,7 +26,7 @@ from rollmux_env.validation_errors import not_one_of
 
 OPTIONS = ("order", "backfill", "park", "half_life_h", "held_h", "starve_h", "factor")
 # Least value of each number, and whether this value is allowed.
-_LEAST = {"half_life_h": (0.0, False), "held_h": (0.0, True), "starve_h": (0.0, False), "factor": (1.0, True)}
+_LOWER_BOUNDS = {"half_life_h": (0.0, False), "held_h": (0.0, True), "starve_h": (0.0, False), "factor": (1.0, True)}
 
 
 class Order(Protocol):
@@ -99,7 +99,7 @@ class Gittins:
     def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
         """Return node-hours, or node-seconds done until enough jobs have departed, shape (n,)."""
         rows = rows_of(state, job_ids)
-        return _expected(state, job_ids, rows, learned_h(state, rows))
+        return _simulate_job(state, job_ids, rows, learned_h(state, rows))
 
 
 class Learned:
@@ -116,10 +116,10 @@ class Learned:
         if self._fitted[0] is not departed:
             self._fitted = departed, ClassLengths.learned(state)
         lengths, rows = self._fitted[1], rows_of(state, job_ids)
-        return _expected(state, job_ids, rows, None if lengths is None else lengths.left_h(state, rows))
+        return _simulate_job(state, job_ids, rows, None if lengths is None else lengths.left_h(state, rows))
 
 
-def _expected(state: State, job_ids: Sequence[str], rows: Ints, left_h: Floats | None) -> Iterable[float]:
+def _simulate_job(state: State, job_ids: Sequence[str], rows: Ints, left_h: Floats | None) -> Iterable[float]:
     """Return the keys of jobs by the hours that they have left, or those of `Attained` while departures have not taught them."""
     if left_h is None:
         return Attained().keys(state, job_ids)
@@ -184,7 +184,7 @@ def _check_number(name: str, value: object) -> None:
     Raises:
         InputError: If it is no number, or too small.
     """
-    least, includes_it = _LEAST[name]
+    least, includes_it = _LOWER_BOUNDS[name]
     if isinstance(value, bool) or not isinstance(value, int | float) or isnan(value):
         raise InputError(f"{name}: must be a number, not {value!r}")
     if value < least or (value == least and not includes_it) or (name != "starve_h" and not isfinite(value)):
@@ -250,7 +250,7 @@ class QueueRules:
         if self._is_users:
             return key
         order: Any = self.order
-        if getattr(order, "learns", False) and len(state.stays.lengths_h) < ENOUGH:
+        if getattr(order, "learns", False) and len(state.stays.lengths_h) < MIN_DEPARTED:
             order = Attained  # whose keys it has until then
         return float(key / getattr(order, "scale", 1.0))
 

@@ -11,7 +11,7 @@ from rollmux_env.cluster.plan import has_run_enough, may_park
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.ranking import Ranker
 
-_MOST_TRIED = 10  # jobs that are tried for a waiting job
+_MAX_CANDIDATES = 10  # largest number of running jobs that are tried for a waiting job
 
 
 class Parkable:
@@ -24,9 +24,10 @@ class Parkable:
     Args:
         state: State of the cluster, which may not change while the object is used.
         ranker: Ranker that has ranked the queue in this state.
-        factor: As in `QueueRules`.
+        factor: Ratio of a running job's key to that of a waiting job of its priority above which it may be parked for that job.
         job_ids: Identifiers of the waiting jobs that may be asked about, at least one, in the order of the queue.
-        declined: Pairs of a waiting job and a running one that have been tried, as in `Planner`.
+        declined: Pairs of ids of a waiting job and a running one. The policy has no place for the first without the second, so
+            the pair is not tried again.
     """
 
     def __init__(
@@ -41,32 +42,32 @@ class Parkable:
             return own < priority or (own == priority and ranker.may_exceed(other, -least))
 
         others = [other for other in state.stays.placed_at_s if may_be_tried(other) and has_run_enough(state, other)]
-        if len(job_ids) == 1 and len(others) <= _MOST_TRIED:  # all are tried, so those left out make no room for others
+        if len(job_ids) == 1 and len(others) <= _MAX_CANDIDATES:  # all are tried, so those left out make no room for others
             others = [other for other in others if (job_ids[0], other) not in declined]
         keys = ranker.keys_of_running(state, others)
         order = sorted(
             (models[rows[other]].priority, -keys[other], -float(arrival_s[rows[other]]), -rows[other], other) for other in others
         )
         legal = (one for one in order if one[:2] < limit and may_park(state, one[-1]))
-        self._order = [*islice(legal, _MOST_TRIED)]
+        self._order = [*islice(legal, _MAX_CANDIDATES)]
 
-    def tried_for(self, job_id: str) -> list[str]:
-        """Return the running jobs that are to be tried for a waiting one, in order, without those that have been tried."""
+    def list_candidates(self, job_id: str) -> list[str]:
+        """Return the running jobs that are to be tried for a waiting one, in order, without declined pairs."""
         first = self._order[: bisect_left(self._order, self._limit(job_id))]
         return [other for *_, other in first if (job_id, other) not in self._declined]
 
-    def gains(self) -> list[bool]:
+    def has_candidates(self) -> list[bool]:
         """Return whether there is a running job to try for each of `job_ids`."""
-        gains = [False] * len(self._job_ids)
+        has_some = [False] * len(self._job_ids)
         for at, job_id in enumerate(self._job_ids):
             if not self._order or self._order[0] >= self._limit(job_id):
                 break
-            gains[at] = bool(self.tried_for(job_id))
-        return gains
+            has_some[at] = bool(self.list_candidates(job_id))
+        return has_some
 
     def _limit(self, job_id: str) -> tuple[int, float]:
         """Return a bound of the order: the running jobs before it may be parked for a waiting job."""
-        return self._state.job(job_id).priority, -self._factor * self._ranker.key(job_id)
+        return self._state.job(job_id).priority, -self._factor * self._ranker.get_key(job_id)
 
 
 def next_park_s(state: State, after_s: float) -> float:

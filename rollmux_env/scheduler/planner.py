@@ -33,7 +33,7 @@ from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.scheduler.order import rules_of
 from rollmux_env.scheduler.parking import next_park_s
 from rollmux_env.scheduler.quotas import Quotas
-from rollmux_env.scheduler.ranking import Ranker, Ranking, ranked
+from rollmux_env.scheduler.ranking import Ranker, Ranking, compute_ranking
 from rollmux_env.scheduler.relocation import without
 from rollmux_env.scheduler.reservation import Reservation
 from rollmux_env.scheduler.ticks import INSTANT_S, Ticks
@@ -146,7 +146,7 @@ class Planner:
     @property
     def ranking(self) -> Ranking:
         """Waiting jobs in the order in which they are served, with their keys."""
-        return ranked(self.state, self.rules)
+        return compute_ranking(self.state, self.rules)
 
     @property
     def planned(self) -> State:

@@ -23,10 +23,10 @@ from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.order import QueueRules, may_be_passed, rules_of
 from rollmux_env.scheduler.quotas import Quotas, held_words
-from rollmux_env.scheduler.ranking import ranked
+from rollmux_env.scheduler.ranking import compute_ranking
 from rollmux_env.scheduler.reasons import behind, no_place
 
-_ASKED = 20  # largest number of jobs about which the policy is asked to find the first that waits for nodes, not for a quota
+MAX_POLICY_CALLS = 20  # largest number of calls to find the first job that waits for nodes, not for a quota
 
 
 class WaitForecast(NamedTuple):
@@ -86,7 +86,9 @@ class Preview:
     reason: str
 
 
-def preview(state: State, policy: Policy, *jobs: Job, instants: int = INSTANTS, stuck: Collection[str] = ()) -> tuple[Preview, ...]:
+def forecast_arrivals(
+    state: State, policy: Policy, *jobs: Job, instants: int = INSTANTS, stuck: Collection[str] = ()
+) -> tuple[Preview, ...]:
     """Return the forecasts for jobs that would arrive now one after the other, each as if those before it had arrived.
 
     Args:
@@ -99,30 +101,30 @@ def preview(state: State, policy: Policy, *jobs: Job, instants: int = INSTANTS, 
     Raises:
         PlanError: If the policy breaks an invariant or cannot be copied.
     """
-    twin, policy = forecast(state), own_copy(policy)
+    twin, policy = forecast(state), copy_policy(policy)
     scheduler = Scheduler(twin, policy)
-    return tuple(_arrived(scheduler, policy, job, instants, stuck) for job in jobs)
+    return tuple(_forecast_arrival(scheduler, policy, job, instants, stuck) for job in jobs)
 
 
-def _arrived(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuck: Collection[str]) -> Preview:
+def _forecast_arrival(scheduler: Scheduler, policy: Policy, job: Job, instants: int, stuck: Collection[str]) -> Preview:
     """Return the forecast for a job after its arrival."""
     state = scheduler.state
     before_usd_per_hour = state.usd_per_hour
     arrived = job.model_copy(update={"arrival_s": state.now_s})
     events = scheduler.step(state.now_s, [facts.Queued(arrived)]).entries
     admitted = next((event for event in events if isinstance(event, Admitted) and event.job_id == job.id), None)
-    eta_s, done_s = _expected(simulated(state, own_copy(policy)), job.id, instants, stuck)
+    eta_s, done_s = _simulate_job(simulated(state, copy_policy(policy)), job.id, instants, stuck)
     if admitted is not None:
         group = state.group_of(job.id)
         slowdown = {job_id: group.period_s / state.job(job_id).solo_s for job_id in group.jobs}
         more = state.usd_per_hour - before_usd_per_hour
         return Preview(True, admitted.placement.strategy, group.id, more, group.period_s, slowdown, None, state.now_s, done_s, "")
-    words = reasons(state, policy)
+    words = explain_waits(state, policy)
     position, reason = [*words].index(job.id) + 1, words[job.id]
     return Preview(False, None, None, None, None, {}, position, eta_s, done_s, reason)
 
 
-def outlook(state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = ()) -> Outlook:
+def forecast_jobs(state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = ()) -> Outlook:
     """Return the forecasts for all jobs that wait or run, without further arrivals.
 
     Args:
@@ -134,8 +136,8 @@ def outlook(state: State, policy: Policy, instants: int = INSTANTS, stuck: Colle
     Raises:
         PlanError: If the policy breaks an invariant or cannot be copied.
     """
-    policy = own_copy(policy)
-    words, placed_s, done_s = reasons(forecast(state), policy), dict[str, float](), dict[str, float]()
+    policy = copy_policy(policy)
+    words, placed_s, done_s = explain_waits(forecast(state), policy), dict[str, float](), dict[str, float]()
     for entries in ahead(simulated(state, policy), instants, stuck):
         for event in entries:
             if isinstance(event, Admitted):
@@ -146,7 +148,7 @@ def outlook(state: State, policy: Policy, instants: int = INSTANTS, stuck: Colle
     return Outlook({one.job_id: one for one in queue}, done_s)
 
 
-def own_copy(policy: Policy) -> Policy:
+def copy_policy(policy: Policy) -> Policy:
     """Return a copy of a policy, which will see events that never happen.
 
     Raises:
@@ -158,7 +160,7 @@ def own_copy(policy: Policy) -> Policy:
         raise PlanError(f"the policy cannot be copied: {type(error).__name__}") from None
 
 
-def _expected(scheduler: Scheduler, job_id: str, instants: int, stuck: Collection[str]) -> tuple[float | None, float | None]:
+def _simulate_job(scheduler: Scheduler, job_id: str, instants: int, stuck: Collection[str]) -> tuple[float | None, float | None]:
     """Return the times at which a job gets its next place and departs, each None if unknown, by simulating the state."""
     placed_s: float | None = None
     for entries in ahead(scheduler, instants, stuck):
@@ -170,7 +172,7 @@ def _expected(scheduler: Scheduler, job_id: str, instants: int, stuck: Collectio
     return placed_s, None
 
 
-def reasons(state: State, policy: Policy) -> dict[str, str]:
+def explain_waits(state: State, policy: Policy) -> dict[str, str]:
     """Return the reason why each waiting job waits, by id in the order in which they are served.
 
     Args:
@@ -180,11 +182,11 @@ def reasons(state: State, policy: Policy) -> dict[str, str]:
     rules = rules_of(policy)
     words: dict[str, str] = {}
     quotas, head = Quotas(state), ""
-    queue, keys = ranked(state, rules)
+    queue, keys = compute_ranking(state, rules)
     for job_id in queue:
         if head:
-            why = behind(state, head, "" if rules is None else _compared(state, rules, keys, head, job_id))
-        elif quota := _quota_reason(state, job_id, quotas, policy if len(words) < _ASKED else None, queue):
+            why = behind(state, head, "" if rules is None else _compare_keys(state, rules, keys, head, job_id))
+        elif quota := _quota_reason(state, job_id, quotas, policy if len(words) < MAX_POLICY_CALLS else None, queue):
             why = quota
         else:
             why = no_place(state, job_id, bool(getattr(policy, "prune", False)))
@@ -196,7 +198,15 @@ def reasons(state: State, policy: Policy) -> dict[str, str]:
 
 
 def _quota_reason(state: State, job_id: str, quotas: Quotas, policy: Policy | None, queue: Sequence[str]) -> str:
-    """Return that a job is passed over because of a quota, or an empty text. Without a policy it is not asked."""
+    """Return a text that a quota keeps the job waiting, or an empty text if none does.
+
+    Args:
+        state: State of the cluster.
+        job_id: Identifier of the job.
+        quotas: Quotas of the users.
+        policy: Policy that chooses the job's place, or None to check only the job's own needs.
+        queue: Identifiers of the waiting jobs in order.
+    """
     job = state.job(job_id)
     if quotas.bars(job):
         return held_words(state, job)
@@ -207,8 +217,8 @@ def _quota_reason(state: State, job_id: str, quotas: Quotas, policy: Policy | No
     return f"{held_words(state, job)}, and its place would take it above"
 
 
-def _compared(state: State, rules: QueueRules, keys: Mapping[str, float], head: str, job_id: str) -> str:
-    """Return by which keys a job is behind another one of its priority, or an empty text if it came later."""
+def _compare_keys(state: State, rules: QueueRules, keys: Mapping[str, float], head: str, job_id: str) -> str:
+    """Return a text with the keys of a job and of the job before it, or an empty text if the keys do not decide their order."""
     first, own = keys[head], keys[job_id]
     if own == first or state.job(head).priority != state.job(job_id).priority:
         return ""

@@ -36,29 +36,42 @@ class Ranker:
         self._keys: dict[str, float] = {}
         self._last: tuple[list[str], list[str]] | None = None  # waiting jobs, and their order, if no key has changed since
 
-    def queue(self, state: State) -> list[str]:
+    def rank_jobs(self, state: State) -> list[str]:
         """Return the waiting jobs in the order in which they are served."""
         rules, keys, waiting = self._rules, self._keys, state.waiting
         if rules is None or not waiting:
             return [*waiting]
         if not rules.keeps_keys:
-            queue, self._keys = ranked(state, rules)
+            queue, self._keys = compute_ranking(state, rules)
             return queue
         if self._last is None or self._last[0] != waiting:
             self._compute(state, rules, [job_id for job_id in waiting if job_id not in keys])
-            self._last = [*waiting], _by_key(state, keys)
+            self._last = [*waiting], _sort_by_key(state, keys)
         return self._last[1]
 
-    def key(self, job_id: str) -> float:
-        """Return the key of a waiting job, since the queue was ranked."""
+    def get_key(self, job_id: str) -> float:
+        """Return the key that a waiting job has in the last ranking."""
         return self._keys[job_id]
 
     def may_exceed(self, job_id: str, key: float) -> bool:
-        """Return whether the key of a running job may be above a number, by what is known of it. False is certain."""
+        """Compare the last known key of a running job with a number.
+
+        Args:
+            job_id: Identifier of the job.
+            key: Number to compare with.
+
+        Returns:
+            False if the key is not above the number. True if it is, or if that is not known without computing the key again.
+        """
         return self._rules is None or not self._rules.falls or self._keys.get(job_id, inf) > key
 
     def keys_of_running(self, state: State, job_ids: list[str]) -> Mapping[str, float]:
-        """Return a mapping with the keys of running jobs, since the queue was ranked."""
+        """Return the keys of running jobs by id. The mapping may have other jobs too.
+
+        Args:
+            state: State of the cluster in which the queue was ranked last.
+            job_ids: Identifiers of the running jobs.
+        """
         if self._rules is not None and self._rules.keeps_keys:
             self._compute(state, self._rules, job_ids)
         return self._keys
@@ -83,17 +96,17 @@ class Ranker:
             self._keys.update(zip(job_ids, rules.keys(state, job_ids), strict=True))
 
 
-def ranked(state: State, rules: QueueRules | None) -> Ranking:
+def compute_ranking(state: State, rules: QueueRules | None) -> Ranking:
     """Return the waiting jobs in the order in which they are served, with their keys."""
     waiting = state.waiting
     if rules is None or not waiting:
         return Ranking([*waiting], {})
     job_ids = [*waiting, *state.stays.placed_at_s] if rules.park else waiting
     keys = dict(zip(job_ids, rules.keys(state, job_ids), strict=True))
-    return Ranking(_by_key(state, keys), keys)
+    return Ranking(_sort_by_key(state, keys), keys)
 
 
-def _by_key(state: State, keys: Mapping[str, float]) -> list[str]:
+def _sort_by_key(state: State, keys: Mapping[str, float]) -> list[str]:
     """Return the waiting jobs by falling priority, then by key; jobs of one key stay in the order of the queue."""
     waiting = state.waiting
     if state.job(waiting[0]).priority == state.job(waiting[-1]).priority:  # the queue is by priority

@@ -30,8 +30,8 @@ from rollmux_env.scheduler.relocation import better_place
 
 _CHANGE = 0.01  # smallest relative change of a job's memory on a GPU that exceeds the error of measurement
 WINDOW = 8  # number of recent iterations that are considered
-LEAST = 4  # smallest number of iterations from which anything is concluded
-_EXCEEDED = 1.1  # factor by which the median must exceed the profile
+MIN_ITERATIONS = 4  # smallest number of iterations from which anything is concluded
+_DRIFT_FACTOR = 1.1  # factor by which the median must exceed the profile
 _MATTERS = 0.01  # smallest excess, as a share of the solo time, that is not noise
 
 
@@ -69,7 +69,7 @@ class Pace:
     @property
     def iteration_s(self) -> float | None:
         """Mean seconds of recent iterations, or None before enough are known."""
-        return fmean(self._iterations) if len(self._iterations) >= LEAST else None
+        return fmean(self._iterations) if len(self._iterations) >= MIN_ITERATIONS else None
 
     def is_late(self, job: Job) -> bool:
         """Return whether the job breaks its SLO at its recent speed."""
@@ -78,7 +78,7 @@ class Pace:
     @property
     def mean_s(self) -> dict[str, float]:
         """Mean recent seconds of `rollout`, `training` and `sync`, for those of which enough are known."""
-        return {name: fmean(seconds) for name, seconds in self._phases.items() if len(seconds) >= LEAST}
+        return {name: fmean(seconds) for name, seconds in self._phases.items() if len(seconds) >= MIN_ITERATIONS}
 
     def alone_s(self, job: Job, shape: int) -> float | None:
         """Return T_solo by the job's recent phases: the profile's, scaled by the ratio of their mean durations to the profile.
@@ -96,7 +96,7 @@ class Pace:
         longer_s = {
             name: max(seconds)
             for name, seconds in self._phases.items()
-            if len(seconds) >= LEAST and _exceeds(job, known_s[name], median(seconds))
+            if len(seconds) >= MIN_ITERATIONS and _exceeds(job, known_s[name], median(seconds))
         }
         if not longer_s:
             return None
@@ -291,4 +291,4 @@ def _iteration_s(job: Job, seconds: Mapping[str, float]) -> float:
 
 
 def _exceeds(job: Job, known_s: float, seconds: float) -> bool:
-    return seconds > _EXCEEDED * known_s and seconds - known_s > _MATTERS * job.solo_s
+    return seconds > _DRIFT_FACTOR * known_s and seconds - known_s > _MATTERS * job.solo_s

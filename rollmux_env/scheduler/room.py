@@ -13,14 +13,15 @@ _OWN = ("rollout_pool", "training_pool", "training_nodes", "rollout_s", "trainin
 
 
 def may_fit(state: State, rows: Ints) -> NDArray[np.bool_]:
-    """Return whether each waiting job may have a place that keeps every rule, while all other jobs stay in theirs, shape (n,).
-
-    False is certain. True may be wrong: the bounds are those of a job that gets the best nodes of a group, and jobs with several
-    shapes always may fit.
+    """Test quickly whether each waiting job may have a place that keeps every rule, while all other jobs stay in theirs.
 
     Args:
         state: State of the cluster.
         rows: Rows of the jobs in the job table, shape (n,).
+
+    Returns:
+        Booleans of shape (n,). A job with False has no such place. A job with True may have none either: the bounds are those of a
+        job that gets the best nodes of a group, and a job with several shapes is always True.
     """
     if state.cluster.network is not None:
         return np.ones(rows.size, dtype=bool)

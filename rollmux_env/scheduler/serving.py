@@ -99,10 +99,10 @@ class QueueServer:
 
     def _join(self, now_s: float, arrival: facts.Queued, asks: bool) -> None:
         """Let a job join the queue."""
-        job, again, alive = arrival
+        job, again, node_names = arrival
         self._planner.note((Requeued if again else Arrived)(now_s, job))
-        if alive:
-            self._planner.arriving_with_nodes[job.id] = alive
+        if node_names:
+            self._planner.arriving_with_nodes[job.id] = node_names
         if not asks:
             self._planner.queue_may_advance = True
 
@@ -159,16 +159,16 @@ class QueueServer:
         or that have waited too long to be passed over.
         """
         planner, rules, state = self._planner, self._planner.rules, self._planner.planned
-        queue = planner.ranker.queue(state)
+        queue = planner.ranker.rank_jobs(state)
         positions: Sequence[int] = range(position, len(queue))
         fits: Sequence[bool] = [True] * len(queue)
         parkable: Parkable | None = None
         if queue and rules is not None and rules.backfill and only_places(planner.policy):
             fits = may_fit(planner.visible(state), rows_of(state, queue)).tolist()
             parkable = Parkable(state, planner.ranker, rules.factor, queue, planner.declined) if rules.park else None
-            gains = [False] * len(queue) if parkable is None else parkable.gains()
+            has_candidates = [False] * len(queue) if parkable is None else parkable.has_candidates()
             asks = [fit and (job_id, "") not in planner.declined for job_id, fit in zip(queue, fits, strict=True)]
-            positions = [at for at in positions if asks[at] or gains[at] or not may_be_passed(state, rules, queue[at])]
+            positions = [at for at in positions if asks[at] or has_candidates[at] or not may_be_passed(state, rules, queue[at])]
         return _Pass(state, queue, positions, fits, Quotas(state), parkable)
 
     def _try_to_place(self, one_pass: _Pass, position: int, event: Arrived) -> bool | None:
@@ -246,7 +246,7 @@ class QueueServer:
             one_pass: Current pass over the queue.
             position: Position of the waiting job.
             event: Arrival of the waiting job.
-            factor: As in `QueueRules`.
+            factor: Ratio of a running job's key to that of the waiting job above which it may be parked.
 
         Returns:
             Whether there was such a job.
@@ -257,7 +257,7 @@ class QueueServer:
             return False
         drained = set() if nodes is None else nodes.drained_groups()
         parkable = one_pass.parkable or Parkable(state, planner.ranker, factor, [job_id], planner.declined)
-        for other in parkable.tried_for(job_id):
+        for other in parkable.list_candidates(job_id):
             if drained and state.group_of(other).id in drained:
                 continue
             if planner.reserved is not None and not planner.reserved.avoids((other,), ()):
@@ -287,15 +287,15 @@ class QueueServer:
     def _note_warm_start(self, event: Arrived) -> None:
         """Record the group, or the free nodes, where an arriving job could start without a cold start, if there are any."""
         planner = self._planner
-        alive, nodes = planner.arriving_with_nodes.get(event.job.id), planner.nodes
-        if alive is None or nodes is None:
+        node_names, nodes = planner.arriving_with_nodes.get(event.job.id), planner.nodes
+        if node_names is None or nodes is None:
             return
         self.settle(event.job.id)  # other jobs may have got places in this instant
-        group = next((group for group, names in nodes.assigned_by_group().items() if alive == {*names}), None)
+        group = next((group for group, names in nodes.assigned_by_group().items() if node_names == {*names}), None)
         if group is not None and planner.state.tables.group_rows.get(group) is not None:
-            planner.note(Warm(event.at_s, event.job.id, group, tuple(sorted(alive))))
-        elif alive <= {node.name for pool in POOLS for node in nodes.free(pool)}:
-            planner.note(Warm(event.at_s, event.job.id, None, tuple(sorted(alive))))
+            planner.note(Warm(event.at_s, event.job.id, group, tuple(sorted(node_names))))
+        elif node_names <= {node.name for pool in POOLS for node in nodes.free(pool)}:
+            planner.note(Warm(event.at_s, event.job.id, None, tuple(sorted(node_names))))
 
 
 def only_places(policy: Policy) -> bool:

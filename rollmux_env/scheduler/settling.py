@@ -14,7 +14,7 @@ from rollmux_env.cluster.events import Admitted, Departed, Lent, Moved, Parked
 from rollmux_env.kernel.tables import ROLLOUT, TRAINING
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.guests import Guests
-from rollmux_env.scheduler.nodes import LEASE, POOLS, Assigned, NodePool, NodeSlot, PoolName, PoolNode, Returned
+from rollmux_env.scheduler.nodes import POOLS, PROFILING_GROUP, Assigned, NodePool, NodeSlot, PoolName, PoolNode, Returned
 from rollmux_env.scheduler.planner import Planner, Restrictions
 from rollmux_env.scheduler.seats import Seat
 
@@ -177,9 +177,9 @@ class Settling:
         if changed is None or any(nodes.others(number, places) for number in changed):
             seats = (seat for seat in self._seats.values() if changed is None or seat.seating.group in changed)
             used = {name for seat in seats for name in seat.nodes()}
-        self._assignments += nodes.settle(places, used, state.now_s, self._own(job_id), changed)
+        self._assignments += nodes.settle(places, used, state.now_s, self._allowed_nodes(job_id), changed)
 
-    def _own(self, job_id: str | None) -> dict[NodeSlot, frozenset[str]]:
+    def _allowed_nodes(self, job_id: str | None) -> dict[NodeSlot, frozenset[str]]:
         """Return the names of the nodes that some places may have: those of a job that just got its place, and of guests."""
         state, names = self._state, None
         own = dict.fromkeys(self._guests.places() if self._guests.names else (), self._guests.names)
@@ -205,7 +205,7 @@ class Settling:
         number, nodes, state = self._guests.group, self.nodes, self._state
         if number is None:
             return Counter()
-        if number == LEASE:
+        if number == PROFILING_GROUP:
             return Counter(pool for _, pool, _ in nodes.others(number, ()))
         seats = [seat for seat in self._seats.values() if seat.seating.group == number]
         of_guests = {name for seat in seats if seat.guest for name in seat.nodes()}
@@ -220,11 +220,11 @@ class Settling:
         return [job_id for job_id in self._restrictions.alone if job_id in self._seats and self._state.is_running(job_id)]
 
     def _places(self, numbers: Iterable[int] | None) -> set[NodeSlot]:
-        """Return the places of groups and of guests, whose number is `LEASE`; of all groups if `numbers` is None."""
+        """Return the places of groups and of guests, whose number is `PROFILING_GROUP`; of all groups if `numbers` is None."""
         places: set[NodeSlot] = set()
         groups = self._state.view.groups
-        for number in [LEASE, *self._state.tables.group_rows] if numbers is None else numbers:
-            if number == LEASE:
+        for number in [PROFILING_GROUP, *self._state.tables.group_rows] if numbers is None else numbers:
+            if number == PROFILING_GROUP:
                 places |= self._guests.places()
             elif (row := self._state.tables.group_rows.get(number)) is not None:
                 group = groups[row]

@@ -21,8 +21,8 @@ from rollmux_env.timing.rollouts import Responses, rollout_s, worst_rollout_s
 from rollmux_env.timing.training import MiniBatch, TrainingTiming
 from rollmux_env.validation_errors import not_one_of
 
-_MOST, _RESPONSES, _SEED = 4096, 8192, 0  # largest number of responses sampled per batch, and over all batches
-_LEAST = 1e-6  # smallest fraction of the worst case
+_MAX_BATCH, _MAX_RESPONSES, _SEED = 4096, 8192, 0  # largest number of responses sampled per batch, and over all batches
+_MIN_FRACTION = 1e-6  # smallest fraction of the worst case
 
 
 def lengths_of(lengths: Lengths) -> LengthDistribution:
@@ -90,11 +90,11 @@ def actual_of(
     Raises:
         InputError: If a response at the cap exceeds the KV cache.
     """
-    batch, distribution = min(lengths.batch, _MOST), lengths_of(lengths)
+    batch, distribution = min(lengths.batch, _MAX_BATCH), lengths_of(lengths)
     responses = replace(responses_of(lengths), batch=batch)
     draws = np.random.Generator(np.random.Philox(_SEED))
     rollouts_s, trainings_s, reward_s = [], [], mean_reward_s_of(lengths)
-    for _ in range(max(2, min(16, _RESPONSES // batch))):
+    for _ in range(max(2, min(16, _MAX_RESPONSES // batch))):
         tokens = sample(distribution, draws, batch * lengths.turns).reshape(-1, lengths.turns).sum(axis=1)
         decoded_s = rollout_s(replica, replicas, responses, tokens)
         rollouts_s.append(max(decoded_s + reward_s, lengths.reward_turns * reward_s))
@@ -106,4 +106,4 @@ def actual_of(
 
 def _actual(shares: Floats) -> dict[str, float]:
     mean = float(shares.mean())
-    return {"mean_fraction": max(_LEAST, round(min(1.0, mean), 6)), "cv": round(float(shares.std()) / mean, 6)}
+    return {"mean_fraction": max(_MIN_FRACTION, round(min(1.0, mean), 6)), "cv": round(float(shares.std()) / mean, 6)}

@@ -17,7 +17,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase
-from rollmux_env.keys.shapes import MOST_SHAPES
+from rollmux_env.keys.shapes import MAX_SHAPES
 from rollmux_env.timing.hardware import Hardware, hardware
 from rollmux_env.timing.jobs import responses_of
 from rollmux_env.timing.models import ModelShape, model_shape
@@ -257,9 +257,9 @@ class ShapesOf:
     def in_file(self) -> list[dict[str, Any]]:
         """Return the Pareto-optimal shapes as `shapes` of a scenario file.
 
-        The job's own shape is left out. There are at most `MOST_SHAPES`, the cheapest ones.
+        The job's own shape is left out. There are at most `MAX_SHAPES`, the cheapest ones.
         """
-        chosen = [shape for shape in self.shapes if shape.pareto and not shape.own][:MOST_SHAPES]
+        chosen = [shape for shape in self.shapes if shape.pareto and not shape.own][:MAX_SHAPES]
         return [self._entry(shape) for shape in chosen]
 
     def _entry(self, shape: JobShape) -> dict[str, Any]:

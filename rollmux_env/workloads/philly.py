@@ -39,7 +39,7 @@ _OF_TRACE = {"profile", "csv", "columns", "window_start_h", "window_h", "virtual
 OPTIONS = STREAM_OPTIONS | _OF_TRACE
 GPUS_PER_NODE = 8
 _LOOKS = 4096  # rows between two reports of progress
-_NAMED = 10  # largest number of virtual clusters that an error message names
+_MAX_NAMED_CLUSTERS = 10  # largest number of virtual clusters that an error message names
 
 
 def philly(options: WorkloadOptions) -> Scenario:
@@ -100,8 +100,8 @@ def _selected(options: WorkloadOptions) -> tuple[list[TraceRow], int]:
     others: Counter[str] = Counter()
     rows = sorted(_rows(path, name, options, others), key=lambda row: row.submitted_s)
     if not rows and others:
-        known = [f"{cluster} ({count:,} rows)" for cluster, count in others.most_common(_NAMED)]
-        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        known = [f"{cluster} ({count:,} rows)" for cluster, count in others.most_common(_MAX_NAMED_CLUSTERS)]
+        more = f" and {len(others) - _MAX_NAMED_CLUSTERS} more" if len(others) > _MAX_NAMED_CLUSTERS else ""
         asked = describe(options.virtual_cluster)
         raise InputError(f"virtual_cluster: {name} has none called {asked}; it has {', '.join(map(one_line, known))}{more}")
     read = len(rows) + others.total()

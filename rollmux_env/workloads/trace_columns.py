@@ -16,9 +16,9 @@ from rollmux_env.validation_errors import describe
 KEYS = ("arrival", "duration", "start", "end", "cluster", "user", "gpus")
 _NAMES: Mapping[str, tuple[str, ...]] = {"arrival": ("timestamp",), "duration": ("duration",), "cluster": ("cluster", "vc")}
 _ITEM = re.compile(r"""\s*["']?(\w+)["']?\s*:\s*["']?([^"',{}]+?)["']?\s*""")
-_NEVER = ("", "nan", "none", "null", "\\n")  # what traces write as the end of a job that never ran
-_MOST_GPUS = 100_000
-MOST_S = 1e12  # largest timestamp; beyond it, rounding would hide differences
+_NO_END = ("", "nan", "none", "null", "\\n")  # what traces write as the end of a job that never ran
+_MAX_GPUS = 100_000
+MAX_TIMESTAMP_S = 1e12  # largest timestamp; beyond it, rounding would hide differences
 
 
 class TraceRow(NamedTuple):
@@ -114,9 +114,9 @@ class TraceColumns:
         if "end" in self._positions:
             label, text = labelled("end")
             began_s = submitted_s
-            if "start" in self._positions and labelled("start")[1].lower() not in _NEVER:
+            if "start" in self._positions and labelled("start")[1].lower() not in _NO_END:
                 began_s = _timestamp(*labelled("start"))
-            duration_s = 0.0 if text.lower() in _NEVER else _timestamp(label, text) - began_s
+            duration_s = 0.0 if text.lower() in _NO_END else _timestamp(label, text) - began_s
             duration_s = max(0.0, duration_s)
         else:
             duration_s = _duration(*labelled("duration"))
@@ -135,8 +135,8 @@ def _seconds(text: str) -> float | None:
 
 
 def _gpus(where: str, text: str) -> int:
-    gpus = 0.0 if text.lower() in _NEVER else _seconds(text)
-    if gpus is None or not 0 <= gpus <= _MOST_GPUS:
+    gpus = 0.0 if text.lower() in _NO_END else _seconds(text)
+    if gpus is None or not 0 <= gpus <= _MAX_GPUS:
         raise InputError(f"{where}: must be a number of GPUs, not {describe(text)}")
     return math.ceil(gpus)
 
@@ -159,6 +159,6 @@ def _timestamp(where: str, text: str) -> float:
             submitted_s = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):
             submitted_s = math.nan
-    if not -MOST_S <= submitted_s <= MOST_S:
+    if not -MAX_TIMESTAMP_S <= submitted_s <= MAX_TIMESTAMP_S:
         raise InputError(f"{where}: must be a finite time, not {describe(text)}")
     return submitted_s

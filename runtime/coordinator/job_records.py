@@ -74,7 +74,7 @@ class JobPlacement:
     """The place of a job.
 
     Attributes:
-        group: Number of its group, `LEASE`, or None if it has no place.
+        group: Number of its group, `PROFILING_GROUP`, or None if it has no place.
         numbers: Numbers of its nodes within the group, by phase.
         nodes: Nodes by phase; without a place, those that it had last.
         shape: Number of the shape in which it runs there.

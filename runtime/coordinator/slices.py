@@ -5,7 +5,7 @@ from __future__ import annotations
 from rollmux_env.scheduler.view import HoldName
 from runtime.coordinator.job_handle import JobHandle
 from runtime.jobside.messages import PhaseReport
-from runtime.journal.facts import PhaseMeasures, PhaseSlice, Span
+from runtime.journal.facts import NodeShareSpan, PhaseMeasures, PhaseSlice
 from runtime.machine import Pool
 
 
@@ -20,7 +20,7 @@ def slice_of(
     handle: JobHandle,
     report: PhaseReport,
     now_s: float,
-    spans: tuple[Span, ...] = (),
+    spans: tuple[NodeShareSpan, ...] = (),
     ok: bool = True,
     extra: bool = False,
     side: Pool | None = None,

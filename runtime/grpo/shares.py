@@ -247,7 +247,7 @@ class RunningShare:
         self._finished: dict[Key, CountedResponse] = {}  # in the order in which they ended
         self._rewards: dict[Key, Future[float]] = {}
         self._running = dict.fromkeys((prompt, k) for prompt in share.round.prompts for k in range(share.round.responses))
-        if self._race.over:  # the share has no prompts
+        if self._race.is_over:  # the share has no prompts
             self._running.clear()
         for one in share.finished:
             self._count(one)
@@ -260,7 +260,7 @@ class RunningShare:
     @property
     def over(self) -> bool:
         """Whether nothing is left to sample."""
-        return self._race.over
+        return self._race.is_over
 
     def stream(self, key: Key) -> int:
         """Return the number of a response's random stream, which is the same on every engine."""
@@ -347,7 +347,7 @@ class RunningShare:
 
     def _counted(self) -> list[Key]:
         """Return the keys of the responses to train on, prompt by prompt."""
-        return [(prompt, k) for prompt in sorted(self._race.complete) for k in self._race.counted(prompt)]
+        return [(prompt, k) for prompt in sorted(self._race.complete) for k in self._race.select_responses(prompt)]
 
 
 def figures(engines: Sequence[Sequence[ResponseLine]], longest: int) -> dict[str, float]:

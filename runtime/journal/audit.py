@@ -37,7 +37,7 @@ from rollmux_env.scheduler.facts import Drained, Undrained
 from rollmux_env.scheduler.ticks import INSTANT_S
 from runtime.journal import facts as journal_facts
 from runtime.journal.carry import count_carried
-from runtime.journal.facts import LEASE, Fact, PhaseSlice, SharingBound, Span, StateOffloaded, SyncSlice
+from runtime.journal.facts import PROFILING_GROUP, Fact, NodeShareSpan, PhaseSlice, SharingBound, StateOffloaded, SyncSlice
 from runtime.journal.kinds import kind_of
 from runtime.journal.record import RunRecord
 from runtime.journal.write import record_of
@@ -205,7 +205,7 @@ def _assign(fact: journal_facts.Assigned, places: dict[str, _NodeSlot], drained:
 
 def _named(place: _NodeSlot) -> str:
     group, pool, number = place
-    return f"{pool} node {number} of {'those lent' if group == LEASE else f'group {group}'}"
+    return f"{pool} node {number} of {'those lent' if group == PROFILING_GROUP else f'group {group}'}"
 
 
 def _states(record: RunRecord) -> Iterator[str]:
@@ -307,7 +307,7 @@ def _check_memory(record: RunRecord) -> None:
                 raise InvariantError(f"R4: {node} holds {held_gb:.3f} GB of {limits[node]:g}")
 
 
-def _check_shares(node: str, spans: list[tuple[Span, str]]) -> None:
+def _check_shares(node: str, spans: list[tuple[NodeShareSpan, str]]) -> None:
     spans.sort(key=lambda pair: (pair[0].from_s, pair[0].until_s))
     for k, (span, job_id) in enumerate(spans):
         for other, other_id in spans[k + 1 :]:

@@ -19,10 +19,10 @@ from rollmux_env.cluster.events import Event
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts as scheduler_facts
-from rollmux_env.scheduler.nodes import LEASE as LEASE
+from rollmux_env.scheduler.nodes import PROFILING_GROUP as PROFILING_GROUP
 from rollmux_env.scheduler.nodes import Assigned as Assigned
+from rollmux_env.scheduler.nodes import NodeShareSpan as NodeShareSpan
 from rollmux_env.scheduler.nodes import Returned as Returned
-from rollmux_env.scheduler.nodes import Span as Span
 from rollmux_env.scheduler.view import HoldName
 from runtime.jobs.spec import JobSpec
 from runtime.journal.scheduler_kinds import scheduler_fact_of_json
@@ -186,7 +186,7 @@ class PhaseSlice(PhaseMeasures, _Lasted):
             nodes, with a slice for each side.
         profile: Whether it belongs to no iteration that counts, but to the profiler's worst-case pass or to a `SoloIterationSlice`.
         iteration: Number of the job's iteration, from 0. -1 for a profile and for an attached job's init.
-        group: Id of the job's group, or `LEASE`.
+        group: Id of the job's group, or `PROFILING_GROUP`.
         pool: Pool of the nodes.
         numbers: Numbers of the nodes within the group.
         nodes: Names of the nodes.
@@ -219,12 +219,12 @@ class PhaseSlice(PhaseMeasures, _Lasted):
     permit_s: float = 0.0
     switched: bool = False
     ok: bool = True
-    spans: tuple[Span, ...] = ()
+    spans: tuple[NodeShareSpan, ...] = ()
     extra: bool = False
 
-    def node_spans(self) -> tuple[Span, ...]:
+    def node_spans(self) -> tuple[NodeShareSpan, ...]:
         """Return the shares of nodes that it held over time."""
-        return self.spans or tuple(Span(node, self.start_s, self.end_s, 1.0, False) for node in self.nodes)
+        return self.spans or tuple(NodeShareSpan(node, self.start_s, self.end_s, 1.0, False) for node in self.nodes)
 
     @property
     def busy_s(self) -> float:

@@ -22,7 +22,7 @@ from rollmux_env.scheduler.facts import Drained, Joined, Undrained
 from rollmux_env.scheduler.nodes import PoolName
 from runtime.jobs.spec import JobSpec
 from runtime.journal import facts
-from runtime.journal.facts import LEASE, Assigned, IterationSlice, JobProfiled, PhaseSlice, Returned, RunStarted
+from runtime.journal.facts import PROFILING_GROUP, Assigned, IterationSlice, JobProfiled, PhaseSlice, Returned, RunStarted
 from runtime.machine import Node
 
 Reported = TypeVar("Reported", bound=scheduler_facts.Fact)
@@ -212,11 +212,11 @@ class RunRecord:
         Delivery of the permit, loading and offloading count as their `switch_s`.
 
         Args:
-            lent: Whether to include phases on lent nodes, in the group `LEASE`.
+            lent: Whether to include phases on lent nodes, in the group `PROFILING_GROUP`.
         """
         runs = []
         for part in self.phases:
-            if part.group == LEASE and not lent:
+            if part.group == PROFILING_GROUP and not lent:
                 continue
             switch_s = min(part.run_s - part.start_s + part.offload_s, part.end_s - part.start_s)
             number = dict(zip(part.nodes, part.numbers, strict=True))

@@ -11,7 +11,7 @@ from rollmux_env.report.gantt import gantt_picture
 from rollmux_env.report.lanes import NodeUse, follow
 from rollmux_env.report.perfetto import JobSlice, trace_json
 from rollmux_env.report.results import to_json
-from runtime.journal.facts import LEASE, Assigned
+from runtime.journal.facts import PROFILING_GROUP, Assigned
 from runtime.journal.record import RunRecord
 from runtime.report.figures import figures
 from runtime.report.scalars import scalars
@@ -75,10 +75,10 @@ def leased(record: RunRecord) -> list[NodeUse]:
     for fact in record.assigned:
         if fact.node in open_leases:
             pool, number, since_s = open_leases.pop(fact.node)
-            lanes.append(NodeUse(LEASE, pool, number, since_s, fact.at_s))
-        if isinstance(fact, Assigned) and fact.group == LEASE:
+            lanes.append(NodeUse(PROFILING_GROUP, pool, number, since_s, fact.at_s))
+        if isinstance(fact, Assigned) and fact.group == PROFILING_GROUP:
             open_leases[fact.node] = (fact.pool, fact.number, fact.at_s)
-    return lanes + [NodeUse(LEASE, pool, number, since_s, last_s) for pool, number, since_s in open_leases.values()]
+    return lanes + [NodeUse(PROFILING_GROUP, pool, number, since_s, last_s) for pool, number, since_s in open_leases.values()]
 
 
 def write_events(folder: Path, record: RunRecord) -> None:

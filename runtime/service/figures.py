@@ -13,7 +13,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import Overdue
 from runtime.coordinator.run_loop import RunLoop
 from runtime.journal import facts
-from runtime.journal.facts import Fact, Span
+from runtime.journal.facts import Fact, NodeShareSpan
 from runtime.journal.record import RunRecord
 from runtime.machine import Pool
 from runtime.metrics import MetricsRegistry
@@ -36,7 +36,7 @@ class NodeUsage:
         self.observed_from_s = 0.0
         self._pools: dict[Pool, _HeldSpans] = {}
 
-    def add(self, pool: Pool, spans: Iterable[Span], now_s: float) -> None:
+    def add(self, pool: Pool, spans: Iterable[NodeShareSpan], now_s: float) -> None:
         """Record the spans of a phase that has ended.
 
         Args:
@@ -49,7 +49,7 @@ class NodeUsage:
             past.add(span)
         past.forget(now_s - _SPAN_S)
 
-    def share(self, pool: Pool, nodes: int, holding: Iterable[Span], now_s: float) -> float:
+    def share(self, pool: Pool, nodes: int, holding: Iterable[NodeShareSpan], now_s: float) -> float:
         """Return the share of a pool's node-seconds of the last five minutes in which phases held nodes, from 0 to 1.
 
         Args:
@@ -69,11 +69,11 @@ class _HeldSpans:
     """Spans of a pool that are over, in the order of their ends, with running sums so that a query reads only the first ones."""
 
     def __init__(self) -> None:
-        self._spans: deque[Span] = deque()
+        self._spans: deque[NodeShareSpan] = deque()
         self._total_s = 0.0
         self._longest_s = 0.0
 
-    def add(self, span: Span) -> None:
+    def add(self, span: NodeShareSpan) -> None:
         self._spans.append(span)
         self._total_s += span.share * (span.until_s - span.from_s)
         self._longest_s = max(self._longest_s, span.until_s - span.from_s)
@@ -230,7 +230,7 @@ def ends_of(record: RunRecord) -> dict[str, tuple[str, str]]:
     return ends | {fact.job_id: ("cancelled", "") for fact in record.cancelled}
 
 
-def held_spans(run: RunLoop, handle: JobHandle, now_s: float) -> tuple[Span, ...]:
+def held_spans(run: RunLoop, handle: JobHandle, now_s: float) -> tuple[NodeShareSpan, ...]:
     """Return the spans in which the running phases of a job have held nodes until now.
 
     Args:
@@ -238,8 +238,8 @@ def held_spans(run: RunLoop, handle: JobHandle, now_s: float) -> tuple[Span, ...
         handle: The job.
         now_s: Present time, in seconds.
     """
-    every: list[Span] = []
+    every: list[NodeShareSpan] = []
     for phase, hold in handle.permits.holds.items():
         spans = run.scheduler.members.spans(handle.id, now_s) if phase == "rollout" else ()
-        every += spans or (Span(node.name, hold.start_s, now_s, 1.0, False) for node in handle.place.nodes_of(phase))
+        every += spans or (NodeShareSpan(node.name, hold.start_s, now_s, 1.0, False) for node in handle.place.nodes_of(phase))
     return tuple(every)

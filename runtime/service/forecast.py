@@ -17,7 +17,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError, Unprocessable
 from rollmux_env.keys.job import Job
-from rollmux_env.scheduler.preview import Outlook, Preview, outlook, preview
+from rollmux_env.scheduler.preview import Outlook, Preview, forecast_arrivals, forecast_jobs
 from runtime.coordinator.profiles import job_as_stated, load_profile, profile_key
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node
@@ -65,7 +65,7 @@ class QueueForecast:
             if version != self._version or now_s >= self._stale_s:
                 present = bool(state.waiting or state.tables.order.size)
                 try:
-                    self._known = await self._ahead(partial(outlook, stuck=stuck)) if present else NOTHING_KNOWN
+                    self._known = await self._ahead(partial(forecast_jobs, stuck=stuck)) if present else NOTHING_KNOWN
                 except PlanError:
                     self._known = NOTHING_KNOWN
                 self._version = version
@@ -95,7 +95,7 @@ class QueueForecast:
         async with self._of_previews:  # a separate lock: a long preview of one user does not delay forecasts of the queue
             try:
                 stuck = stuck_jobs(self._ledger)
-                previews = iter(await self._ahead(lambda state, policy: preview(state, policy, *known, stuck=stuck)))
+                previews = iter(await self._ahead(lambda state, policy: forecast_arrivals(state, policy, *known, stuck=stuck)))
             except PlanError as error:
                 raise Unprocessable(f"job {specs[0].id}: {error}") from None
         unknown = Preview(False, None, None, None, None, {}, len(self._run.scheduler.state.waiting) + 1, None, None, _UNKNOWN)

@@ -31,7 +31,7 @@ from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.overdue import Overdue, overdue_phases
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import JobSpec
-from runtime.journal.facts import Span
+from runtime.journal.facts import NodeShareSpan
 from runtime.journal.write import read_run, state_of
 from runtime.machine import Pool
 from runtime.machines.nodes import POOLS
@@ -414,7 +414,7 @@ class Reports:
         nodes, suspects = run.nodes.nodes(pool), self._ledger.suspect_nodes().keys()
         drained = run.nodes.drained - suspects
         free = sum(node.name not in suspects for node in run.nodes.free(pool))
-        holding: list[Span] = []
+        holding: list[NodeShareSpan] = []
         for handle in run.handles.values():
             if handle.permits.holds:
                 names = {node.name for phase in handle.permits.holds for node in handle.place.nodes_of(phase) if node.pool == pool}

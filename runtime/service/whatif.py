@@ -23,7 +23,7 @@ from rollmux_env.errors import InputError, PlanError, Unprocessable
 from rollmux_env.keys.job import Job
 from rollmux_env.replay.whatif import INSTANTS, Projection, StateChange, WhatIf, project
 from rollmux_env.scheduler.order import half_life_h
-from rollmux_env.scheduler.preview import own_copy
+from rollmux_env.scheduler.preview import copy_policy
 from runtime.journal.write import read_earlier, read_run, state_of
 from runtime.owners.http.holdups import stuck_jobs
 from runtime.owners.http.ledger import Ledger
@@ -229,7 +229,7 @@ class LiveAnswers:
         run, planner = self._run, self._run.scheduler.planner
         state = planner.shown.copy()
         unprofiled = [handle.id for handle in run.handles.values() if not (handle.life.is_gone or state.knows(handle.id))]
-        name, policy = run.plan.policy, own_copy(planner.policy)
+        name, policy = run.plan.policy, copy_policy(planner.policy)
         earlier = partial(_earlier_jobs, Path(run.plan.folder))
         return Present(
             self._target, name, policy, run.plan.seed, state, run.log.now(), stuck_jobs(self._ledger), unprofiled, None, earlier

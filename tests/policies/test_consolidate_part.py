@@ -80,7 +80,7 @@ def test_what_a_search_remembers_is_what_it_would_find_anew(spare: float) -> Non
     state = crowd(30)
     state.limits.pools["nodes_max"] = state.nodes.sum(axis=1) + spare
     now = active(state, None)
-    view, facts, search = now.view, Consolidate()._facts(now), make_search(now.view)  # noqa: SLF001 (the same facts)
+    view, facts, search = now.view, Consolidate()._search_input(now), make_search(now.view)  # noqa: SLF001 (the same facts)
     for group in range(now.looked.size):
         refresh_group(view, facts, group, search)
     rng = np.random.default_rng(1)
@@ -107,9 +107,9 @@ def test_a_part_is_drawn_anew_at_every_event_and_has_what_matters() -> None:
     part = part_of(state, most, newcomer)
     assert np.array_equal(part.positions, part_of(state, most, newcomer).positions)
     assert part.positions.size == most and (np.diff(part.positions) > 0).all() and part.positions[-1] < state.tables.order.size
-    assert part.host is not None
-    if part.host.group is not None:
-        assert state.tables.group_rows.get(part.host.group) in state.tables.order[part.positions]
+    assert part.cheapest_placement is not None
+    if part.cheapest_placement.group is not None:
+        assert state.tables.group_rows.get(part.cheapest_placement.group) in state.tables.order[part.positions]
     leaver = state.group_list()[3].jobs
     apply(state, Departed(7200.0, leaver[0]))
     if len(leaver) > 1:
@@ -119,7 +119,8 @@ def test_a_part_is_drawn_anew_at_every_event_and_has_what_matters() -> None:
         apply(state, Departed(7300.0 + k, job_id))
         seen |= set(state.tables.groups.id[state.tables.order[part_of(state, most).positions]].tolist())
     assert len(seen) > 2 * most
-    assert part_of(state, 1000).positions.tolist() == list(range(state.tables.order.size)) and part_of(state, 1000).host is None
+    whole = part_of(state, 1000)
+    assert whole.positions.tolist() == list(range(state.tables.order.size)) and whole.cheapest_placement is None
 
 
 @pytest.mark.parametrize("stays", ["fixed", "iterations"])

@@ -69,7 +69,7 @@ class Checked:
         return plan
 
     def _check(self, state: State, now: Active) -> Any:
-        facts = self.policy._facts(now)  # noqa: SLF001 (the same facts, to reckon with by hand)
+        facts = self.policy._search_input(now)  # noqa: SLF001 (the same facts, to reckon with by hand)
         rows = {state.tables.job_id(row): k for k, row in enumerate(now.rows)}
         before = plain_usd(state, facts, rows, set())
         held_before = state.usd_per_hour - sum(group.usd_per_hour for group in state.group_list())

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.placement.fleet import MostProgress
-from policies.placement.fleet_moves import MOST
+from policies.placement.fleet_moves import MAX_MOVES
 from policies.placement.weighted_progress import Urgency, pace
 from rollmux_env.bench.streams import workload
 from rollmux_env.cluster.apply import apply
@@ -70,7 +70,7 @@ class _Compared(MostProgress):
 
     def rearrange(self, state: State) -> tuple[Move, ...]:
         plan, best = super().rearrange(state), _best(state)
-        assert len(plan) <= MOST
+        assert len(plan) <= MAX_MOVES
         if best is None:
             assert plan == ()
             return ()

@@ -91,17 +91,17 @@ Example = tuple[Array, Array, Array, NDArray[Any]]  # features of job, rows and 
 
 
 def padded(examples: Sequence[Example]) -> Labels:
-    """Convert decisions of at most `ROWS_MOST` rows each to labels."""
+    """Convert decisions of at most `MAX_ROWS` rows each to labels."""
     jobs, rows, clusters, values = zip(*examples, strict=True)
-    mask = np.arange(ROWS_MOST) < np.array([len(own) for own in rows])[:, None]
-    wide = np.zeros((len(rows), ROWS_MOST, len(rows[0][0])), dtype=np.float32)
-    known = np.full((len(rows), ROWS_MOST), np.nan, dtype=np.float32)
+    mask = np.arange(MAX_ROWS) < np.array([len(own) for own in rows])[:, None]
+    wide = np.zeros((len(rows), MAX_ROWS, len(rows[0][0])), dtype=np.float32)
+    known = np.full((len(rows), MAX_ROWS), np.nan, dtype=np.float32)
     wide[mask], known[mask] = np.concatenate(rows), np.concatenate(values)
     return Labels(np.array(jobs), wide, np.array(clusters), mask.astype(np.int8), known)
 
 
 LOOKAHEAD, WORTH = "lookahead", "worth"
-ROWS_MOST = 32  # largest number of rows of a decision, as in the environment
+MAX_ROWS = 32  # largest number of rows of a decision, as in the environment
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def _imitated(source: StreamSource, recipe: Recipe, weights: dict[str, Array] | 
     generator, width = source.generator(), len(candidate_names(recipe.moves))
     examples: list[Example] = []
     for seed in rng.integers(FIRST_DRAWN_SEED, 2**31, source.streams).tolist():
-        for inputs, choice in collect_examples(generator.scenario(seed), TEACHERS[recipe.teacher](), weights, ROWS_MOST):
+        for inputs, choice in collect_examples(generator.scenario(seed), TEACHERS[recipe.teacher](), weights, MAX_ROWS):
             rows = inputs.candidates[:, :width]
             examples.append((inputs.job, rows, inputs.cluster, np.arange(len(rows)) == choice))
     return widened(padded(examples), len(candidate_names(recipe.moves, shapes=True)))

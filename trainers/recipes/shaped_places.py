@@ -34,7 +34,7 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.metrics import metrics
 from rollmux_env.scenario import Scenario
 from trainers.network import Scorer
-from trainers.recipes.imitation import ROWS_MOST, WIDTHS, Example, fit, padded
+from trainers.recipes.imitation import MAX_ROWS, WIDTHS, Example, fit, padded
 
 Array = NDArray[np.float32]
 Weights = dict[str, Array]
@@ -94,8 +94,8 @@ class Worth(Learned):
         values = worth(rows)
         if len(rows) > 1:
             chosen = np.arange(len(rows))
-            if len(rows) > ROWS_MOST:
-                best, half = np.argsort(-values), ROWS_MOST // 2
+            if len(rows) > MAX_ROWS:
+                best, half = np.argsort(-values), MAX_ROWS // 2
                 chosen = np.sort(np.concatenate([best[:half], self._rng.choice(best[half:], half, replace=False)]))
             wanted = np.clip(values[chosen], -6, 6) * SHARPNESS
             self.examples.append((job.copy(), rows[chosen][:, _COLUMNS], cluster.copy(), wanted))

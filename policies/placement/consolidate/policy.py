@@ -17,7 +17,7 @@ from rollmux_env.kernel.lns_insert import Regrouping, home_type, make_search
 from rollmux_env.kernel.pools import count_nodes
 from rollmux_env.kernel.tables import NOWHERE
 
-_OVERLOOKED = 0.5  # share of its rows that a job ignores when it is inserted again, so that the search does not repeat its choices
+IGNORED_SHAPE_SHARE = 0.5  # share of a job's shapes that an insertion ignores, so that the search does not repeat its choices
 
 
 class Consolidate:
@@ -79,13 +79,13 @@ class Consolidate:
             return ()
         if newcomer is not None and self._time.usd and self._time.is_worthless(state, newcomer):
             return (Wait(newcomer),)
-        facts = self._facts(now)
+        search_input = self._search_input(now)
         waits = NOWHERE if newcomer is None else int(np.searchsorted(now.rows, state.row(newcomer)))
-        saved_usd = regroup(now.view, facts, waits, self.budget_of(now), np.random.default_rng(0), make_search(now.view))
+        saved_usd = regroup(now.view, search_input, waits, self.budget_of(now), np.random.default_rng(0), make_search(now.view))
         if newcomer is None or not np.isnan(saved_usd):
             return plan_of(now)
-        # The search found no placement in this part; `host` is the cheapest one in the whole cluster.
-        return (Wait(newcomer) if part.host is None else Place(newcomer, part.host),)
+        # The search found no placement in this part, but there may be one elsewhere in the cluster.
+        return (Wait(newcomer) if part.cheapest_placement is None else Place(newcomer, part.cheapest_placement),)
 
     def budget_of(self, now: Active) -> int:
         """Return the number of groups and placements that one search may evaluate.
@@ -96,7 +96,7 @@ class Consolidate:
             return self.budget
         return self.budget * now.of_job.size // now.rows.size
 
-    def _facts(self, now: Active) -> Regrouping:
+    def _search_input(self, now: Active) -> Regrouping:
         state, rows, limits, jobs = now.state, now.rows, now.state.limits, now.state.view.jobs.take(now.rows)
         stay_h, iterations = self._learned.estimate(state, rows, self.horizon_h) if self._learned else known_stays(state, rows)
         groups = state.view.groups
@@ -123,6 +123,6 @@ class Consolidate:
             training_nodes=np.ascontiguousarray(looked["training_nodes"]),
             horizon_h=self.horizon_h,
             migration_h=state.cluster.migration_s / 3600,
-            overlooked=_OVERLOOKED,
+            overlooked=IGNORED_SHAPE_SHARE,
             reserved=state.nodes - count_nodes(limits, looked, looked["n_nodes"]),
         )

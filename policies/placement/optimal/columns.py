@@ -14,7 +14,7 @@ from rollmux_env.kernel.tables import TOLERANCE, Floats, Ints
 MAX_COLUMNS = 2_000_000
 MAX_TRIES = 20_000_000  # largest number of shape combinations to try for one arrival, about ten seconds
 _FIRST_ROOM = 4096  # columns for which the first enumeration has room
-_MOST_MEMBERS = 62  # limit of group size, because the members that use a class of nodes are bits of an integer
+_MAX_MEMBERS = 62  # limit of group size, because the members that use a class of nodes are bits of an integer
 
 
 class ColumnPool:
@@ -70,7 +70,7 @@ class ColumnPool:
 
     def add(self, row: int) -> None:
         """Make one more job of the state's job table active."""
-        largest = min(int(self.state.limits.group_size_max), len(self.active) + 1, _MOST_MEMBERS)
+        largest = min(int(self.state.limits.group_size_max), len(self.active) + 1, _MAX_MEMBERS)
         size = largest
         while (columns := self._enumerate(row, size)) is None:
             size -= 1

@@ -14,9 +14,9 @@ from rollmux_env.portable import dot
 
 ALL_AT_ONCE = 3000  # number of columns that the solver gets without a selection
 TOLERANCE = 1e-9  # relative tolerance of costs
-_MISSED = 100.0  # penalty for a training node too many or too few, as a multiple of the most expensive column
+_MISMATCH_PENALTY = 100.0  # penalty for a training node too many or too few, as a multiple of the most expensive column
 _OPTIMAL = highspy.HighsModelStatus.kOptimal
-_SETTLED = (_OPTIMAL, highspy.HighsModelStatus.kInfeasible)
+_FINAL_STATUSES = (_OPTIMAL, highspy.HighsModelStatus.kInfeasible)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Relaxation:
         if self._elastic:
             row = np.array([program.training_row], np.int32)
             for sign in (-1.0, 1.0):
-                self._highs.addCol(_MISSED * float(np.abs(cost).max()), 0.0, highspy.kHighsInf, 1, row, np.array([sign]))
+                self._highs.addCol(_MISMATCH_PENALTY * float(np.abs(cost).max()), 0.0, highspy.kHighsInf, 1, row, np.array([sign]))
 
     def solve(self, training_nodes: int | None = None) -> bool:
         """Solve the program, with a given total of training nodes or any. Return whether there is a solution."""
@@ -187,7 +187,7 @@ def whole_solution(
     chosen = None
     if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
         chosen = np.sort(columns[np.array(highs.getSolution().col_value) > 0.5])
-    if highs.getModelStatus() in _SETTLED:
+    if highs.getModelStatus() in _FINAL_STATUSES:
         return chosen, None
     return chosen, float(info.mip_dual_bound) if rollout_nodes is None else -np.inf
 

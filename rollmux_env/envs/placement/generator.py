@@ -32,9 +32,9 @@ from rollmux_env.workloads.profiles import JOBS, NAMES, draw_profile, draw_times
 from rollmux_env.workloads.profiles import OPTIONS as PROFILE_OPTIONS
 from rollmux_env.workloads.shapes import most_shapes
 
-_ASKED = ("rollout_s", "training_s", "rollout_gb", "training_gb", "rollout_nodes", "training_nodes")
+_REQUIREMENTS = ("rollout_s", "training_s", "rollout_gb", "training_gb", "rollout_nodes", "training_nodes")
 _SCENARIO_FILES = (".yaml", ".yml", ".json")
-_SEEDED = ("production", *NAMES)  # workloads without a trace
+_GENERATED_WORKLOADS = ("production", *NAMES)  # workloads without a trace
 
 
 def find_generator(named: Generator | Source | str, options: Mapping[str, Any] | None = None) -> Generator:
@@ -57,7 +57,7 @@ def find_generator(named: Generator | Source | str, options: Mapping[str, Any] |
         if options:
             raise InputError(f"generator: {named}: a scenario file has no options, such as {next(iter(options))}")
         return Fixed(load_scenario(named))
-    if named not in (known := (*_SEEDED, "philly")):
+    if named not in (known := (*_GENERATED_WORKLOADS, "philly")):
         raise InputError(f"generator: {not_one_of(named, known)}")
     options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     return Philly(**options) if named == "philly" else Workload(named, **options)
@@ -153,8 +153,8 @@ class Workload:
     steps = 0
 
     def __init__(self, name: str = "production", /, **options: Any) -> None:
-        if name not in _SEEDED:
-            raise InputError(f"generator: {not_one_of(name, _SEEDED)}")
+        if name not in _GENERATED_WORKLOADS:
+            raise InputError(f"generator: {not_one_of(name, _GENERATED_WORKLOADS)}")
         self._options = _workload_options(name, PRODUCTION_OPTIONS if name == "production" else PROFILE_OPTIONS, options)
         self.name = name
         self.cluster = production_cluster(self._options) if name == "production" else paper_cluster(self._options.max_group_size)
@@ -178,7 +178,7 @@ class Workload:
             slos = cells.slos
             asked = (cells.rollouts_s, cells.trainings_s, *memory_gb(7), 1, 1)
         stream, stay_s = job_table(len(slos), self.nodes, self.steps), np.array(stays_s)
-        for name, column in zip(_ASKED, asked, strict=True):
+        for name, column in zip(_REQUIREMENTS, asked, strict=True):
             stream[name] = column
         stream["solo_s"] = stream["alone_s"] = stream["rollout_s"] + stream["training_s"]
         limit_s = np.array(slos) * stream["solo_s"]

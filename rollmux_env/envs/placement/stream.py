@@ -61,7 +61,7 @@ class Whole:
         checks.has_attributes(own, ("cluster", "jobs", "scenario"), "cluster, jobs and scenario(seed)")
         self._own = own
         self.cluster, self.jobs = own.cluster, own.jobs
-        self.nodes, self.steps, self.shapes = (getattr(own, name, most) for name, most in _MOST.items())
+        self.nodes, self.steps, self.shapes = (getattr(own, name, most) for name, most in _DEFAULT_SIZES.items())
 
     def scenario(self, seed: int) -> Scenario:
         """Return the user's scenario of a seed.
@@ -86,7 +86,7 @@ class Whole:
         return stream_of(self.scenario(seed))
 
 
-_MOST = {"nodes": 4, "steps": 2, "shapes": 0}  # sizes of jobs for which tables have room if a user's generator states none
+_DEFAULT_SIZES = {"nodes": 4, "steps": 2, "shapes": 0}  # sizes of jobs for which tables have room if a user's generator states none
 
 
 def whole(generator: Generator | Source) -> Generator:

@@ -17,7 +17,7 @@ from rollmux_env.kernel.feature_tables import Names
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.scheduler.order import QueueRules, rows_of
 from rollmux_env.scheduler.quotas import Quotas
-from rollmux_env.scheduler.ranking import Ranking, ranked
+from rollmux_env.scheduler.ranking import Ranking, compute_ranking
 from rollmux_env.scheduler.room import free_nodes, may_fit
 
 NAMES = Names(
@@ -89,7 +89,7 @@ def decision_of(state: State, rules: QueueRules, policy: Policy, most: MostChoic
         policy: Policy that the planner checks plans for.
         most: Largest numbers of choices.
     """
-    ranking = ranked(state, rules)
+    ranking = compute_ranking(state, rules)
     first = ranking.queue[: most.jobs]
     if not first:
         return Decision([NOBODY], [], left_out=False)

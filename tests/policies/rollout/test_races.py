@@ -54,9 +54,9 @@ def test_a_share_that_has_ended_keeps_what_counts() -> None:
     race = Race(Round(False, (0, 1, 2), 2, 3, 1))
     race.finished(2, 0)
     race.finished(0, 1)
-    assert not race.over
+    assert not race.is_over
     race.end((0, 7))
-    assert race.over and race.complete == [0]
+    assert race.is_over and race.complete == [0]
     empty = Race(Round(False, (3,), 2, 1, 1))
     empty.end((0, 7))
-    assert empty.over and empty.complete == []
+    assert empty.is_over and empty.complete == []

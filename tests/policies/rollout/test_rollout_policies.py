@@ -100,7 +100,7 @@ def test_the_simulator_ends_a_round_as_the_bookkeeping_does(seed: int, prompts: 
         running.remove(response)
         gone = race.finished(due.prompts[response // due.responses], response % due.responses)
         running -= {due.prompts.index(prompt) * due.responses + number for prompt, number in gone}
-    assert race.over
+    assert race.is_over
     assert [due.prompts[place] for place in complete] == race.complete
     assert not running
 

@@ -27,7 +27,7 @@ def play(round: Round, order: random.Random) -> tuple[Race, int]:
             assert set(gone) <= alive and len(set(gone)) == len(gone)
             alive -= set(gone)
             dropped += len(gone)
-    assert race.over
+    assert race.is_over
     return race, dropped
 
 
@@ -42,7 +42,7 @@ def test_every_prompt_is_trained_on_once(prompts: int, responses: int, eta: floa
         complete = []
         for share in due.shares(engines):
             race, dropped = play(share, order) if share.wanted else (Race(share), 0)
-            assert all(len(race.counted(prompt)) == responses for prompt in race.complete)
+            assert all(len(race.select_responses(prompt)) == responses for prompt in race.complete)
             launched = len(share.prompts) * share.responses if share.wanted else 0
             assert launched - dropped >= share.wanted * responses
             complete += race.complete
@@ -89,9 +89,9 @@ def test_a_prompt_is_complete_with_its_first_responses_and_the_round_with_its_fi
     assert race.finished(8, 0) == [(8, 1)]
     assert race.finished(7, 0) == race.finished(9, 1) == []
     assert race.finished(8, 1) == []  # it ended in the instant in which it was dropped
-    assert not race.over
+    assert not race.is_over
     assert race.finished(9, 2) == [(7, 1), (7, 2), (9, 0)]
-    assert race.over and race.complete == [8, 9] and race.counted(8) == [0, 2] and race.counted(9) == [1, 2]
+    assert race.is_over and race.complete == [8, 9] and race.select_responses(8) == [0, 2] and race.select_responses(9) == [1, 2]
     assert race.finished(7, 1) == []
 
 

@@ -44,8 +44,8 @@ def ruled(stream: QueueStream, policy: Any) -> Plan:
     if any(isinstance(action, Place) for action in plan):
         return plan
     ranker = Ranker(rules)
-    ranker.queue(state)
-    for other in Parkable(state, ranker, rules.factor, [job_id], declined=()).tried_for(job_id):
+    ranker.rank_jobs(state)
+    for other in Parkable(state, ranker, rules.factor, [job_id], declined=()).list_candidates(job_id):
         with without_job(state, other) as twin:
             if any(isinstance(action, Place) for action in ask(policy, twin, Arrived(state.now_s, state.job(job_id)))):
                 return (Park(other, job_id),)

@@ -515,6 +515,6 @@ def test_a_replay_has_only_so_many_phases_and_says_how_far_it_is(monkeypatch: py
     monkeypatch.setattr("rollmux_env.replay.event._TOLD", 40)
     assert begun(by_work, None).log == begun(by_work, 200).log
     assert [departed for _, departed in told] == [0, 1, 1] * 2 and told[0][0] >= 40 and told[1][0] >= told[0][0] + 40
-    monkeypatch.setattr("rollmux_env.replay.event.MOST_KEPT", 100)
+    monkeypatch.setattr("rollmux_env.replay.event.MAX_KEPT_PHASES", 100)
     with pytest.raises(InputError, match="100 at most"):
         begun(by_work, None, keep_phases=True)

@@ -310,7 +310,7 @@ def test_colocated_by_hand() -> None:
 
 
 def test_a_policy_is_woken_only_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fluid, "MOST_INSTANTS", 20)
+    monkeypatch.setattr(fluid, "MAX_INSTANTS", 20)
     problem = scenario_of(make_job("a", duration_s=1e9))
     with pytest.raises(InputError, match="fluid replay: the policy has been woken 20 times after "):
         replay(problem, Regroup())

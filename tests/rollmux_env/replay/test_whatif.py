@@ -14,7 +14,7 @@ from rollmux_env.replay.job_results import job_results
 from rollmux_env.replay.stays import stays_of
 from rollmux_env.replay.whatif import JobForecast, StateChange, forecast_of, project
 from rollmux_env.scenario import Scenario, parse_scenario
-from rollmux_env.scheduler.preview import outlook
+from rollmux_env.scheduler.preview import forecast_jobs
 from tests.oracle.draw import examples
 from tests.oracle.queue_keys import queued
 from tests.rollmux_env.cluster.twin import CLUSTER, make_job
@@ -55,7 +55,7 @@ def test_without_a_change_placements_are_those_of_the_forecast(scenario: dict[st
     state = with_all(problem, Algorithm1())
     assume(state.waiting)
     own = {one.job: one.admitted_s for one in project(state, Algorithm1(), StateChange())}
-    assert {job_id: one.eta_s for job_id, one in outlook(state, Algorithm1()).waiting.items()} == {
+    assert {job_id: one.eta_s for job_id, one in forecast_jobs(state, Algorithm1()).waiting.items()} == {
         job_id: own[job_id] for job_id in state.waiting
     }
     stuck = {job_id for group in state.group_list() for job_id in group.jobs}

@@ -20,8 +20,8 @@ from rollmux_env.replay.whatif import StateChange, project
 from rollmux_env.scheduler import commands, facts
 from rollmux_env.scheduler.commands import ANSWERS, Command
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.nodes import LEASE, Assigned, NodePool, Returned
-from rollmux_env.scheduler.preview import outlook, preview
+from rollmux_env.scheduler.nodes import PROFILING_GROUP, Assigned, NodePool, Returned
+from rollmux_env.scheduler.preview import forecast_arrivals, forecast_jobs
 from tests.rollmux_env.scheduler.driver import Driver, Worker, make_cluster, make_job, make_nodes
 
 ALONE = Placement(None, (), 1, 1)
@@ -189,7 +189,7 @@ def test_guests_are_lent_free_nodes_and_the_policy_is_asked_again_when_they_have
     policy = Scripted()
     driver = driven(policy, pairs=1)
     step = driver.submit(make_job("a"), profiled=False)
-    assert {entry.group for entry in step.entries if isinstance(entry, Assigned)} == {LEASE}
+    assert {entry.group for entry in step.entries if isinstance(entry, Assigned)} == {PROFILING_GROUP}
     assert [type(command) for command in step.commands] == [commands.Lend]
     driver.submit(make_job("b"))
     assert policy.asked == ["place b"] and driver.scheduler.state.waiting == ["b"]
@@ -288,10 +288,10 @@ def test_forecasts_count_lent_nodes_although_they_are_out_of_service() -> None:
     driver.submit(make_job("a"))
     state, policy = driver.scheduler.state, Scripted()
     assert state.cluster.pools["rollout"].max_nodes == 0 and state.waiting == ["a"]
-    assert outlook(state, policy).waiting["a"].eta_s == state.now_s
+    assert forecast_jobs(state, policy).waiting["a"].eta_s == state.now_s
     (course,) = project(state, policy, StateChange())
     assert course.admitted_s == state.now_s and course.departed_s is not None
-    (other,) = preview(state, policy, make_job("b"))
+    (other,) = forecast_arrivals(state, policy, make_job("b"))
     assert not other.fits and other.eta_s == course.departed_s
     driver.scheduler.close(driver.now_s)
     assert state.cluster.pools["rollout"].max_nodes == 1 and not state.charges.lent_to

@@ -11,7 +11,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.facts import PhaseOfShape
-from rollmux_env.scheduler.review import LEAST, Estimates
+from rollmux_env.scheduler.review import MIN_ITERATIONS, Estimates
 from tests.rollmux_env.scheduler.driver import Driver
 
 JOB = Job.model_validate(
@@ -95,7 +95,7 @@ def test_a_job_that_has_moved_to_a_shape_is_planned_with_what_it_takes_there() -
             if isinstance(fact, facts.Iterated):
                 told[number] = fact._replace(seconds=9.0)
         driver.tell(*told)
-        if worker.done == LEAST + 1:
+        if worker.done == MIN_ITERATIONS + 1:
             policy.shape = 1
         seen.append((k, size))
     known = [entry.job for entry in driver.entries if isinstance(entry, Reprofiled)]

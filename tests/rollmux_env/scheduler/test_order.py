@@ -29,7 +29,7 @@ from rollmux_env.replay.outcome import outcome
 from rollmux_env.replay.run import Run
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.order import ORDERS, rules_of
-from rollmux_env.scheduler.ranking import ranked
+from rollmux_env.scheduler.ranking import compute_ranking
 from rollmux_env.workloads import WorkloadOptions, make_workload
 from rollmux_env.workloads.text import to_yaml
 from tests.oracle.draw import examples
@@ -148,7 +148,7 @@ class _Following:
 
     def decide(self, state: State, event: Event) -> Plan:
         if isinstance(event, Arrived):
-            assert ranked(state, self.queue_rules).queue[0] == event.job.id, "I3"
+            assert compute_ranking(state, self.queue_rules).queue[0] == event.job.id, "I3"
         return self._policy.decide(state, event)
 
 

@@ -6,14 +6,14 @@ import pytest
 
 from rollmux_env.keys.job import Job
 from rollmux_env.keys.phases import Phase, Training
-from rollmux_env.scheduler.review import LEAST, WINDOW, Pace
+from rollmux_env.scheduler.review import MIN_ITERATIONS, WINDOW, Pace
 
 JOB = Job(
     id="a", arrival_s=0.0, iterations=9, slo=2.0, rollout=Phase(worst_case_s=10.0), training=Training(worst_case_s=5.0), sync_s=1.0
 )
 
 
-def pace(rollout_s: float, training_s: float, iteration_s: float, times: int = LEAST, sync_s: float = 1.0) -> Pace:
+def pace(rollout_s: float, training_s: float, iteration_s: float, times: int = MIN_ITERATIONS, sync_s: float = 1.0) -> Pace:
     found = Pace()
     for _ in range(times):
         found.phase("rollout", rollout_s, False)
@@ -24,7 +24,7 @@ def pace(rollout_s: float, training_s: float, iteration_s: float, times: int = L
 
 
 def test_nothing_is_concluded_from_few_iterations_or_cold_ones() -> None:
-    few = pace(90.0, 90.0, 900.0, LEAST - 1)
+    few = pace(90.0, 90.0, 900.0, MIN_ITERATIONS - 1)
     assert few.iteration_s is None and not few.is_late(JOB) and few.drifted(JOB, 0) is None
     few.phase("rollout", 90.0, True)
     few.iteration(900.0)
@@ -66,8 +66,8 @@ def test_what_is_small_beside_the_iteration_does_not_matter() -> None:
 
 
 def test_alone_a_job_would_take_the_mean_of_its_phases() -> None:
-    assert pace(4.0, 2.0, 99.0, LEAST - 1).alone_s(JOB, 0) is None
+    assert pace(4.0, 2.0, 99.0, MIN_ITERATIONS - 1).alone_s(JOB, 0) is None
     mixed = pace(4.0, 2.0, 99.0, sync_s=0.5)
-    for _ in range(LEAST):
+    for _ in range(MIN_ITERATIONS):
         mixed.phase("rollout", 6.0, False)
     assert mixed.alone_s(JOB, 0) == pytest.approx(5.0 + 2.0 + 0.5)

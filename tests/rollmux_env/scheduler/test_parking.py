@@ -25,7 +25,7 @@ from rollmux_env.scheduler import serving
 from rollmux_env.scheduler.order import QueueRules
 from rollmux_env.scheduler.parking import Parkable
 from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
-from rollmux_env.scheduler.preview import outlook
+from rollmux_env.scheduler.preview import forecast_jobs
 from tests.oracle.draw import examples
 from tests.rollmux_env.scheduler.test_order import finished, fleets, make, options, small
 
@@ -85,16 +85,16 @@ def test_the_running_jobs_that_are_tried_are_those_of_the_rule(scenario: dict[st
     policy: Any = make(spec)
 
     class Checked(Parkable):
-        def tried_for(self, job_id: str) -> list[str]:
-            tried = super().tried_for(job_id)
+        def list_candidates(self, job_id: str) -> list[str]:
+            tried = super().list_candidates(job_id)
             plainly = parkable_plainly(self._state, policy.queue_rules, job_id)
             assert tried == [other for other in plainly if (job_id, other) not in self._declined]
             return tried
 
-        def gains(self) -> list[bool]:
-            gains = super().gains()
-            assert gains == [bool(self.tried_for(job_id)) for job_id in self._job_ids]
-            return gains
+        def has_candidates(self) -> list[bool]:
+            has_candidates = super().has_candidates()
+            assert has_candidates == [bool(self.list_candidates(job_id)) for job_id in self._job_ids]
+            return has_candidates
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serving, "Parkable", Checked)
@@ -235,6 +235,6 @@ def test_what_waits_is_said_and_expected() -> None:
     apply(state, Arrived(3600.0, parse_scenario(small(SHORT)).jobs[0]))
     apply(state, Parked(3600.0, "long", "short"))
     apply(state, Admitted(3600.0, "short", isolated(state.job("short"))))
-    (job,) = outlook(state, make(PARKS)).waiting.values()
+    (job,) = forecast_jobs(state, make(PARKS)).waiting.values()
     assert (job.job_id, job.position, job.eta_s) == ("long", 1, 7200.0)
     assert job.reason.startswith("parked for short since 1.00 h; needs 1 rollout node")

@@ -21,7 +21,7 @@ from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.facts import Queued
-from rollmux_env.scheduler.preview import WaitForecast, outlook, preview
+from rollmux_env.scheduler.preview import WaitForecast, forecast_arrivals, forecast_jobs
 from tests.oracle.draw import examples
 from tests.oracle.queue_keys import queued
 from tests.rollmux_env.cluster.twin import CLUSTER, make_job, model
@@ -30,7 +30,7 @@ NODES = {name: {**pool, "max_nodes": 2} for name, pool in CLUSTER.items()}
 
 
 def waiting(state: State, policy: Policy, instants: int = 500) -> list[WaitForecast]:
-    return [*outlook(state, policy, instants).waiting.values()]
+    return [*forecast_jobs(state, policy, instants).waiting.values()]
 
 
 def with_all(scenario: Scenario, policy: Policy, observed: bool = False) -> State:
@@ -77,7 +77,7 @@ def test_a_preview_is_what_an_arrival_gives(scenario: dict[str, Any]) -> None:
     assert state is not None
     before = snapshot(state)
     job = problem.jobs[-1].model_copy(update={"arrival_s": 0.0})
-    (foretold,) = preview(state, Algorithm1(), job)
+    (foretold,) = forecast_arrivals(state, Algorithm1(), job)
     assert snapshot(state) == before
     usd_per_hour = state.usd_per_hour
     after = with_all(problem, Algorithm1())
@@ -90,7 +90,7 @@ def test_a_preview_is_what_an_arrival_gives(scenario: dict[str, Any]) -> None:
     else:
         (view,) = [one for one in waiting(after, Algorithm1()) if one.job_id == job.id]
         assert (foretold.position, foretold.eta_s, foretold.reason) == (view.position, view.eta_s, view.reason)
-    assert foretold.done_eta_s == outlook(after, Algorithm1()).done_s.get(job.id)
+    assert foretold.done_eta_s == forecast_jobs(after, Algorithm1()).done_s.get(job.id)
 
 
 @examples(20)
@@ -101,9 +101,9 @@ def test_a_preview_of_two_is_that_of_one_after_the_other(scenario: dict[str, Any
     *_, first, second = problem.jobs
     state, later = (with_all(problem.model_copy(update={"jobs": problem.jobs[:-left]}), Algorithm1()) for left in (2, 1))
     before = snapshot(state)
-    both = preview(state, Algorithm1(), first, second)
+    both = forecast_arrivals(state, Algorithm1(), first, second)
     assert snapshot(state) == before
-    assert both == (*preview(state, Algorithm1(), first), *preview(later, Algorithm1(), second))
+    assert both == (*forecast_arrivals(state, Algorithm1(), first), *forecast_arrivals(later, Algorithm1(), second))
 
 
 def test_reasons_say_who_is_ahead_and_what_it_needs() -> None:
@@ -129,7 +129,7 @@ def test_a_quota_is_a_reason() -> None:
     (view,) = waiting(state, Solo())
     assert view == ("b", 1, 200.0, "user ann holds 2 of 2 nodes")
     mine: Job = model(make_job("c", user="ann"))
-    first, second = preview(state, Solo(), mine, model(make_job("d")))
+    first, second = forecast_arrivals(state, Solo(), mine, model(make_job("d")))
     assert first.reason == "user ann holds 2 of 2 nodes" and second.fits
 
 

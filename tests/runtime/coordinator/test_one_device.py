@@ -11,7 +11,7 @@ import pytest
 
 from rollmux_env.cluster.events import Admitted
 from runtime.journal.audit import check_run
-from runtime.journal.facts import LEASE, Assigned
+from runtime.journal.facts import PROFILING_GROUP, Assigned
 from runtime.journal.write import JOURNAL, read_facts
 from runtime.report.figures import figures
 from tests.runtime.coordinator.test_kills import check_end, record_in
@@ -36,7 +36,7 @@ def test_jobs_take_turns_on_one_node_and_it_is_paid_for_once(tmp_path: Path) -> 
     turns = [f"{part.job_id} {part.phase}" for part in record.phases if not part.profile]
     pairs = [*pairwise(turns)][::2]
     assert set(pairs) == {("a rollout", "a training"), ("b rollout", "b training")}  # nobody comes between
-    assigned = [(fact.group == LEASE, fact.pool) for fact in read_facts(tmp_path / JOURNAL) if isinstance(fact, Assigned)]
+    assigned = [(fact.group == PROFILING_GROUP, fact.pool) for fact in read_facts(tmp_path / JOURNAL) if isinstance(fact, Assigned)]
     assert assigned == [(True, "training")] * 2 + [(False, "training")]  # each to be profiled, then for their group
     found = figures(record)
     assert found["pools"]["rollout"] is None and found["pools"]["training"] is not None

@@ -16,7 +16,7 @@ from runtime.coordinator.profiles import has_loaded, job_as_stated, load_profile
 from runtime.coordinator.run_plan import RunPlan
 from runtime.jobs.spec import job_of, written
 from runtime.jobside.messages import PhaseReport
-from runtime.journal.facts import LEASE, JobProfiled, PhaseSlice
+from runtime.journal.facts import PROFILING_GROUP, JobProfiled, PhaseSlice
 from runtime.journal.record import ColdStarts, RunRecord, cold_starts_of
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts, read_run
@@ -144,7 +144,7 @@ def test_a_guest_of_a_group_that_is_measured_once_more_is_so_again(tmp_path: Pat
     guests = [{**job(name, runs_s=1.0, waits_s={"rollout": [0.5]}), "iterations": 2, "arrival_s": 1e-6} for name in "ab"]
     record = carried_out(begun(tmp_path / "run", [{**job("host"), "iterations": 60}, *guests], ONE))
     measured = [part for part in record.phases if part.profile and part.job_id != "host"]
-    assert len(measured) == 8 and all(part.group != LEASE for part in measured)
+    assert len(measured) == 8 and all(part.group != PROFILING_GROUP for part in measured)
 
 
 def test_a_run_that_stops_while_jobs_wait_to_be_measured_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from rollmux_env.scheduler.nodes import NodePool
 from rollmux_env.timing.tail import Migration
 from runtime.compare import compare
 from runtime.journal.audit import check_run
-from runtime.journal.facts import Span
+from runtime.journal.facts import NodeShareSpan
 from runtime.journal.write import record_of
 from runtime.machine import Node
 from tests.runtime.coordinator.conftest import Running
@@ -60,17 +60,17 @@ def test_the_next_rollout_begins_when_the_tail_has_left_and_gets_the_rest_when_i
     assert tails.begin("b", TWO, TWO, 2.0) is True
     assert tails.parts("b") == (1,) and not tails.grow(2.5)
     assert tails.spans("a", 3.0) == (
-        Span("rollout-0", 0.0, 2.0, 1.0, False),
-        Span("rollout-1", 0.0, 2.0, 1.0, False),
-        Span("rollout-0", 2.0, 3.0, 1.0, True),
+        NodeShareSpan("rollout-0", 0.0, 2.0, 1.0, False),
+        NodeShareSpan("rollout-1", 0.0, 2.0, 1.0, False),
+        NodeShareSpan("rollout-0", 2.0, 3.0, 1.0, True),
     )
     tails.end("a")
     assert tails.grow(3.0) == ["b"] and tails.parts("b") == (0, 1)
     tails.left("b", 3.1)  # it left nothing
     assert tails.spans("b", 4.0) == (
-        Span("rollout-1", 2.0, 3.0, 1.0, False),
-        Span("rollout-0", 3.0, 4.0, 1.0, False),
-        Span("rollout-1", 3.0, 4.0, 1.0, False),
+        NodeShareSpan("rollout-1", 2.0, 3.0, 1.0, False),
+        NodeShareSpan("rollout-0", 3.0, 4.0, 1.0, False),
+        NodeShareSpan("rollout-1", 3.0, 4.0, 1.0, False),
     )
 
 
@@ -184,8 +184,12 @@ def test_the_record_of_a_run_shows_who_held_what_of_a_node() -> None:
     name, part = record.phases[0].nodes[0], record.phases[0]
     begins_s, ends_s = part.start_s, part.end_s
     middle_s = (begins_s + ends_s) / 2
-    tail = replace(part, spans=(Span(name, begins_s, middle_s, 1.0, False), Span(name, middle_s, ends_s, 0.25, True)))
-    beside = replace(part, job_id="b", asked_s=middle_s, start_s=middle_s, spans=(Span(name, middle_s, ends_s, 0.75, False),))
+    tail = replace(
+        part, spans=(NodeShareSpan(name, begins_s, middle_s, 1.0, False), NodeShareSpan(name, middle_s, ends_s, 0.25, True))
+    )
+    beside = replace(
+        part, job_id="b", asked_s=middle_s, start_s=middle_s, spans=(NodeShareSpan(name, middle_s, ends_s, 0.75, False),)
+    )
     check_run(replace(record, phases=(tail, beside)))
     runs = replace(record, phases=(tail, beside)).phase_runs(lent=True)
     assert [(run.job_id, run.phase, run.share, run.start_s, run.end_s) for run in runs] == [
@@ -193,6 +197,6 @@ def test_the_record_of_a_run_shows_who_held_what_of_a_node() -> None:
         (part.job_id, "tail", 0.25, middle_s, ends_s),
         ("b", part.phase, 0.75, middle_s, ends_s),
     ]
-    for wrong in (replace(beside, spans=()), replace(beside, spans=(Span(name, middle_s, ends_s, 0.25, True),))):
+    for wrong in (replace(beside, spans=()), replace(beside, spans=(NodeShareSpan(name, middle_s, ends_s, 0.25, True),))):
         with pytest.raises(InvariantError, match="R3"):
             check_run(replace(record, phases=(tail, wrong)))

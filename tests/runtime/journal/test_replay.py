@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Admitted, Departed
-from runtime.journal.facts import LEASE, Assigned, Fact, PhaseSlice, SchedulerInformed, SyncSlice
+from runtime.journal.facts import PROFILING_GROUP, Assigned, Fact, PhaseSlice, SchedulerInformed, SyncSlice
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts
 from tests.conftest import Command
@@ -41,7 +41,9 @@ def test_jobs_that_were_profiled_together_inside_a_group_are_so_again(tmp_path: 
     jobs = [{"id": "host", "iterations": 60}, *({"id": name, "iterations": 2, "arrival_s": 1e-6} for name in "abc")]
     assert carry_out(plan_of(tmp_path, jobs, (NODES[0], NODES[2]), cached=False)) == "done"
     facts = read_facts(tmp_path / JOURNAL)
-    assert {part.job_id for part in facts if isinstance(part, PhaseSlice) and part.profile and part.group != LEASE} == {*"abc"}
+    assert {part.job_id for part in facts if isinstance(part, PhaseSlice) and part.profile and part.group != PROFILING_GROUP} == {
+        *"abc"
+    }
     assert replay_journal(facts).lines == ()
 
 

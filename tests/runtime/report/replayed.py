@@ -13,11 +13,11 @@ from rollmux_env.scenario import Scenario, parse_scenario
 from runtime.journal.facts import (
     IterationSlice,
     JobProfiled,
+    NodeShareSpan,
     PhaseSlice,
     RunEnded,
     RunStarted,
     SoloIterationSlice,
-    Span,
     SyncSlice,
 )
 from runtime.journal.record import RunRecord
@@ -37,7 +37,7 @@ def name_of(phase: PhaseRun, node: int) -> str:
     return f"{phase.pool}-{phase.group}-{node}"
 
 
-def whole_phases(phases: list[PhaseRun]) -> list[tuple[PhaseRun, tuple[Span, ...]]]:
+def whole_phases(phases: list[PhaseRun]) -> list[tuple[PhaseRun, tuple[NodeShareSpan, ...]]]:
     """Phases in order of their end, each rollout as one with what it held of its nodes, where that was not all all the time."""
     parts: dict[tuple[str, int, bool], list[PhaseRun]] = defaultdict(list)
     for phase in phases:
@@ -52,7 +52,7 @@ def whole_phases(phases: list[PhaseRun]) -> list[tuple[PhaseRun, tuple[Span, ...
             ()
             if alike
             else tuple(
-                Span(name_of(phase, node), phase.start_s, phase.end_s, phase.share, phase.phase == "tail")
+                NodeShareSpan(name_of(phase, node), phase.start_s, phase.end_s, phase.share, phase.phase == "tail")
                 for phase in own
                 for node in phase.nodes
             )

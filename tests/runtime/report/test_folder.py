@@ -10,7 +10,7 @@ import pytest
 
 from rollmux_env.cluster.events import Admitted
 from rollmux_env.report.tables import show
-from runtime.journal.facts import LEASE, Assigned, JobFailed, PhaseSlice, Returned
+from runtime.journal.facts import PROFILING_GROUP, Assigned, JobFailed, PhaseSlice, Returned
 from runtime.report.folder import gantt_of, trace_of, write_report
 from runtime.report.scalars import scalars
 from runtime.report.summary import summary
@@ -47,8 +47,8 @@ def test_a_job_that_reports_no_number_does_not_take_the_report_of_the_others_wit
 
 def test_the_trace_shows_phases_syncs_and_profiling() -> None:
     record = recorded(scenario_of({"id": "a", "sync_s": 1}))
-    profile = PhaseSlice("a", "rollout", True, -1, LEASE, "rollout", (0,), ("rollout-0",), 0, 0, 3, 0, 3)
-    assigned, returned = Assigned(0.0, LEASE, "rollout", 0, "rollout-0"), Returned(4.0, "rollout-0")
+    profile = PhaseSlice("a", "rollout", True, -1, PROFILING_GROUP, "rollout", (0,), ("rollout-0",), 0, 0, 3, 0, 3)
+    assigned, returned = Assigned(0.0, PROFILING_GROUP, "rollout", 0, "rollout-0"), Returned(4.0, "rollout-0")
     record = dataclasses.replace(record, phases=(profile, *record.phases), assigned=(assigned, returned))
     events = json.loads(trace_of(record))["traceEvents"]
     names = {event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "process_name"}

@@ -10,7 +10,7 @@ import pytest
 
 from rollmux_env.report.tables import show
 from rollmux_env.scheduler.preview import Preview
-from runtime.journal.facts import Span
+from runtime.journal.facts import NodeShareSpan
 from runtime.service.figures import NodeUsage
 from runtime.service.report import profile_of
 from runtime.service.tables import preview_table, status_tables
@@ -158,8 +158,8 @@ def test_a_dry_run_says_where_a_job_would_go_or_why_it_would_wait(capsys: pytest
     assert "late place 2 of the queue in 2 min unknown waits behind b" in text
 
 
-def held(from_s: float, until_s: float, *names: str) -> list[Span]:
-    return [Span(name, from_s, until_s, 1.0, False) for name in names]
+def held(from_s: float, until_s: float, *names: str) -> list[NodeShareSpan]:
+    return [NodeShareSpan(name, from_s, until_s, 1.0, False) for name in names]
 
 
 def test_utilization_counts_what_held_nodes_in_the_last_minutes() -> None:
@@ -178,8 +178,8 @@ def test_utilization_counts_what_held_nodes_in_the_last_minutes() -> None:
 
 def test_utilization_counts_a_shared_node_by_the_parts_that_are_held() -> None:
     usage = NodeUsage()
-    usage.add("rollout", [Span("rollout-0", 0.0, 4.0, 1.0, False), Span("rollout-0", 4.0, 8.0, 0.25, True)], 8.0)
-    beside = [Span("rollout-0", 4.0, 8.0, 0.75, False)]
+    usage.add("rollout", [NodeShareSpan("rollout-0", 0.0, 4.0, 1.0, False), NodeShareSpan("rollout-0", 4.0, 8.0, 0.25, True)], 8.0)
+    beside = [NodeShareSpan("rollout-0", 4.0, 8.0, 0.75, False)]
     assert usage.share("rollout", 1, beside, 8.0) == 1.0 and usage.share("rollout", 2, [], 10.0) == 5.0 / 20.0
     assert usage.share("training", 1, [], 8.0) == 0.0
 
