@@ -7,7 +7,7 @@ from time import perf_counter
 import numpy as np
 
 from policies.network import make_network
-from rollmux_env.bench.suites.fabric import CASES, WIDE, played_hour
+from rollmux_env.bench.suites.fabric import CASES, WIDE, play_hour
 from rollmux_env.fabric.fairness import completion_s
 from rollmux_env.fabric.play import forecast_of, topologies
 from rollmux_env.fabric.steps import iteration_of
@@ -25,7 +25,7 @@ def main() -> None:
         fabric, iteration = Fabric(case.job.gpus, uplinks=2, optical=WIDE), iteration_of(case.job)
         choices = topologies(fabric, iteration)
         forecast = forecast_of(fabric, iteration, choices, 0.01)
-        played = played_hour(forecast, iteration, 3600.0, 0, make_network("rfabric"))
+        played = play_hour(forecast, iteration, 3600.0, 0, make_network("rfabric"))
         seconds = []
         for _ in range(ROUNDS):
             began_s = perf_counter()

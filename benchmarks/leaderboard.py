@@ -16,8 +16,8 @@ from rollmux_env.bench.leaderboard.entries import (
     entry_json,
     entry_of,
     file_name,
+    list_streams,
     measure,
-    planned_streams,
     read_entry,
 )
 from rollmux_env.bench.leaderboard.tracks import CLAIRVOYANT, TRACKS, Entrant
@@ -59,7 +59,7 @@ def main() -> None:
 
 def clairvoyant() -> LeaderboardEntry:
     """Measure the search that knows all durations on the streams of the track of dispatch."""
-    streams = planned_streams(CLAIRVOYANT, [track for track in TRACKS if track.needs == "dispatch"])
+    streams = list_streams(CLAIRVOYANT, [track for track in TRACKS if track.needs == "dispatch"])
     measured = entry_of(CLAIRVOYANT, [measure(CLAIRVOYANT, stream, replaying_makers()) for stream in streams], {})
     return replace(measured, files={"clairvoyant": "rollmux_env/bench/leaderboard/clairvoyant.py"})
 

@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 from policies.rollout import make_rollout
 from policies.rollout.adaptive_parallelism import AdaptiveParallelism
 from policies.rollout.published import Plain
-from rollmux_env.bench.tables import THINKING_MEDIAN, packed_lengths
+from rollmux_env.bench.tables import THINKING_MEDIAN, make_packed_lengths
 from rollmux_env.kernel.rollout_trials import spread
 from rollmux_env.published import source
 from rollmux_env.rollout.fleet import Fleet
@@ -66,7 +66,7 @@ class SizedJob(NamedTuple):
 
 
 JOBS = {
-    "14B-16k, 48 GPUs, 1024 responses, median 600": SizedJob("14B", 48, 128, packed_lengths(16384)),
+    "14B-16k, 48 GPUs, 1024 responses, median 600": SizedJob("14B", 48, 128, make_packed_lengths(16384)),
     "8B-32k, 8 GPUs, 1024 responses, median 4096": SizedJob("8B", 8, 128, Lognormal(32768, THINKING_MEDIAN, 1.0)),
     "14B-16k, 8 GPUs, 512 responses, median 3000": SizedJob("14B", 8, 64, Lognormal(16384, 3000.0, 0.8)),
 }
@@ -136,7 +136,7 @@ def measured_setting(parallel: int) -> Setting:
         parallel: Number of GPUs of each replica at the beginning.
     """
     timings = tuple((size, measured_timing(size)) for size in MEASURED_SIZES)
-    return Setting(timings, 8, parallel, 64, EACH, PROMPT_TOKENS, packed_lengths(8192), most=MOST)
+    return Setting(timings, 8, parallel, 64, EACH, PROMPT_TOKENS, make_packed_lengths(8192), most=MOST)
 
 
 def cases() -> Iterator[tuple[str, str, dict[int, Setting]]]:

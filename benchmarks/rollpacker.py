@@ -24,7 +24,7 @@ from rich.table import Table
 
 from policies.rollout import make_rollout
 from policies.rollout.rounds import RewardTimeout
-from rollmux_env.bench.suites.rollout import ROLLOUTS, fit_step_s, packed_setting
+from rollmux_env.bench.suites.rollout import ROLLOUTS, fit_step_s, make_packed_setting
 from rollmux_env.bench.tables import PACKED_JOBS
 from rollmux_env.fidelity.step import RewardLaw, RewardRuns, reward_run_ends, trained_s
 from rollmux_env.kernel.tables import Floats
@@ -128,13 +128,13 @@ def training_of(name: str) -> TrainingTiming:
     """Return the predicted cost of a job's training. Pipeline stages and context parallelism count as further copies."""
     job, tensor = PACKED_JOBS[name], STEPS[name].tensor
     plan = even_plan(SHAPES[job.size], achieved("H800", GPUS["H800"], PHYSICAL), Parallelism(tensor, 1, job.gpus // tensor))
-    cap = packed_setting(job, 0.0, 0.5).prompt_tokens + job.cap
+    cap = make_packed_setting(job, 0.0, 0.5).prompt_tokens + job.cap
     return plan.timing(update_load(PHYSICAL, np.full(1024, cap), 1, cap, scored=1))
 
 
 def _setting(name: str, alike: float = ALIKE) -> Setting:
     job = PACKED_JOBS[name]
-    return packed_setting(job, fit_step_s(job, make_rollout("plain")), alike)
+    return make_packed_setting(job, fit_step_s(job, make_rollout("plain")), alike)
 
 
 def steps_of(name: str, system: System, seed: int, fit: Fit) -> list[PlayedStep]:

@@ -31,7 +31,7 @@ class Static:
 
     def first(self, forecast: Forecast) -> int:
         """Choose the topology at the start."""
-        totals_s = _expected_s(forecast, range(len(forecast.steps)))
+        totals_s = _compute_expected_s(forecast, range(len(forecast.steps)))
         return totals_s.index(min(totals_s))
 
     def topology_for(self, forecast: Forecast, step: int, present: int) -> int:
@@ -60,14 +60,14 @@ class RFabric(Static):
         part, count = [step], len(forecast.steps)
         while len(part) < count and not self._has_slack(forecast, (step + len(part)) % count):
             part.append((step + len(part)) % count)
-        expected_s = _expected_s(forecast, part)
+        expected_s = _compute_expected_s(forecast, part)
         return present if expected_s[present] <= min(expected_s) * (1 + 1e-9) else expected_s.index(min(expected_s))
 
     def _has_slack(self, forecast: Forecast, step: int) -> bool:
         return forecast.slack_s(step) >= self.margin * forecast.reconfigure_s
 
 
-def _expected_s(forecast: Forecast, steps: Iterable[int]) -> list[float]:
+def _compute_expected_s(forecast: Forecast, steps: Iterable[int]) -> list[float]:
     """Return the expected seconds of some steps on each topology."""
     return [sum(forecast.step_s(step, topology) for step in steps) for topology in range(len(forecast.seconds[0]))]
 

@@ -15,7 +15,7 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.reading import checked, read_mapping
 from rollmux_env.replay.whatif import Projection, WhatIf, forecast_of
-from rollmux_env.scenario import Scenario, changed_scenario, parse_scenario, written
+from rollmux_env.scenario import Scenario, change_scenario, parse_scenario, written
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import not_one_of
 
@@ -134,7 +134,7 @@ def arriving_jobs(entries: list[dict[str, Any]], cluster: Cluster) -> tuple[Job,
     return checked(Scenario, data, "arrives", lambda data: data).jobs if entries else ()
 
 
-def _changed(scenario: Scenario, change: Change) -> Scenario:
+def _change_scenario(scenario: Scenario, change: Change) -> Scenario:
     """Return a scenario with other nodes and jobs.
 
     Raises:
@@ -146,7 +146,7 @@ def _changed(scenario: Scenario, change: Change) -> Scenario:
         for name, nodes in change.nodes_after(scenario.cluster).items()
     }
     jobs = (*(job for job in scenario.jobs if job.id not in change.without), *change.arriving)
-    return changed_scenario(scenario, written(scenario.cluster.with_pools(pools)), "the changed scenario", jobs)
+    return change_scenario(scenario, written(scenario.cluster.with_pools(pools)), "the changed scenario", jobs)
 
 
 def what_if(target: str, scenario: Scenario, present: str, change: Change) -> WhatIf:
@@ -164,7 +164,7 @@ def what_if(target: str, scenario: Scenario, present: str, change: Change) -> Wh
         InputError: If a policy or a change is not possible; one line.
         PlanError: If a policy breaks an invariant.
     """
-    changed = _changed(scenario, change)
+    changed = _change_scenario(scenario, change)
     policy = change.policy_after(present)
     words = change.words(scenario.cluster, present, policy)
     return WhatIf(target, words, _ASSUMED, projection(scenario, present), projection(changed, policy))

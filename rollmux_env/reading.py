@@ -234,15 +234,15 @@ def merge_defaults(
     if "id" in defaults:
         raise InputError("defaults.id: every job needs an id of its own")
     if isinstance(rest.get("jobs"), list):
-        rest["jobs"] = [_merged(of_job(defaults, job), job) if isinstance(job, dict) else job for job in rest["jobs"]]
+        rest["jobs"] = [_merge(of_job(defaults, job), job) if isinstance(job, dict) else job for job in rest["jobs"]]
     return rest
 
 
-def _merged(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def _merge(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     merged = dict(under)
     for key, value in over.items():
         below = under.get(key)
-        merged[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
 
 

@@ -124,7 +124,7 @@ def written(cluster: Cluster) -> dict[str, Any]:
     return cluster.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
-def changed_scenario(scenario: Scenario, cluster: dict[str, Any], label: str, jobs: tuple[Job, ...] | None = None) -> Scenario:
+def change_scenario(scenario: Scenario, cluster: dict[str, Any], label: str, jobs: tuple[Job, ...] | None = None) -> Scenario:
     """Return a scenario with another cluster, which is checked again.
 
     Args:

@@ -207,13 +207,13 @@ class _RunCallback(BaseCallback):
     def _between_rollouts(self, last: bool) -> None:
         self.seconds += perf_counter() - self.began  # time of rollouts and updates, without that of this method
         steps, config = self.model.num_timesteps, self.run.config
-        due = steps > self.evaluated and (last or _passed(self.evaluated, steps, config.evaluation.every))
+        due = steps > self.evaluated and (last or _has_passed(self.evaluated, steps, config.evaluation.every))
         if due or steps >= self.logged + _MIN_LOG_INTERVAL:
             speed = self._record_training(steps)
             if due:
                 self._evaluate(steps, speed)
             self.logger.dump(steps)
-        if last or _passed(self.saved, steps, config.checkpoint_every):
+        if last or _has_passed(self.saved, steps, config.checkpoint_every):
             self.saved = steps
             progress = {"curve": self.curve, "best": self.best, "evaluated": self.evaluated, "saved": self.saved}
             save_checkpoint(self.run.folder / CHECKPOINT, self.model, progress)
@@ -257,7 +257,7 @@ class _RunCallback(BaseCallback):
         return speed
 
 
-def _passed(last: int, steps: int, every: int) -> bool:
+def _has_passed(last: int, steps: int, every: int) -> bool:
     """Return whether a multiple of `every` lies after `last` and not after `steps`."""
     return last < 0 or steps // every > last // every
 

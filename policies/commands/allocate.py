@@ -12,7 +12,7 @@ from policies.allocation import make_allocator
 from policies.commands.options import TableOrJson
 from policies.commands.printed import Printed
 from rollmux_env.allocation.allocation import parse_budget
-from rollmux_env.allocation.job import allocated_scenario
+from rollmux_env.allocation.job import make_allocated_scenario
 from rollmux_env.allocation.run import run_file
 from rollmux_env.files import write_whole
 from rollmux_env.report.allocation import allocation_report, allocation_table
@@ -66,7 +66,7 @@ def allocate(
     name, plans = Path(model).stem if Path(model).suffix == ".json" else model, [allocation]
     plans += [divide(work, parse_budget(text, machine, one_type=True)) for text in shape_budgets or []]
     if out is not None:
-        write_scenario(out, allocated_scenario(name, plans))
+        write_scenario(out, make_allocated_scenario(name, plans))
     if job_file is not None:
         folder = str(Path(model).parent.absolute()) if Path(model).suffix == ".json" else None
         write_whole(job_file, run_file(name, folder, plans))

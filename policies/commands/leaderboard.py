@@ -26,8 +26,8 @@ from rollmux_env.bench.leaderboard.entries import (
     entry_json,
     entry_of,
     file_name,
+    list_streams,
     measure,
-    planned_streams,
 )
 from rollmux_env.bench.leaderboard.tracks import TRACKS, Entrant, Track, own_track
 from rollmux_env.bench.processes import spread
@@ -98,7 +98,7 @@ def enter(entrant: Entrant, workers: int = 1, limit_s: float | None = None, trac
         made.dispatch(entrant.dispatch)
     if entrant.rollout is not None:
         made.rollout(entrant.rollout)
-    streams, results = planned_streams(entrant, tracks), {}
+    streams, results = list_streams(entrant, tracks), {}
     with ProgressLines("leaderboard") as progress:
         for index, result in spread(partial(_one, entrant), streams, workers, limit_s=limit_s, name=lambda stream: entrant.name):
             results[index] = result

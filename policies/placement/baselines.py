@@ -27,7 +27,7 @@ class Solo(ArrivalPolicy):
 
     def place(self, state: State, job: Job) -> Placement | None:
         """Return a new group for the job, or None if there are not enough nodes."""
-        return _with_room(state, job, isolated(job, state.cluster))
+        return _place_if_room(state, job, isolated(job, state.cluster))
 
 
 class ColocatedJobs(ArrivalPolicy):
@@ -52,10 +52,10 @@ class ColocatedJobs(ArrivalPolicy):
         pool = state.cluster.pools[job.training.pool]
         if pool.max_nodes is not None and nodes > pool.max_nodes:
             raise InputError(f"job {job.id}: colocated.nodes: {nodes} nodes; the {job.training.pool} pool has {pool.max_nodes}")
-        return _with_room(state, job, Placement(None, training_nodes=nodes, colocated=True))
+        return _place_if_room(state, job, Placement(None, training_nodes=nodes, colocated=True))
 
 
-def _with_room(state: State, job: Job, placement: Placement) -> Placement | None:
+def _place_if_room(state: State, job: Job, placement: Placement) -> Placement | None:
     return placement if state.has_room({job.id: placement}) else None
 
 

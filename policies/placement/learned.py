@@ -153,7 +153,7 @@ class Learned:
         if rows.size == 0:
             placement = part.cheapest_placement
             return [Chain(0.0, (Wait(job_id) if placement is None else Place(job_id, placement),), state)]
-        wide, scores = self._scored(state, table, rows)
+        wide, scores = self._score_rows(state, table, rows)
         best = int(np.argmax(scores))
         if most == 1:
             return [Chain(0.0, (Place(job_id, table.placement(int(rows[best]))),), state)]
@@ -171,10 +171,10 @@ class Learned:
         rows = table.own_first()
         rows = rows[table.feasible[rows]]
         if rows.size:
-            scores[rows] = self._scored(state, table, rows)[1]
+            scores[rows] = self._score_rows(state, table, rows)[1]
         return scores
 
-    def _scored(self, state: State, table: CandidateTable, rows: Ints) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _score_rows(self, state: State, table: CandidateTable, rows: Ints) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the observation of some rows of a candidate table, and their scores."""
         inputs = features(state, table, _first_s(state), self.config.known_stays, rows)
         wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)

@@ -156,7 +156,7 @@ class QuantileView:
     def __call__(self, state: State, job_id: str) -> State:
         """Return the state with all running jobs and one waiting job planned at the quantile."""
         self._learn(state)
-        unknown = (self._observed(0), self._observed(1))
+        unknown = (self._compute_observed_quantile(0), self._compute_observed_quantile(1))
         rows = [*running_rows(state), *dict.fromkeys((state.row(job_id), *state.tables.shape_rows(state.row(job_id))))]
         return rescaled(state, {row: self._fractions(state, row, unknown) for row in rows}, slo_too=False)
 
@@ -171,7 +171,7 @@ class QuantileView:
                 if phase.actual is None:
                     self._sums[k] += (1, *(iterations * fractions[k] ** power for power in range(3)))
 
-    def _observed(self, phase: int) -> float:
+    def _compute_observed_quantile(self, phase: int) -> float:
         """Return the quantile of the observed durations. The variance of an iteration is estimated by the method of batch means."""
         batches, iterations, total, squares = self._sums[phase].tolist()
         if batches < MIN_BATCHES:

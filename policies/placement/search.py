@@ -110,7 +110,7 @@ class Search:
             now_s, rate = next_s, _rate(twin, is_fleet)
         else:
             cost += rate * _weight_h(now_s - state.now_s, until_s - state.now_s)
-        return cost + exp(-1) * _weighted_left_h(twin) if is_fleet else cost
+        return cost + exp(-1) * _compute_weighted_left_h(twin) if is_fleet else cost
 
 
 def _weight_h(from_s: float, to_s: float) -> float:
@@ -136,7 +136,7 @@ def _present(state: State) -> Ints:
     return rows_of(state, [*state.waiting, *state.stays.placed_at_s])
 
 
-def _weighted_left_h(state: State) -> float:
+def _compute_weighted_left_h(state: State) -> float:
     """Return the weighted hours alone that the jobs in the system have left."""
     rows = _present(state)
     return float((state.tables.weights[rows] * left_s(state, rows)).sum()) / 3600

@@ -80,7 +80,7 @@ class _Player:
         if job["resized"]:
             return launch
         if self._began:
-            guarded(self._own.control.end, WHO)(_observed(jobs, e))
+            guarded(self._own.control.end, WHO)(_observe(jobs, e))
         self._began = True
         orders = self._begin(job, launch == SPARE)
         if orders.size is not None and orders.size != SIZES[job["size"]]:
@@ -103,7 +103,7 @@ class _Player:
     def _act(self, jobs: RolloutTables, e: int) -> int:
         finished = int(jobs.order[e, -1])
         while self._wake.finished is not None and finished >= self._wake.finished:
-            fleet = _observed(jobs, e)
+            fleet = _observe(jobs, e)
             self._wake = check_wake(guarded(self._own.control.act, WHO)(fleet), fleet, self._setting)
             if fleet.orders.aborted:
                 raise _no_action("drops responses of its own choice")
@@ -134,7 +134,7 @@ def _no_action(what: str) -> InputError:
     return InputError(f"rollout policy: {what}, and no action of RollMux/Rollout-v0 does")
 
 
-def _observed(jobs: RolloutTables, e: int) -> ObservedFleet:
+def _observe(jobs: RolloutTables, e: int) -> ObservedFleet:
     job, rollout = jobs.jobs[e], rollout_of(jobs, e)
     rollout = rollout._replace(replicas=rollout.replicas[: job["live"]], batch=rollout.batch[: job["live"]])
     return ObservedFleet(rollout, SIZES[job["size"]], float(job["now_s"]), True)

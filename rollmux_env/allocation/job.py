@@ -17,7 +17,7 @@ from rollmux_env.timing.weights import rollout_memory_gb, training_memory_gb
 ITERATIONS, SLO = 100, 1.5  # defaults of the written job, for the user to edit
 
 
-def allocated_scenario(name: str, allocations: Sequence[Allocation]) -> Scenario:
+def make_allocated_scenario(name: str, allocations: Sequence[Allocation]) -> Scenario:
     """Return a scenario with one job and a cluster of the budgets' GPUs.
 
     The first allocation becomes the job as written, the others its shapes. The seconds are those of the plans, for responses of

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rollmux_env.allocation.allocation import Allocation
-from rollmux_env.allocation.job import allocated_scenario
+from rollmux_env.allocation.job import make_allocated_scenario
 from rollmux_env.errors import InputError
 from rollmux_env.files import yaml_text
 from rollmux_env.keys.cluster import SIDES
@@ -32,7 +32,7 @@ def run_file(name: str, folder: str | None, allocations: Sequence[Allocation]) -
     Raises:
         InputError: A plan has GPUs of several types on one side, or an odd number of responses.
     """
-    scenario = allocated_scenario(name, allocations)
+    scenario = make_allocated_scenario(name, allocations)
     first, work = allocations[0], allocations[0].work
     replica = _engine(first)
     group = next((size for size in (GROUP, 4, 2) if work.responses % size == 0), None)

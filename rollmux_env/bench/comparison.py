@@ -175,7 +175,7 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> ComparisonR
         queueing_s=runs.over_jobs("queueing_s"),
         completion_s=runs.over_jobs("completion_s"),
         gpus=runs.gpus(),
-        packed=_packed(runs.metrics),
+        packed=_compute_packed_share(runs.metrics),
         lost_work_h=runs.extra("lost_work_h"),
         bound_usd=runs.extra(USD),
         over_bound=runs.over_bound("cost_usd", USD),
@@ -197,7 +197,7 @@ def _waiting(every: Sequence[Metrics], base: Sequence[Metrics]) -> Waiting:
     return Waiting(**means, sooner=mean_if_known(ratios(others, own)), fleet_busy=known)
 
 
-def _packed(every: Sequence[Metrics]) -> float:
+def _compute_packed_share(every: Sequence[Metrics]) -> float:
     """Return the share of the admitted jobs that joined a group."""
     admitted = sum(sum(metrics.admissions.values()) for metrics in every)
     return (admitted - sum(metrics.admissions["isolated"] for metrics in every)) / max(1, admitted)

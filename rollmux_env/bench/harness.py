@@ -111,16 +111,16 @@ def run_task(make: MakeContender, task: Task, report: Callable[[int, int], None]
         began = perf_counter()
         try:
             with unwritten(task.scenario, any(map(is_users, (contender, task.dispatch, task.rollout)))):
-                measured = _measured(contender, task, report)
+                measured = _replay_and_measure(contender, task, report)
             check_possible(measured, task.scenario)
             if task.bound:
                 measured = replace(measured, extra={**measured.extra, **bound_figures(measured, task.scenario)})
         except PlanError as error:
-            raise PlanError(f"{_named(task)}: {error}") from error
+            raise PlanError(f"{_describe_contender(task)}: {error}") from error
     return Result(task.spec, task.seed, measured, perf_counter() - began)
 
 
-def _measured(contender: Contender, task: Task, report: Callable[[int, int], None]) -> Outcome:
+def _replay_and_measure(contender: Contender, task: Task, report: Callable[[int, int], None]) -> Outcome:
     """Replay a task's scenario under its contender, and measure it."""
     if not can_replay(contender, task.dispatch is not None):
         raise InputError(f"event replay: {task.spec} is {FLUID_ONLY}")
@@ -136,7 +136,7 @@ def _measured(contender: Contender, task: Task, report: Callable[[int, int], Non
     return outcome(run, task.failures)
 
 
-def _named(task: Task) -> str:
+def _describe_contender(task: Task) -> str:
     """Return the name of a task's contender, with the classes of further policies of the user."""
     others = {"dispatch": task.dispatch, "rollout": task.rollout}
     own = [f"{kind} policy {type(policy).__name__}" for kind, policy in others.items() if is_users(policy)]
@@ -163,4 +163,4 @@ def run_tasks(
         InputError: As in `run_task`; the other tasks are then stopped, as by an interrupt.
         PlanError: As in `run_task`; the other tasks are then stopped, as by an interrupt.
     """
-    return spread(partial(run_task, make), tasks, workers, report, limit_s, _named)
+    return spread(partial(run_task, make), tasks, workers, report, limit_s, _describe_contender)

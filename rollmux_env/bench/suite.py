@@ -112,7 +112,7 @@ class SuiteRow:
     figures: Mapping[str, Mean | None]
 
 
-def measured_row(case: str, policy: str, headings: Iterable[str], values: Mapping[str, Sequence[float | None]]) -> SuiteRow:
+def make_measured_row(case: str, policy: str, headings: Iterable[str], values: Mapping[str, Sequence[float | None]]) -> SuiteRow:
     """Return the row of a policy in a case.
 
     Args:

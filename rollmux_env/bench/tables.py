@@ -74,7 +74,7 @@ class Table:
     assumed: tuple[str, ...]
 
 
-def published_table(file: str, rows: Iterable[PublishedRow]) -> Table:
+def make_published_table(file: str, rows: Iterable[PublishedRow]) -> Table:
     """Return a table with the name, source and assumptions of a file.
 
     Args:
@@ -119,10 +119,10 @@ def _phases() -> Iterator[PublishedRow]:
         yield PublishedRow(f"{kind} co-located", "H800", {"gen": together_s, "training": trained_s}, *together)
 
 
-ROLLMUX = published_table("rollmux", _phases())
+ROLLMUX = make_published_table("rollmux", _phases())
 
 
-def packed_lengths(cap: int) -> Piecewise:
+def make_packed_lengths(cap: int) -> Piecewise:
     """Return RollPacker's lengths up to a cap.
 
     They have a median of 500 to 700, 90% at most 1.3k to 2.3k, 95 to 98% below 4k, and 2 to 5% at the cap.
@@ -155,12 +155,12 @@ PACKED_JOBS = dict(source("rollpacker").table("rollouts", PackedJob))
 
 def _packed() -> Iterator[PublishedRow]:
     for name, packed in PACKED_JOBS.items():
-        batch = ResponseBatch(128, 8, 1, PROMPT_TOKENS, packed_lengths(packed.cap))
+        batch = ResponseBatch(128, 8, 1, PROMPT_TOKENS, make_packed_lengths(packed.cap))
         job = RlJob(packed.size, Workers("H800", packed.gpus, packed.parallel), Workers("H800", packed.gpus), batch)
         yield PublishedRow(f"{name} rollout, {packed.gpus} GPUs", "H800", {"gen": packed.plain_s}, job)
 
 
-ROLLPACKER = published_table("rollpacker", _packed())
+ROLLPACKER = make_published_table("rollpacker", _packed())
 
 
 # verl's fully asynchronous policy against its colocated trainer, on H20.
@@ -224,7 +224,7 @@ def _verl_row(name: str, line: _VerlLine) -> PublishedRow:
     return PublishedRow(name, "H20", seconds, RlJob(model, rollout, training or rollout, batch, scored, stream=stream))
 
 
-VERL = published_table("verl", (_verl_row(name, line) for name, line in source("verl").table("steps", _VerlLine)))
+VERL = make_published_table("verl", (_verl_row(name, line) for name, line in source("verl").table("steps", _VerlLine)))
 
 
 # Steps of NVIDIA's NeMo-RL on H100 and GB200: GRPO on OpenMathInstruct-2, colocated or one or more steps off-policy.
@@ -264,4 +264,4 @@ def _nemo_row(model: str, line: _NemoLine) -> PublishedRow:
     return PublishedRow(f"{line.release} {model} {how}, {line.gpus} {gpu}{' FP8' if fp8 else ''}", gpu, {"step": line.step_s}, job)
 
 
-NEMO_RL = published_table("nemo_rl", (_nemo_row(model, line) for model, line in source("nemo_rl").table("steps", _NemoLine)))
+NEMO_RL = make_published_table("nemo_rl", (_nemo_row(model, line) for model, line in source("nemo_rl").table("steps", _NemoLine)))

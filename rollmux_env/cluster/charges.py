@@ -159,8 +159,8 @@ class Charges:
         node_s = self._usage_at(user, now_s)
         for row in self._running.get(user, ()):
             account = self._accounts[row]
-            node_s += _nodes(account) * self._weighed_s(now_s - account.changed_s)
-        return (node_s + self._borrowers(user) * self._lent_share.nodes * self._weighed_s(now_s - self._lent_s)) / 3600
+            node_s += _nodes(account) * self._integrate_weight_s(now_s - account.changed_s)
+        return (node_s + self._borrowers(user) * self._lent_share.nodes * self._integrate_weight_s(now_s - self._lent_s)) / 3600
 
     def month_h(self, user: str, now_s: float) -> float:
         """Return the node-hours that a user's jobs have been charged since the calendar month began."""
@@ -199,7 +199,7 @@ class Charges:
         before = self._usage.get(user)
         return 0.0 if before is None else before.node_s * 0.5 ** ((now_s - before.at_s) / self._half_life_s)
 
-    def _weighed_s(self, seconds: float) -> float:
+    def _integrate_weight_s(self, seconds: float) -> float:
         """Return the integral of a weight that is 1 now and was half a half-life ago, over the last seconds."""
         # 1 - 0.5 ** x would lose its digits where the half-life is long.
         return -expm1(-(seconds / self._half_life_s) * log(2)) * self._half_life_s / log(2)
@@ -319,7 +319,7 @@ class Charges:
         """Add nodes that a user's job has been charged to the user's usage."""
         if not nodes or now_s <= from_s:
             return
-        used_s = self._usage_at(user, now_s) + nodes * self._weighed_s(now_s - from_s)
+        used_s = self._usage_at(user, now_s) + nodes * self._integrate_weight_s(now_s - from_s)
         month_s = nodes * (now_s - max(from_s, self._month_s))
         self._usage[user] = _Usage(used_s, now_s, month_s + (self._usage[user].month_s if user in self._usage else 0.0))
 

@@ -282,7 +282,7 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
         raise PlanError(f"P2: job {job_id} asks for {wanted} rollout nodes")
     training_nodes, numbers = placement.training_nodes, set[int]()
     if placement.group is not None:
-        row = _joined_row(state, job_id, placement)
+        row = _find_joined_row(state, job_id, placement)
         training_nodes = int(groups["training_nodes"][row])
         numbers = {*groups["node_number"][row, : groups["n_nodes"][row]].tolist()}
     if list(pinned) != sorted(set(pinned)) or not set(pinned) <= numbers:
@@ -291,7 +291,7 @@ def check_nodes(state: State, job_id: str, placement: Placement) -> None:
         raise PlanError(f"P2: job {job_id} asks for {asked} training nodes, its group has {training_nodes}")
 
 
-def _joined_row(state: State, job_id: str, placement: Placement) -> int:
+def _find_joined_row(state: State, job_id: str, placement: Placement) -> int:
     """Return the row of the group that a placement joins.
 
     Raises:

@@ -90,7 +90,7 @@ def _problem(state: State, event: Event) -> str | None:
             is_present = job.id in state.waiting or state.is_running(job.id)
             return f"job {job.id} is there already" if is_present else None
         case events.Reprofiled(job=job):
-            return _changed(state.job(job.id), job) if state.knows(job.id) else f"job {job.id} has not arrived"
+            return _find_changed_property(state.job(job.id), job) if state.knows(job.id) else f"job {job.id} has not arrived"
         case events.Progressed(jobs=jobs):
             unknown = next((done.job_id for done in jobs if not state.knows(done.job_id)), None)
             return None if unknown is None else f"job {unknown} has not arrived"
@@ -123,7 +123,7 @@ def _problem_of_job(state: State, event: JobEvent) -> str | None:
     return None
 
 
-def _changed(known: Job, job: Job) -> str | None:
+def _find_changed_property(known: Job, job: Job) -> str | None:
     """Return which fixed property of a job differs in its new description, or None."""
     if len(job.shapes) != len(known.shapes):
         return f"job {job.id} has other shapes than before"

@@ -116,7 +116,7 @@ def seeds_of(value: Any, streams: int) -> list[int | None]:
     """Return the seed of each stream's draws: consecutive ones from a single number on, or those of a list."""
     if value is None or (is_whole(value) and value >= 0):
         return [None if value is None else int(value) + s for s in range(streams)]
-    seeds = _listed(value)
+    seeds = _list_entries(value)
     if len(seeds) != streams or not all(seed is None or (is_whole(seed) and seed >= 0) for seed in seeds):
         raise InputError(f"seed: must be a whole number, at least 0, or {streams} of them, not {describe(value)}")
     return [None if seed is None else int(seed) for seed in seeds]
@@ -124,7 +124,7 @@ def seeds_of(value: Any, streams: int) -> list[int | None]:
 
 def stream_seeds_of(value: Any, streams: int) -> list[int | None]:
     """Return the seed of each stream itself, None for a stream whose seed must be drawn."""
-    seeds = _listed(value) or [value] * streams
+    seeds = _list_entries(value) or [value] * streams
     if len(seeds) != streams or not all(seed is None or (is_whole(seed) and 0 <= seed < 2**63) for seed in seeds):
         raise InputError(f"stream_seed: must be a whole number, at least 0, or {streams} of them, not {describe(value)}")
     return [None if seed is None else int(seed) for seed in seeds]
@@ -132,13 +132,13 @@ def stream_seeds_of(value: Any, streams: int) -> list[int | None]:
 
 def streams_in(value: Any, streams: int) -> NDArray[np.int64]:
     """Return the numbers of the streams that a mask selects. None selects all."""
-    mask = [True] * streams if value is None else _listed(value)
+    mask = [True] * streams if value is None else _list_entries(value)
     if len(mask) != streams or not all(isinstance(on, bool | np.bool_) for on in mask):
         raise InputError(f"reset_mask: must be true or false for each of {streams} streams, not {describe(value)}")
     return np.flatnonzero(mask)
 
 
-def _listed(value: Any) -> list[Any]:
+def _list_entries(value: Any) -> list[Any]:
     """Return the entries of a list, tuple or array, and no entries for any other value."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
     return [*value] if isinstance(value, list | tuple) else []

@@ -77,7 +77,7 @@ class OpenPlacement(Environment[PlacementAction, PlacementObservation, Placement
             raise InputError(f"stream: seeds below {FIRST_DRAWN_SEED} are held out for evaluation; --held-out serves them")
         observation, info = self._vector.reset(seed=seed, options={"stream_seed": stream} if stream is not None else None)
         self._state = PlacementState(episode_id=episode_id or str(uuid4()), step_count=0, stream=int(info["stream_seed"][0]))
-        return self._observed(observation)
+        return self._make_observation(observation)
 
     def step(self, action: PlacementAction, timeout_s: float | None = None, **unused: Any) -> PlacementObservation:
         """Carry out a choice, and advance to the next decision. A number that is no allowed choice costs the penalty.
@@ -87,7 +87,7 @@ class OpenPlacement(Environment[PlacementAction, PlacementObservation, Placement
         observation, rewards, over, _, info = self._vector.step(np.array([action.choice]))
         self._state.step_count += 1
         facts = {name: info[name][0].item() for name in ("invalid_action", *(_FIGURES if over[0] else ()))}
-        return self._observed(observation, done=bool(over[0]), reward=float(rewards[0]), metadata=facts)
+        return self._make_observation(observation, done=bool(over[0]), reward=float(rewards[0]), metadata=facts)
 
     @property
     def state(self) -> PlacementState:
@@ -98,7 +98,7 @@ class OpenPlacement(Environment[PlacementAction, PlacementObservation, Placement
         """Close the environment."""
         self._vector.close()
 
-    def _observed(self, observation: Any, **outcome: Any) -> PlacementObservation:
+    def _make_observation(self, observation: Any, **outcome: Any) -> PlacementObservation:
         text = decision_text(self._vector, observation)
         return PlacementObservation(text=text, allowed=allowed_choices(self._vector, 0), **outcome)
 

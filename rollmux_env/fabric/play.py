@@ -188,19 +188,19 @@ def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> FabricOutcome:
     if isinstance(policy, NetworkPolicy):
         topology_for = guarded(policy.topology_for, _WHO)
         used = np.empty_like(hour.before_s, np.int64)
-        present = _checked(guarded(policy.first, _WHO)(forecast), count)
+        present = _check_topology(guarded(policy.first, _WHO)(forecast), count)
     else:
         used = np.array(guarded(policy.choose_all, _WHO)(hour))
         if used.shape != hour.before_s.shape:
             raise PlanError(f"N2: the network policy chose topologies of shape {used.shape}, not {hour.before_s.shape}")
-        present = _checked(used[0, 0], count)
+        present = _check_topology(used[0, 0], count)
     now_s = late_s = 0.0
     switches = 0
     for i in range(len(hour.before_s)):
         generated_s = now_s + float(hour.generation_s[i])
         for s, step in enumerate(forecast.steps):
             chosen = used[i, s] if topology_for is None else topology_for(forecast, s, present)
-            used[i, s] = topology = _checked(chosen, count)
+            used[i, s] = topology = _check_topology(chosen, count)
             ready_s = now_s + float(hour.before_s[i, s])
             if step.pattern == WEIGHTS:
                 ready_s = max(ready_s, generated_s)
@@ -213,7 +213,7 @@ def play(hour: Hour, policy: NetworkPolicy | Yardstick) -> FabricOutcome:
     return FabricOutcome(now_s, late_s, switches, used)
 
 
-def _checked(topology: object, count: int) -> int:
+def _check_topology(topology: object, count: int) -> int:
     """Return a topology as an integer if it satisfies N1."""
     if not isinstance(topology, int | np.integer) or not 0 <= topology < count:
         raise PlanError(f"N1: the network policy chose topology {brief(topology)}, not one of 0 to {count - 1}")

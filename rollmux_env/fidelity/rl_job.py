@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from rollmux_env.errors import InputError
 from rollmux_env.fidelity.batch import ResponseBatch
-from rollmux_env.fidelity.streaming import StreamLimits, streamed_step
+from rollmux_env.fidelity.streaming import StreamLimits, simulate_streamed_step
 from rollmux_env.timing.calibration import PHYSICAL, Calibration
 from rollmux_env.timing.hardware import GPUS, Hardware, achieved
 from rollmux_env.timing.models import ALL_SHAPES, ModelShape
@@ -87,7 +87,7 @@ def bound_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
     """
     capped = replace(job, batch=job.batch.at_cap())
     if job.stream is not None:
-        return _streamed(capped, job.stream, system)
+        return _play_streamed_step(capped, job.stream, system)
     timing = rollout_replica(ALL_SHAPES[job.model], job.rollout, system)
     responses = Responses(job.batch.count, job.batch.prompt_tokens)
     gen_s = worst_rollout_s(timing, job.rollout.copies, responses, job.batch.lengths.cap)
@@ -108,7 +108,7 @@ def phases_s(job: RlJob, system: Calibration = PHYSICAL) -> dict[str, float]:
         InputError: If the model does not fit or a response exceeds the KV cache.
     """
     if job.stream is not None:
-        return _streamed(job, job.stream, system)
+        return _play_streamed_step(job, job.stream, system)
     return _step(job, generation_s(ALL_SHAPES[job.model], job.rollout, job.batch, system), system)
 
 
@@ -179,7 +179,7 @@ def _training(job: RlJob, batch: ResponseBatch, system: Calibration) -> dict[str
     return {**scored, "update": update_s(ALL_SHAPES[job.model], job.training, batch, system)}
 
 
-def _streamed(job: RlJob, stream: StreamLimits, system: Calibration) -> dict[str, float]:
+def _play_streamed_step(job: RlJob, stream: StreamLimits, system: Calibration) -> dict[str, float]:
     """Play a streamed step: each piece is fetched, then trained."""
     batch = job.batch
     piece = replace(batch, prompts=batch.prompts // stream.pieces, updates=max(1, batch.updates // stream.pieces))
@@ -187,7 +187,7 @@ def _streamed(job: RlJob, stream: StreamLimits, system: Calibration) -> dict[str
     fetch_s = piece.count * system.fetch_s
     timing = rollout_replica(ALL_SHAPES[job.model], job.rollout, system)
     piece_s = fetch_s + sum(training.values())
-    played = streamed_step(timing, job.rollout.copies, batch, stream, piece_s, rewards_s(batch, system))
+    played = simulate_streamed_step(timing, job.rollout.copies, batch, stream, piece_s, rewards_s(batch, system))
     by_phase = {name: seconds * stream.pieces for name, seconds in training.items()}
     waited_s, training_s = played.wait_s + stream.pieces * fetch_s, sum(by_phase.values())
     return {"gen": waited_s, **by_phase, "training": training_s, "step": played.step_s}

@@ -48,7 +48,7 @@ class StreamedStep(NamedTuple):
     wait_s: float
 
 
-def streamed_step(
+def simulate_streamed_step(
     timing: ReplicaTiming, replicas: int, batch: ResponseBatch, stream: StreamLimits, piece_s: float, sync_s: float
 ) -> StreamedStep:
     """Simulate some steps and average those after the first three.

@@ -11,7 +11,7 @@ from pydantic import model_validator
 from rollmux_env.fields import FileModel
 from rollmux_env.keys.cluster import ONE_DEVICE, SIDES, Cluster, Side
 from rollmux_env.keys.phases import Phase
-from rollmux_env.keys.shapes import MAX_SHAPES, Phases, Shape, named_keys, reshaped
+from rollmux_env.keys.shapes import MAX_SHAPES, Phases, Shape, named_keys, reshape_phases
 from rollmux_env.validation_errors import field_error
 
 Clash = tuple[str, *tuple[str | int, ...]]
@@ -78,7 +78,7 @@ class ShapedJob(EveryJob):
     def phases(self, shape: int = 0) -> Phases:
         """Return both phases in a shape; 0 is the job as it is written, k the k-th of `shapes`."""
         own = self.own_phases()
-        return reshaped(*own, self.shapes[shape - 1]) if shape else own
+        return reshape_phases(*own, self.shapes[shape - 1]) if shape else own
 
     @property
     def shape_numbers(self) -> range:

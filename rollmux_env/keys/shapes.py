@@ -59,7 +59,7 @@ class Phases(NamedTuple):
     training: Training
 
 
-def reshaped(rollout: Phase, training: Training, shape: Shape) -> Phases:
+def reshape_phases(rollout: Phase, training: Training, shape: Shape) -> Phases:
     """Return the phases of a job in another shape. If it names any key of the training, the job's `by_nodes` is dropped."""
     more_rollout, more_training = named_keys(shape.rollout), named_keys(shape.training)
     if more_training:

@@ -133,17 +133,17 @@ def bound_completion_h(needs: tuple[Need, ...], max_nodes: tuple[float, ...]) ->
     shortest_h = [need.work_h / need.rate for need in needs]
     alone_h = _mean(weights, shortest_h)
     if all(nodes == inf for nodes in max_nodes):
-        return _rounded_down(alone_h)
+        return _round_down(alone_h)
     program = _MeanBusyTimes(needs, max_nodes)
     rest_h = [hours / 2 - need.arrival_h for need, hours in zip(needs, shortest_h, strict=True)]
-    return _rounded_down(max(alone_h, program.least_h() / fsum(weights) + _mean(weights, rest_h)))
+    return _round_down(max(alone_h, program.least_h() / fsum(weights) + _mean(weights, rest_h)))
 
 
 def _mean(weights: Sequence[float], values: Sequence[float]) -> float:
     return fsum(weight * value for weight, value in zip(weights, values, strict=True)) / fsum(weights)
 
 
-def _rounded_down(hours: float) -> float:
+def _round_down(hours: float) -> float:
     return floor(hours * _PARTS) / _PARTS
 
 

@@ -222,7 +222,7 @@ class _Program:
         cost = np.concatenate([np.full(columns, -ratio), np.tile(self._prices, len(self._floors))]) / scale
         solved = linprog(
             cost,
-            A_ub=_stacked([uses.tocsr(), done, -done]),
+            A_ub=_stack([uses.tocsr(), done, -done]),
             b_ub=np.concatenate([self._floors.ravel(), largest * (1 + 1e-9), -least * (1 - 1e-9)]),
             bounds=np.stack([np.zeros(most.size), most], axis=1),
             method="highs",
@@ -267,7 +267,7 @@ class _Program:
         return low
 
 
-def _stacked(parts: list[object]) -> object:
+def _stack(parts: list[object]) -> object:
     from scipy.sparse import vstack
 
     return vstack(parts, format="csr")

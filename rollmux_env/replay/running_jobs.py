@@ -129,10 +129,10 @@ class RunningJobs:
                     job_run.rewarding = True
                     self.phases.wake(job_run, now_s + rewarding_s, "rewards")
                 else:
-                    self._rewarded(job_run)
+                    self._count_rewarded_rollout(job_run)
             case "rewards":
                 job_run.rewarding = False
-                self._rewarded(job_run)
+                self._count_rewarded_rollout(job_run)
             case "training":
                 self.listener.members.finished(job_id, "training", self.phases.book(job_run, "training", now_s))
                 job_run.trained += 1
@@ -152,7 +152,7 @@ class RunningJobs:
             case "restart":
                 self.report_ready(job_run)
 
-    def _rewarded(self, job_run: ReplayedJob) -> None:
+    def _count_rewarded_rollout(self, job_run: ReplayedJob) -> None:
         """Count a rollout that has all its rewards."""
         job_run.sampled += 1
         if job_run.ahead and job_run.sampled == job_run.last:

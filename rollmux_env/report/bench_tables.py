@@ -206,7 +206,7 @@ def accounts_table(results: Sequence[Result]) -> RenderableType:
             for name in sorted({getattr(job, kind) for job, _ in every}):
                 own = [(job, figures) for job, figures in every if getattr(job, kind) == name]
                 usd = sum(job.usd or 0.0 for job, _ in own) / len(runs)
-                wait_h = fsum(_waited_h(job, figures) for job, figures in own) / len(own)
+                wait_h = fsum(_compute_waiting_h(job, figures) for job, figures in own) / len(own)
                 spent = sum(job.job in (figures.over_budget or ()) for job, figures in own) / len(runs)
                 who = f"{kind} {name}" if name != "" else "no user"
                 cost = "" if own[0][0].usd is None else f"{usd:,.0f}"
@@ -215,6 +215,6 @@ def accounts_table(results: Sequence[Result]) -> RenderableType:
     return Group(heading("Users and priorities"), table, Text(note, style="dim"))
 
 
-def _waited_h(job: JobResult, figures: Metrics) -> float:
+def _compute_waiting_h(job: JobResult, figures: Metrics) -> float:
     """Return the hours for which a job had no place: before its first one, and while it was parked."""
     return figures.wait_s.get(job.job, 0.0) / 3600 if job.queue_h is None else job.queue_h

@@ -85,13 +85,13 @@ def alternatives_table(report: dict[str, Any], most: int) -> RenderableType:
     if not chosen:
         parts.append(Text(report["outcome"], style="bold"))
     parts += [Text(why) for why in [*whys][:_WHYS]]
-    parts += _moved(report, with_dollars=not scored)
+    parts += _list_moves(report, with_dollars=not scored)
     if hidden > 0:
         parts.append(Text(f"{hidden} more alternatives: --format json lists them all", style="dim"))
     return Group(*parts)
 
 
-def _moved(report: dict[str, Any], with_dollars: bool) -> list[RenderableType]:
+def _list_moves(report: dict[str, Any], with_dollars: bool) -> list[RenderableType]:
     """Return the moves of running jobs by the same decision, and its effect on the price of all groups if that decides."""
     before, after = report["usd_per_hour"]["before"], report["usd_per_hour"]["after"]
     total = [Text(f"all groups: {before:,.2f} $/h before, {after:,.2f} $/h after")] if with_dollars else []

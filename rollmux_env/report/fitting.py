@@ -50,18 +50,18 @@ def _split(table: Table, width: int) -> list[Table]:
     if _EDGE + sum(each.best + _GAP for each in widths) <= width:
         return [table]
     names = [k for k, column in enumerate(columns) if column.no_wrap] or [0]
-    if _EDGE + sum(each.least + _GAP for each in widths) > width and (narrow := _folded(table, names, widths, width)):
+    if _EDGE + sum(each.least + _GAP for each in widths) > width and (narrow := _fold_rows(table, names, widths, width)):
         return [narrow]
     for k in names:  # a name as wide as the table takes several lines
         most = max(LONG, width // (2 * len(names)))
         widths[k] = _Width(min(widths[k].best, most), widths[k].best)
     named = _EDGE + sum(widths[k].least + _GAP for k in names)
     others = [k for k in range(len(columns)) if k not in names]
-    parts = _divided(others, widths, width - named)
+    parts = _divide_columns(others, widths, width - named)
     return [_part(table, sorted((*names, *own)), _rows_with(table, own), widths, width) for own in parts]
 
 
-def _divided(columns: Sequence[int], widths: Sequence[_Width], width: int) -> list[list[int]]:
+def _divide_columns(columns: Sequence[int], widths: Sequence[_Width], width: int) -> list[list[int]]:
     """Return the columns in parts of at most a width, each with one column at least."""
     parts: list[list[int]] = [[]]
     for k in columns:
@@ -72,7 +72,7 @@ def _divided(columns: Sequence[int], widths: Sequence[_Width], width: int) -> li
     return parts
 
 
-def _folded(table: Table, names: Sequence[int], widths: Sequence[_Width], width: int) -> Table | None:
+def _fold_rows(table: Table, names: Sequence[int], widths: Sequence[_Width], width: int) -> Table | None:
     """Return the table with rows of two or three lines, whichever is narrow enough first.
 
     The answer is None if neither is, or the table has sections or long cells.
@@ -86,11 +86,11 @@ def _folded(table: Table, names: Sequence[int], widths: Sequence[_Width], width:
         stacked = [[part[k] for part in parts if k < len(part)] for k in range(slots)]
         own = [max(widths[k].best for k in slot) for slot in stacked]
         if _EDGE + sum(widths[k].best + _GAP for k in names) + sum(each + _GAP for each in own) <= width:
-            return _stacked(table, names, stacked)
+            return _stack_slots(table, names, stacked)
     return None
 
 
-def _stacked(table: Table, names: Sequence[int], slots: Sequence[Sequence[int]]) -> Table:
+def _stack_slots(table: Table, names: Sequence[int], slots: Sequence[Sequence[int]]) -> Table:
     """Return the table with the columns of each slot below each other, after the columns of names."""
     narrow = Table(box=table.box, pad_edge=table.pad_edge, title=table.title)
     for k in names:

@@ -93,7 +93,7 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[NodeUse], list[
         at_s = event.at_s
         if isinstance(event, Resumed):
             lanes += [lane._replace(until_s=at_s) for lane in vacated.pop(event.job_id, [])]
-        for number, now in _applied(state, event).items():
+        for number, now in _apply_event(state, event).items():
             members.pop((at_s, number), None)  # keeps the dictionary in order of time
             members[at_s, number] = Membership(number, at_s, now.jobs if now else (), now.period_s if now else 0.0)
             known, nodes = since_s.setdefault(number, {}), _nodes(now)
@@ -108,7 +108,7 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[NodeUse], list[
     return sorted(lanes), list(members.values())
 
 
-def _applied(state: State, event: Event) -> dict[int, Group | None]:
+def _apply_event(state: State, event: Event) -> dict[int, Group | None]:
     """Apply an event and return the groups whose members it changes, by number, as they are after it.
 
     A group that has ended is None.

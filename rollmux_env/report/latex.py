@@ -32,15 +32,15 @@ def to_latex(part: RenderableType) -> str:
 
 def _table(table: Table) -> str:
     columns = "".join("r" if column.justify == "right" else "l" for column in table.columns)
-    headings = " & ".join(_escaped(column.header) for column in table.columns)
+    headings = " & ".join(_escape(column.header) for column in table.columns)
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", rf"{headings} \\", r"\midrule"]
     cells = zip(*([*column.cells] for column in table.columns), strict=True)
     for row, own in zip(table.rows, cells, strict=True):
-        lines.append(rf"{' & '.join(map(_escaped, own))} \\")
+        lines.append(rf"{' & '.join(map(_escape, own))} \\")
         if row.end_section and row is not table.rows[-1]:
             lines.append(r"\midrule")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
-def _escaped(cell: RenderableType) -> str:
+def _escape(cell: RenderableType) -> str:
     return "".join(_ESCAPED.get(character, character) for character in plain(cell))

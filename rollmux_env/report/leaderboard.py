@@ -80,7 +80,7 @@ def _table(scores: Sequence[tuple[LeaderboardEntry, TrackScore]]) -> str:
     ranks = iter(_ranks([score for entry, score in ranked if entry.entrant != CLAIRVOYANT]))
     for entry, score in ranked:
         rank = "" if entry.entrant == CLAIRVOYANT else next(ranks)
-        lines.append(f"| {rank} | {_linked(entry)} | {entry.author} | {' | '.join(_cells(score))} |")
+        lines.append(f"| {rank} | {_link_entry(entry)} | {entry.author} | {' | '.join(_cells(score))} |")
     return "\n".join(lines) + "\n"
 
 
@@ -90,7 +90,7 @@ def _ranks(scores: Sequence[TrackScore]) -> list[str]:
     return [f"{keys.index(key) + 1}{'=' if keys.count(key) > 1 else ''}" for key in keys]
 
 
-def _linked(entry: LeaderboardEntry) -> str:
+def _link_entry(entry: LeaderboardEntry) -> str:
     """Return the name of an entry, with links to its page and to those of its files that the repository has."""
     name = f"`{entry.entrant.name}`"
     named = f"[{name}]({entry.link})" if entry.link else name

@@ -29,7 +29,8 @@ def plan_report(policy: str, admission: Admission) -> dict[str, Any]:
     return {
         "policy": policy,
         "decisions": [
-            _placed(decision) | ({"reason": decision.reason} if decision.reason else {}) for decision in admission.decisions
+            _describe_placement(decision) | ({"reason": decision.reason} if decision.reason else {})
+            for decision in admission.decisions
         ],
         "groups": [asdict(group) for group in admission.groups],
         "usd_per_hour": admission.usd_per_hour,
@@ -37,7 +38,7 @@ def plan_report(policy: str, admission: Admission) -> dict[str, Any]:
     }
 
 
-def _placed(decision: Decision) -> dict[str, Any]:
+def _describe_placement(decision: Decision) -> dict[str, Any]:
     """Return a decision's placement as plain values, without its reason."""
     placed = {key: value for key, value in asdict(decision).items() if key not in ("reason", "shape")}
     return placed if decision.shape is None else placed | {"shape": decision.shape}
@@ -55,4 +56,4 @@ def _cell(value: Any) -> Any:
 
 def plan_csv(decisions: Sequence[Decision]) -> str:
     """Return one line per decision as CSV, with nodes separated by spaces."""
-    return rows_csv([_placed(decision) for decision in decisions])
+    return rows_csv([_describe_placement(decision) for decision in decisions])

@@ -32,7 +32,7 @@ def ask(policy: Policy, state: State, event: Event) -> Plan:
     """
     if isinstance(event, Arrived) and state.tables.estimated:
         event = replace(event, job=state.tables.estimated.get(state.row(event.job.id), event.job))
-    return _checked_plan(policy, "decide", guarded(policy.decide)(shown_to(policy, state), event))
+    return _check_plan(policy, "decide", guarded(policy.decide)(shown_to(policy, state), event))
 
 
 def ask_for_moves(policy: Policy, state: State) -> Plan:
@@ -46,13 +46,13 @@ def ask_for_moves(policy: Policy, state: State) -> Plan:
         PlanError: If the policy raised something, or its answer is no plan.
     """
     rearrange = getattr(policy, "rearrange", None)
-    return () if rearrange is None else _checked_plan(policy, "rearrange", guarded(rearrange)(shown_to(policy, state)))
+    return () if rearrange is None else _check_plan(policy, "rearrange", guarded(rearrange)(shown_to(policy, state)))
 
 
-def _checked_plan(policy: Policy, method: str, plan: Any) -> Plan:
+def _check_plan(policy: Policy, method: str, plan: Any) -> Plan:
     if not isinstance(plan, tuple | list) or not all(isinstance(action, Action) for action in plan):
         raise PlanError(f"the policy's {method} returned {brief(plan)}, which is no tuple of Place, Move, Park and Wait")
-    return tuple(_checked(action) for action in plan) if is_users(policy) else tuple(plan)
+    return tuple(_check_action(action) for action in plan) if is_users(policy) else tuple(plan)
 
 
 def shown_to(policy: object, state: State) -> State:
@@ -61,7 +61,7 @@ def shown_to(policy: object, state: State) -> State:
     return Snapshot(state) if is_users(policy) else state
 
 
-def _checked(action: Action) -> Action:
+def _check_action(action: Action) -> Action:
     """Return an action of a user's plan with plain Python numbers.
 
     Raises:

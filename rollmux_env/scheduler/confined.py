@@ -15,7 +15,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import POOLS, NodePool
 
 
-def confined_plan(state: State, pool: NodePool, job_id: str, names: Collection[str], freed: Collection[str] = ()) -> Plan:
+def plan_confined(state: State, pool: NodePool, job_id: str, names: Collection[str], freed: Collection[str] = ()) -> Plan:
     """Return the placement of a waiting job on its allowed nodes. It waits if none is free or a rule would be broken.
 
     Args:
@@ -33,7 +33,7 @@ def confined_plan(state: State, pool: NodePool, job_id: str, names: Collection[s
     return (Place(job_id, table.placement(best)),)
 
 
-def confined_problem(state: State, pool: NodePool, job_id: str, names: Collection[str]) -> str | None:
+def find_confined_problem(state: State, pool: NodePool, job_id: str, names: Collection[str]) -> str | None:
     """Return in one line why a waiting job cannot be placed on its allowed nodes now, or None if it can.
 
     Args:
@@ -51,7 +51,7 @@ def confined_problem(state: State, pool: NodePool, job_id: str, names: Collectio
     return "; ".join(dict.fromkeys(REASONS[int(table.reason[row])] for row in rows))
 
 
-def freed_nodes(pool: NodePool, number: int, twin: State) -> frozenset[str]:
+def list_freed_nodes(pool: NodePool, number: int, twin: State) -> frozenset[str]:
     """Return the names of the nodes that a group would give back if a job left it.
 
     Args:

@@ -111,7 +111,7 @@ class Members:
 
     def place(self, job_id: str) -> StartJob:
         """Give a job the place that the state says."""
-        self.seats[job_id] = Seat(job_id, *self._seated(job_id))
+        self.seats[job_id] = Seat(job_id, *self._seat_job(job_id))
         return StartJob(job_id, self.seats[job_id].seating)
 
     def lend(self, guests: Guests) -> Iterator[Lend]:
@@ -135,7 +135,7 @@ class Members:
         seat.group.gone(job_id)
         self._release_seat(seat)
         seat.moving = False
-        seat.group, seat.seating = self._seated(job_id)
+        seat.group, seat.seating = self._seat_job(job_id)
 
     def leave(self, job_id: str) -> None:
         """Remove a job from its group at the end of an iteration.
@@ -200,7 +200,7 @@ class Members:
         """Return the shares of its nodes that a job's rollout has held until now; empty if it held all of them throughout."""
         return self._holding.shares.spans(job_id, now_s) if self._holding is not None else ()
 
-    def _seated(self, job_id: str) -> tuple[Dispatcher, Seating]:
+    def _seat_job(self, job_id: str) -> tuple[Dispatcher, Seating]:
         """Make a job the last member of the group that the state says."""
         seating = seating_of(self._state, self._nodes, job_id)
         group = self._group(seating.group)

@@ -99,7 +99,7 @@ class Gittins:
     def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
         """Return node-hours, or node-seconds done until enough jobs have departed, shape (n,)."""
         rows = rows_of(state, job_ids)
-        return _simulate_job(state, job_ids, rows, learned_h(state, rows))
+        return _compute_expected_keys(state, job_ids, rows, learned_h(state, rows))
 
 
 class Learned:
@@ -116,10 +116,10 @@ class Learned:
         if self._fitted[0] is not departed:
             self._fitted = departed, ClassLengths.learned(state)
         lengths, rows = self._fitted[1], rows_of(state, job_ids)
-        return _simulate_job(state, job_ids, rows, None if lengths is None else lengths.left_h(state, rows))
+        return _compute_expected_keys(state, job_ids, rows, None if lengths is None else lengths.left_h(state, rows))
 
 
-def _simulate_job(state: State, job_ids: Sequence[str], rows: Ints, left_h: Floats | None) -> Iterable[float]:
+def _compute_expected_keys(state: State, job_ids: Sequence[str], rows: Ints, left_h: Floats | None) -> Iterable[float]:
     """Return the keys of jobs by the hours that they have left, or those of `Attained` while departures have not taught them."""
     if left_h is None:
         return Attained().keys(state, job_ids)

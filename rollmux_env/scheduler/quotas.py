@@ -26,7 +26,7 @@ def held_words(state: State, job: Job) -> str:
     """Return in words how much of the quota a waiting job's user holds, or that the month is used up."""
     user = job.user
     if is_barred_for_month(state, job):
-        return used_words(state, user)
+        return describe_usage(state, user)
     return _share_words(state, user)
 
 
@@ -39,18 +39,18 @@ def _share_words(state: State, user: str) -> str:
         parts.append(f"{share.nodes:.4g} of {quota.nodes} nodes")
     if quota.usd_per_hour is not None:
         parts.append(f"{share.usd_per_hour:,.2f} of {quota.usd_per_hour:,.2f} $/h")
-    return f"{_named(user)} holds {' and '.join(parts)}"
+    return f"{_name_user(user)} holds {' and '.join(parts)}"
 
 
-def used_words(state: State, user: str) -> str:
+def describe_usage(state: State, user: str) -> str:
     """Return in words how much of the month a user has used."""
     quota = state.cluster.quota_of(user)
     assert quota is not None
     used_h = state.charges.month_h(user, state.now_s)
-    return f"{_named(user)} has used {used_h:.4g} of {quota.node_hours:.4g} node-hours of this month"
+    return f"{_name_user(user)} has used {used_h:.4g} of {quota.node_hours:.4g} node-hours of this month"
 
 
-def _named(user: str) -> str:
+def _name_user(user: str) -> str:
     return f"user {user}" if user else "the user without a name"
 
 
@@ -96,7 +96,7 @@ def lent_bar(state: State, user: str, nodes: Mapping[PoolName, int]) -> str:
     if state.cluster.quota_of(user) is None:
         return ""
     if is_used_up(state, user):
-        return used_words(state, user)
+        return describe_usage(state, user)
     pools, share = state.cluster.pools, state.charges.user_share(user)
     usd = sum(count * pools[name].usd_per_node_hour for name, count in nodes.items() if name in pools)
     lent = Share(share.nodes + sum(nodes.values()), share.usd_per_hour + usd)
@@ -136,13 +136,17 @@ class Quotas:
         named = {job.user for job in jobs if state.cluster.quota_of(job.user) is not None}
         if not named:
             return set()
-        if len(plan) == 1 and isinstance(plan[0], Place) and (share := self._placed(jobs[0], plan[0].placement)) is not None:
+        if (
+            len(plan) == 1
+            and isinstance(plan[0], Place)
+            and (share := self._compute_share_with(jobs[0], plan[0].placement)) is not None
+        ):
             return {jobs[0].user} if _breaks(state, jobs[0].user, self._user_share(jobs[0].user), share) else set()
         twin = state.copy()
         carry_out(twin, plan, policy.keeps_slo, len(twin.waiting), queue)
         return exceeded(state, twin, named)
 
-    def _placed(self, job: Job, placement: Placement) -> Share | None:
+    def _compute_share_with(self, job: Job, placement: Placement) -> Share | None:
         """Return the share of a job's user with the job in a place, or None if there is no such place."""
         state, user, share = self._state, job.user, self._user_share(job.user)
         demand = demand_of(job, state.cluster, placement.shape)

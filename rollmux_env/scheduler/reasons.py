@@ -17,7 +17,7 @@ def behind(state: State, head: str, how: str = "") -> str:
     """Return the reason of a job that waits behind another one, by which `how` may say."""
     lacks = _lacks(state, head)
     ahead = f" of priority {state.job(head).priority}" if state.job(head).priority else ""
-    return f"waits behind {head}{ahead}{how}" + (f", which needs {_needed_words(lacks)}; {_free_words(lacks)}" if lacks else "")
+    return f"waits behind {head}{ahead}{how}" + (f", which needs {_describe_needs(lacks)}; {_free_words(lacks)}" if lacks else "")
 
 
 def no_place(state: State, job_id: str, prunes: bool = False) -> str:
@@ -32,9 +32,9 @@ def no_place(state: State, job_id: str, prunes: bool = False) -> str:
         return "with one more sync on the link between the pools a job could break its SLO, if all synced at once"
     table = candidates(state, job_id)
     lacks = _lacks(state, job_id)
-    alone = f"needs {_needed_words(lacks)} for a group of its own; {_free_words(lacks)}" if lacks else ""
+    alone = f"needs {_describe_needs(lacks)} for a group of its own; {_free_words(lacks)}" if lacks else ""
     if fitting := int(table.feasible.sum()):
-        held_back = _saturated(table, table.feasible) if prunes else ""
+        held_back = _describe_saturation(table, table.feasible) if prunes else ""
         if not held_back:
             held_back = f"the policy lets it wait, though {fitting} placement{'s' if fitting > 1 else ''} would fit"
             held_back += "" if table.feasible[table.group < 0].any() else f" in {_numbers(table)}"
@@ -61,10 +61,10 @@ def alone_because(state: State, table: CandidateTable, prunes: bool) -> str:
     takers = table.feasible & (table.group >= 0)
     if not takers.any():
         return "; ".join(_groups(state, table))
-    return _saturated(table, takers) if prunes else ""
+    return _describe_saturation(table, takers) if prunes else ""
 
 
-def _saturated(table: CandidateTable, takers: npt.NDArray[np.bool_]) -> str:
+def _describe_saturation(table: CandidateTable, takers: npt.NDArray[np.bool_]) -> str:
     """Return that the groups which would take a job are saturated, or an empty text if one of them is not.
 
     Args:
@@ -102,7 +102,7 @@ def _lacks(state: State, job_id: str) -> dict[str, tuple[int, int]]:
     return lacks
 
 
-def _needed_words(lacks: dict[str, tuple[int, int]]) -> str:
+def _describe_needs(lacks: dict[str, tuple[int, int]]) -> str:
     return " and ".join(f"{asked} {name} node{'s' if asked > 1 else ''}" for name, (asked, _) in lacks.items())
 
 

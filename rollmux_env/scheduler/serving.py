@@ -14,7 +14,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.cluster.trial import may_fit_without, without_job
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.asking import ask, ask_for_moves
-from rollmux_env.scheduler.confined import confined_plan, freed_nodes
+from rollmux_env.scheduler.confined import list_freed_nodes, plan_confined
 from rollmux_env.scheduler.nodes import POOLS
 from rollmux_env.scheduler.order import may_be_passed, rows_of
 from rollmux_env.scheduler.parking import Parkable
@@ -237,7 +237,7 @@ class QueueServer:
         shown = without(state, groups) if groups else state
         if names is None or planner.nodes is None:
             return ask(planner.policy, shown, event)
-        return confined_plan(shown, planner.nodes, job_id, names, freed)
+        return plan_confined(shown, planner.nodes, job_id, names, freed)
 
     def _park_for(self, one_pass: _Pass, position: int, event: Arrived, factor: float) -> bool:
         """Park the first running job without which the policy has a place for a waiting one, and give it that place.
@@ -277,7 +277,7 @@ class QueueServer:
         with without_job(one_pass.state, other) as twin:
             if self._waits_for_link(twin, job_id):
                 return None
-            freed = () if planner.nodes is None or group is None else freed_nodes(planner.nodes, group, twin)
+            freed = () if planner.nodes is None or group is None else list_freed_nodes(planner.nodes, group, twin)
             plan = self._plan(twin, event, freed)
             if not any(isinstance(action, Place) and action.job_id == job_id for action in plan):
                 planner.decline(job_id, other)

@@ -167,7 +167,7 @@ class Settling:
         Args:
             job_id: Job that may just have got its place and needs particular nodes (`Planner.own_nodes`), or None.
         """
-        changed = self._changed()
+        changed = self._find_changed_groups()
         if changed is not None and not changed:
             return
         state, nodes = self._state, self.nodes
@@ -177,9 +177,9 @@ class Settling:
         if changed is None or any(nodes.others(number, places) for number in changed):
             seats = (seat for seat in self._seats.values() if changed is None or seat.seating.group in changed)
             used = {name for seat in seats for name in seat.nodes()}
-        self._assignments += nodes.settle(places, used, state.now_s, self._allowed_nodes(job_id), changed)
+        self._assignments += nodes.settle(places, used, state.now_s, self._find_allowed_nodes(job_id), changed)
 
-    def _allowed_nodes(self, job_id: str | None) -> dict[NodeSlot, frozenset[str]]:
+    def _find_allowed_nodes(self, job_id: str | None) -> dict[NodeSlot, frozenset[str]]:
         """Return the names of the nodes that some places may have: those of a job that just got its place, and of guests."""
         state, names = self._state, None
         own = dict.fromkeys(self._guests.places() if self._guests.names else (), self._guests.names)
@@ -232,7 +232,7 @@ class Settling:
                 places |= {(number, "training", node) for node in range(group["training_nodes"])}
         return places
 
-    def _changed(self) -> set[int] | None:
+    def _find_changed_groups(self) -> set[int] | None:
         """Return the groups whose places may have changed since the last call, or None for all."""
         state = self._state
         changed, self._unsettled = self._unsettled, set()

@@ -48,27 +48,27 @@ def fill_in(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     """
     if data.get("cluster") is None:
         raise InputError("cluster: is missing")
-    cluster: Cluster = _parsed(Cluster, data["cluster"], "cluster")
+    cluster: Cluster = _parse_part(Cluster, data["cluster"], "cluster")
     jobs = []
     for k, job in enumerate(data["jobs"]):
         predicted = isinstance(job, dict) and job.get("model") is not None and job.get("timing") is None
-        jobs.append(_filled_in(job, k, cluster, folder) if predicted else job)
+        jobs.append(_fill_in(job, k, cluster, folder) if predicted else job)
     return data | {"jobs": jobs}
 
 
-def _filled_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> dict[str, Any]:
+def _fill_in(job: dict[str, Any], k: int, cluster: Cluster, folder: Path) -> dict[str, Any]:
     description, path = job["model"], f"jobs[{k}]"
-    model = _parsed(Model, {"name": description} if isinstance(description, str) else description, "jobs", k, "model")
+    model = _parse_part(Model, {"name": description} if isinstance(description, str) else description, "jobs", k, "model")
     if job.get("lengths") is None:
         raise InputError(f"{path}.lengths: is missing; a model needs it")
-    lengths = _settled(_parsed(Lengths, job["lengths"], "jobs", k, "lengths"), path, folder)
+    lengths = _resolve_files(_parse_part(Lengths, job["lengths"], "jobs", k, "lengths"), path, folder)
     phases = {name: {} if job.get(name) is None else job[name] for name in SIDES}
     if not all(isinstance(phase, dict) for phase in phases.values()):
         return job  # the validation of the whole file reports it
     for name, phase in phases.items():
         if phase.get("actual") is not None:
             raise InputError(f"{path}.{name}.actual: does not go with a model, whose durations are drawn from its lengths")
-    numbers = {name: _parsed(NodeCount, phase.get("nodes", 1), "jobs", k, name, "nodes") for name, phase in phases.items()}
+    numbers = {name: _parse_part(NodeCount, phase.get("nodes", 1), "jobs", k, name, "nodes") for name, phase in phases.items()}
     places = {
         side: _place(phases[side].get("pool", side), side, numbers[side], cluster, path, folder) for side in reversed(cluster.sides)
     }
@@ -99,7 +99,7 @@ def _look_up(look: Callable[[str, Path], Found], name: str, path: str, folder: P
         raise InputError(f"{path}: {error}") from None
 
 
-def _parsed(model: Any, value: Any, *path: str | int) -> Any:
+def _parse_part(model: Any, value: Any, *path: str | int) -> Any:
     """Validate a part of the file before the whole file is validated."""
     try:
         return TypeAdapter(model).validate_python(value)
@@ -107,7 +107,7 @@ def _parsed(model: Any, value: Any, *path: str | int) -> Any:
         raise InputError(format_error(problems(error)[0], model if isinstance(model, type) else None, *path)) from None
 
 
-def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:
+def _resolve_files(lengths: Lengths, path: str, folder: Path) -> Lengths:
     """Return lengths that no longer refer to a file."""
     try:
         if lengths.file is not None:
@@ -116,7 +116,7 @@ def _settled(lengths: Lengths, path: str, folder: Path) -> Lengths:
         if lengths.trace is not None:
             trace = folder / lengths.trace
             observed = groups_of(read_trajectories(trace), trace)
-            lengths = _parsed(Lengths, lengths.model_dump(exclude_none=True, exclude={"trace"}) | {"observed": observed})
+            lengths = _parse_part(Lengths, lengths.model_dump(exclude_none=True, exclude={"trace"}) | {"observed": observed})
         lengths_of(lengths)
     except InputError as error:
         raise InputError(f"{path}.lengths: {error}") from None
@@ -179,18 +179,18 @@ class _Prediction:
         place = self._places["rollout"]
         sizes = (self._model.tensor_parallel, *self._model.sizes)  # the engines of all sizes stay in host memory
         memory_gb = sum(rollout_memory_gb(self._shape, place.gpus, size, place.hardware.number_bytes) for size in sizes)
-        return {"worst_case_s": _rounded(self._worst_s), "host_memory_gb": _rounded(memory_gb), "actual": self._actual[0]}
+        return {"worst_case_s": _round(self._worst_s), "host_memory_gb": _round(memory_gb), "actual": self._actual[0]}
 
     def training(self) -> dict[str, Any]:
         """Return the predicted keys of `training`."""
         place = self._places["training"]
         by_nodes = {
-            f"{factor * place.number}": _rounded(self._worst_training_s(self._training_on(factor * place.devices)))
+            f"{factor * place.number}": _round(self._worst_training_s(self._training_on(factor * place.devices)))
             for factor in _MORE_NODES
         }
         return {
-            "worst_case_s": _rounded(self._worst_training_s(self._training)),
-            "host_memory_gb": _rounded(training_memory_gb(self._shape, place.gpus, place.number)),
+            "worst_case_s": _round(self._worst_training_s(self._training)),
+            "host_memory_gb": _round(training_memory_gb(self._shape, place.gpus, place.number)),
             "actual": self._actual[1],
             "by_nodes": by_nodes,
         }
@@ -204,8 +204,8 @@ class _Prediction:
         rollout, training = self._places["rollout"], self._places["training"]
         weights_gb = self._shape.parameters * rollout.hardware.number_bytes / 1e9
         sides = training.hardware, training.devices, rollout.hardware, rollout.devices
-        seconds = {"sync_s": _rounded(sync_s(weights_gb, *sides, rollout.number, link_gb_s))}
-        return seconds if link_gb_s == inf else seconds | {"sync_gb": _rounded(weights_gb)}
+        seconds = {"sync_s": _round(sync_s(weights_gb, *sides, rollout.number, link_gb_s))}
+        return seconds if link_gb_s == inf else seconds | {"sync_gb": _round(weights_gb)}
 
     def colocated(self, training: dict[str, Any]) -> dict[str, Any]:
         """Return the key `colocated`, or nothing if the model does not fit the training nodes.
@@ -213,7 +213,7 @@ class _Prediction:
         Args:
             training: Values that the job gives for its training.
         """
-        training_s = training.get("worst_case_s", _rounded(self._worst_training_s(self._training)))
+        training_s = training.get("worst_case_s", _round(self._worst_training_s(self._training)))
         parallel, place = self._model.tensor_parallel, self._places["training"]
         while place.devices % parallel == 0:
             try:
@@ -222,7 +222,7 @@ class _Prediction:
             except InputError:  # training GPUs may have less memory than rollout GPUs, so that a copy needs more of them
                 parallel *= 2
                 continue
-            return {"colocated": {"nodes": place.number, "rollout_s": _rounded(rollout_s), "training_s": training_s}}
+            return {"colocated": {"nodes": place.number, "rollout_s": _round(rollout_s), "training_s": training_s}}
         return {}
 
     def _replica_on(self, side: Side, size: int) -> ReplicaTiming:
@@ -260,6 +260,6 @@ class _Prediction:
         return timing.seconds(MiniBatch.even(self._lengths.batch, self._longest))
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     """Round to a microsecond or a kilobyte, so that a scenario has the same hash on every machine."""
     return round(value, 6)

@@ -269,7 +269,7 @@ class ShapesOf:
         if shape.training.place != _written_place(self.job.training):
             pool, nodes = shape.training.place
             fastest = _fastest(self.trainings)
-            more = {key[1]: _rounded(time.worst_case_s) for key, time in fastest.items() if key[0] == pool and key[1] > nodes}
+            more = {key[1]: _round(time.worst_case_s) for key, time in fastest.items() if key[0] == pool and key[1] > nodes}
             entry["training"] = _phase(shape.training, self.job.training) | ({"by_nodes": more} if more else {})
         return entry
 
@@ -351,10 +351,10 @@ def _phase(time: PhaseTime, written: Phase) -> dict[str, Any]:
     pool = {"pool": time.pool} if time.pool != written.pool else {}
     return pool | {
         "nodes": time.nodes,
-        "worst_case_s": _rounded(time.worst_case_s),
-        "host_memory_gb": _rounded(time.host_memory_gb),
+        "worst_case_s": _round(time.worst_case_s),
+        "host_memory_gb": _round(time.host_memory_gb),
     }
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     return round(value, 6)

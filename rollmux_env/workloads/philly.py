@@ -72,7 +72,7 @@ class PhillyTrace:
 
     def __init__(self, options: WorkloadOptions) -> None:
         self._options = options
-        self._rows, read = _selected(options)
+        self._rows, read = _select_rows(options)
         left_out = f" ({read - len(self._rows):,} are left out: of duration 0, or by the options)" if len(self._rows) < read else ""
         made_up = f"phase times and SLOs are drawn from the profile {options.profile}"
         self.note = f"{len(self._rows):,} of {read:,} rows are jobs{left_out}; {made_up}"
@@ -91,7 +91,7 @@ class PhillyTrace:
         return Scenario(version=1, cluster=self.cluster, jobs=jobs)
 
 
-def _selected(options: WorkloadOptions) -> tuple[list[TraceRow], int]:
+def _select_rows(options: WorkloadOptions) -> tuple[list[TraceRow], int]:
     """Return the rows that become jobs, in order of submission, and the number of rows that were read."""
     if options.csv is None:
         raise InputError("csv: the workload philly needs a trace file")
@@ -122,7 +122,7 @@ def _rows(path: Path, name: str, options: WorkloadOptions, others: Counter[str])
     reader = csv.reader(io.StringIO(read_text(path, DATA_BYTES), newline=""), strict=True)
     try:
         with ProgressLines(f"reading {name}") as progress:
-            for number, row in enumerate(_parsed(name, reader, options, others), 1):
+            for number, row in enumerate(_parse(name, reader, options, others), 1):
                 if not number % _LOOKS:
                     progress.report(f"line {reader.line_num:,}")
                 yield row
@@ -130,7 +130,7 @@ def _rows(path: Path, name: str, options: WorkloadOptions, others: Counter[str])
         raise InputError(f"{name}: line {reader.line_num}: is not CSV: {error}") from None
 
 
-def _parsed(name: str, reader: Iterator[list[str]], options: WorkloadOptions, others: Counter[str]) -> Iterator[TraceRow]:
+def _parse(name: str, reader: Iterator[list[str]], options: WorkloadOptions, others: Counter[str]) -> Iterator[TraceRow]:
     header = [name.strip() for name in next(reader, [])]
     for column, times in Counter(header).items():
         if column and times > 1:

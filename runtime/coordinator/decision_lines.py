@@ -8,7 +8,7 @@ from rollmux_env.cluster.apply import forecast
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.preview import reasons
+from rollmux_env.scheduler.preview import explain_waits
 from runtime.machines.forecast import shape_lines
 from runtime.machines.nodes import POOLS
 
@@ -24,7 +24,7 @@ def reason_to_wait(scheduler: Scheduler, make_policy: Callable[[], Policy], job_
     planner = scheduler.planner
     if leaving := [other for other, waiting in planner.parking.items() if waiting == job_id]:
         return f"{', '.join(leaving)} is parked for it at the end of its iteration"
-    return reasons(forecast(planner.visible(planner.state)), make_policy())[job_id]
+    return explain_waits(forecast(planner.visible(planner.state)), make_policy())[job_id]
 
 
 def measured_again(doubts: str) -> str:

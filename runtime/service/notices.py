@@ -10,7 +10,7 @@ from time import time
 from typing import Any
 
 from rollmux_env.cluster.events import OverBudget
-from rollmux_env.scheduler.quotas import is_used_up, used_words
+from rollmux_env.scheduler.quotas import describe_usage, is_used_up
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.overdue import overdue_phases
 from runtime.coordinator.planned_drains import PlannedDrains
@@ -91,7 +91,7 @@ class Notices:
         state = self._run.scheduler.state
         for user in state.charges.users() if state.cluster.quotas else ():
             if is_used_up(state, user, at_s):
-                yield ("quota_reached", user), None, used_words(state, user)
+                yield ("quota_reached", user), None, describe_usage(state, user)
 
     def _staying(self, wall_s: float, drained: Collection[str]) -> Iterator[_Condition]:
         """Yield the jobs that cannot leave a node that is drained by a deadline, and after it all jobs that are on the node.

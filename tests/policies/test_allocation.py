@@ -16,7 +16,7 @@ from policies.allocation.hex import bisections
 from policies.allocation.plan_table import PlanTable
 from policies.allocation.plans import ReplicaKind, rollout_plan
 from rollmux_env.allocation.allocation import GpuBudget
-from rollmux_env.allocation.job import allocated_scenario
+from rollmux_env.allocation.job import make_allocated_scenario
 from rollmux_env.errors import InputError
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.stages import Replica
@@ -146,7 +146,7 @@ def test_a_budget_that_holds_no_plan_is_refused() -> None:
 def test_a_plan_becomes_a_job_whose_iteration_it_is_and_other_budgets_its_shapes(staleness: int) -> None:
     work = IterationWork(SHAPES["7B"], 1024, staleness=staleness)
     plans = [make_allocator("hex")(work, GpuBudget(gpus)) for gpus in ({"H800": 8, "H20": 16}, {"H800": 16, "H20": 32})]
-    scenario = allocated_scenario("7B", plans)
+    scenario = make_allocated_scenario("7B", plans)
     (job,) = scenario.jobs
     assert [pool.gpu for pool in scenario.cluster.pools.values()] == ["H20", "H800"]
     assert (job.rollout.nodes, job.training.nodes, job.staleness) == (2, 1, staleness)

@@ -211,7 +211,7 @@ def worth(observation: dict[str, NDArray[Any]]) -> Array:
 def collect(source: StreamSource, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
     """Play a source's streams with the current network, or Algorithm 1 if `weights` is None, and label decisions."""
     if recipe.teacher in TEACHERS:
-        return _imitated(source, recipe, weights, rng)
+        return _collect_placements(source, recipe, weights, rng)
     env = _environment(1, source, recipe)
     player = Player(env, weights)
     parts: list[Labels] = []
@@ -242,7 +242,7 @@ def _environment(streams: int, source: StreamSource, recipe: Recipe) -> Placemen
     )
 
 
-def _imitated(source: StreamSource, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
+def _collect_placements(source: StreamSource, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
     """Collect the placements of a teacher. The value of its row is 1, that of other rows 0."""
     generator, width = source.generator(), len(candidate_names(recipe.moves))
     examples: list[Example] = []
@@ -269,7 +269,7 @@ def fit(
     """
     job, candidates, cluster, mask, values = (torch.from_numpy(column) for column in labels)
     known = mask.bool() & ~values.isnan()
-    values = _centred(values.nan_to_num(), known)
+    values = _centre(values.nan_to_num(), known)
     size, generator = len(values), torch.Generator().manual_seed(seed)
     batch = min(batch, size)
     steps = size // batch
@@ -284,7 +284,7 @@ def fit(
             if choose:
                 loss = nn.functional.cross_entropy(logits, values[rows].argmax(dim=1))
             else:
-                errors = nn.functional.smooth_l1_loss(_centred(logits, known[rows]), values[rows], reduction="none")
+                errors = nn.functional.smooth_l1_loss(_centre(logits, known[rows]), values[rows], reduction="none")
                 loss = errors[known[rows]].mean()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -295,7 +295,7 @@ def fit(
     return total
 
 
-def _centred(values: Tensor, known: Tensor) -> Tensor:
+def _centre(values: Tensor, known: Tensor) -> Tensor:
     """Subtract from values their mean over the known rows. Unknown rows become 0."""
     values = values.masked_fill(~known, 0.0)
     return (values - values.sum(dim=1, keepdim=True) / known.sum(dim=1, keepdim=True).clamp(min=1)).masked_fill(~known, 0.0)

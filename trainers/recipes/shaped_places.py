@@ -153,13 +153,15 @@ def train(
     price = Scored(weights, known_stays).price
     for step in range(steps + 1):
         if step % 4 == 0:
-            usd = np.array([price(_with(weights, last), scenario) for scenario in tried])
+            usd = np.array([price(_replace_last_layer(weights, last), scenario) for scenario in tried])
             first = usd if step == 0 else first
             tell(f"step {step}, $/work-h {usd[::2].mean():.3f}, with all {usd[1::2].mean():.3f}")
             if (mean := float((usd / first).mean())) < least:
                 least = mean
                 provenance: Provenance = {"command": command, "seed": seed, "steps": step}
-                write_policy(file, PolicyConfig.of(_NAMES, WIDTHS, provenance, known_stays=known_stays), _with(weights, last))
+                write_policy(
+                    file, PolicyConfig.of(_NAMES, WIDTHS, provenance, known_stays=known_stays), _replace_last_layer(weights, last)
+                )
         gradient = _ascent(price, weights, last, scale, rng)
         direction = MOMENTUM * direction + (1 - MOMENTUM) * gradient / (np.linalg.norm(gradient) + 1e-9)
         last += STEP * scale * direction * np.sqrt(last.size)
@@ -174,12 +176,12 @@ def _ascent(
     gradient = np.zeros(last.size)
     for _ in range(PAIRS):
         noise = rng.standard_normal(last.size)
-        there, back = (_with(weights, last + sign * scale * noise) for sign in (1, -1))
+        there, back = (_replace_last_layer(weights, last + sign * scale * noise) for sign in (1, -1))
         gradient += np.mean([np.log(price(back, one)) - np.log(price(there, one)) for one in scenarios]) * noise
     return gradient
 
 
-def _with(weights: Weights, last: Floats) -> Weights:
+def _replace_last_layer(weights: Weights, last: Floats) -> Weights:
     """Return the weights with other values in the last layer."""
     changed, at = dict(weights), 0
     for name in _LAST:

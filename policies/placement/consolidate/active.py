@@ -83,12 +83,12 @@ def active(state: State, newcomer: str | None, part: Ints | None = None) -> Acti
     others = np.delete(state.tables.order, part)
     shape = jobs["of_shape"].copy()
     jobs["more_shapes"][~free] = 0
-    jobs, of_job = _with_shapes(state, jobs)
+    jobs, of_job = _append_shapes(state, jobs)
     view = state.view._replace(jobs=jobs, groups=groups)
     return Active(state, looked, others, rows, view, of_job, home, shape, rank, free.astype(np.int64))
 
 
-def _with_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
+def _append_shapes(state: State, jobs: Records) -> tuple[Records, Ints]:
     """Append the records of the jobs' shapes to those of the jobs, and return them with the job of each row."""
     n = len(jobs)
     rows, of_job, starts = rows_of_shapes(jobs)

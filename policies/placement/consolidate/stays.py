@@ -91,7 +91,7 @@ class LearnedStays:
         hazards = ((self._departures + 1) / (self._exposure_h + self._running_h + _PRIOR_H)).tolist()
         ages_h, fixed = np.where(runs[rows], _ages_h(state, rows), 0.0), is_fixed(state, rows)
         ages = zip(fixed.tolist(), ages_h.tolist(), strict=True)
-        left_h = np.array([_expected_h(hazards[is_time], age_h, horizon_h) for is_time, age_h in ages])
+        left_h = np.array([_compute_expected_h(hazards[is_time], age_h, horizon_h) for is_time, age_h in ages])
         stay_h = np.where(fixed, left_h, np.inf)
         return stay_h, np.where(fixed, np.inf, left_h * 3600 / state.view.jobs["solo_s"][rows])
 
@@ -108,7 +108,7 @@ def _exposure_h(ages_h: Floats) -> Floats:
     return np.asarray(np.clip(ages_h[:, None] - _EDGES_H, 0.0, _WIDTH_H).sum(axis=0))
 
 
-def _expected_h(hazard: Sequence[float], age_h: float, horizon_h: float) -> float:
+def _compute_expected_h(hazard: Sequence[float], age_h: float, horizon_h: float) -> float:
     """Return the hours L whose discounted length horizon * (1 - exp(-L / horizon)) equals the expectation at that age."""
     discounted, reaches = 0.0, 1.0
     for (edge_h, end_h), departures in zip(_BUCKETS_H, hazard, strict=True):

@@ -161,7 +161,7 @@ class ColumnPool:
         choices = Choices(np.array([shape for shapes in of_jobs for shape in shapes], dtype=np.int64), starts)
         asked = np.sort([max(view.jobs["rollout_nodes"][shapes]) for shapes in of_jobs])[::-1]
         room = packing(size, int(asked[:size].sum()))
-        wanted = self._wanted(of_jobs)
+        wanted = self._select_variants(of_jobs)
         free = self.max_columns - self.period_s.size
         while True:
             n = max(1, min(self._room, free)) if size > 1 else self._room
@@ -173,7 +173,7 @@ class ColumnPool:
                 return None
             self._room *= 4
 
-    def _wanted(self, of_jobs: list[list[int]]) -> Criterion:
+    def _select_variants(self, of_jobs: list[list[int]]) -> Criterion:
         """Return which variants to keep of groups of jobs, given the shapes that each may take."""
         jobs, limits = self.state.view.jobs, self.state.limits
         rows = [row for shapes in of_jobs for row in shapes]

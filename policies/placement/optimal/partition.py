@@ -157,7 +157,7 @@ class _BlockSearch:
         while True:
             for step in (-1, 1):
                 while reached[step] < min([self._value, *(branch.bound for branch in open_branches)]) - self._tolerance:
-                    branch = self._relaxed(following[step])
+                    branch = self._relax(following[step])
                     following[step] += step
                     reached[step] = np.inf if branch is None else branch.value
                     if branch is not None:
@@ -171,7 +171,7 @@ class _BlockSearch:
             if again is not None:
                 open_branches.append(again)
 
-    def _relaxed(self, training_nodes: int) -> _Branch | None:
+    def _relax(self, training_nodes: int) -> _Branch | None:
         relaxation, program = self._relaxation, self._program
         if not 0 <= training_nodes <= program.counts_max[-1] or not relaxation.solve(training_nodes):
             return None

@@ -131,7 +131,7 @@ def track_score(track: Track, entry: LeaderboardEntry) -> TrackScore | None:
     return TrackScore(mean_interval(fixed), mean_interval(fresh), sum(one.slo_kept for one in own) / len(own), decision_ms)
 
 
-def planned_streams(entrant: Entrant, tracks: Sequence[Track] = TRACKS) -> list[tuple[str, int, bool]]:
+def list_streams(entrant: Entrant, tracks: Sequence[Track] = TRACKS) -> list[tuple[str, int, bool]]:
     """Return the streams of an entrant's tracks: kind, seed, and whether the seed is drawn now.
 
     Drawn seeds differ between runs.
@@ -143,7 +143,7 @@ def planned_streams(entrant: Entrant, tracks: Sequence[Track] = TRACKS) -> list[
 
 
 def measure(entrant: Entrant, stream: tuple[str, int, bool], makers: Makers) -> StreamResult:
-    """Measure an entrant, the reference and the yardstick on one of `planned_streams`.
+    """Measure an entrant, the reference and the yardstick on one of `list_streams`.
 
     Args:
         entrant: Policies to measure.

@@ -205,7 +205,7 @@ def _modelled(seed: int, jobs: int) -> Scenario:
     return with_models(workload("production", seed, jobs=jobs))
 
 
-def _replayed(scenario: Scenario, seed: int, entrant: Entrant, makers: Makers) -> Result:
+def _replay_events(scenario: Scenario, seed: int, entrant: Entrant, makers: Makers) -> Result:
     """Run an event replay under all three policies."""
     inside = makers.rollout(_policy(entrant, "rollout"))
     order = makers.dispatch(makers.migrating(_policy(entrant, "dispatch"), inside))
@@ -214,7 +214,7 @@ def _replayed(scenario: Scenario, seed: int, entrant: Entrant, makers: Makers) -
 
 def _play_rollouts(seed: int, entrant: Entrant, makers: Makers) -> StreamOutcome:
     """Measure an entrant on ten jobs with models, each alone on its own nodes."""
-    result = _replayed(_modelled(seed, 10), seed, Entrant("solo", "round-robin", entrant.rollout), makers)
+    result = _replay_events(_modelled(seed, 10), seed, Entrant("solo", "round-robin", entrant.rollout), makers)
     iteration_ms = 1e3 * result.total_s / sum(job.iterations for job in result.outcome.jobs)
     return _played(result.outcome)._replace(decision_ms=iteration_ms)
 
@@ -231,7 +231,7 @@ def _together(stream: Callable[[int], Scenario]) -> StreamKind:
     def play(seed: int, entrant: Entrant, makers: Makers) -> StreamOutcome:
         placement = _policy(entrant, "placement")
         planned = placement if ",switches=" in placement else f"{placement},switches=true"
-        return _played(_replayed(stream(seed), seed, Entrant(planned, entrant.dispatch, entrant.rollout), makers).outcome)
+        return _played(_replay_events(stream(seed), seed, Entrant(planned, entrant.dispatch, entrant.rollout), makers).outcome)
 
     def bound(seed: int, makers: Makers) -> float:
         return _ideal_usd("optimal-work", stream(seed), seed, makers)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rollmux_env.bench.suite import Suite
 from rollmux_env.bench.suites import areal_hex, fabric, fidelity, rollout
 from rollmux_env.bench.suites.assuming import assuming
-from rollmux_env.bench.suites.published import published_suite
+from rollmux_env.bench.suites.published import make_published_suite
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import not_one_of
 
@@ -15,7 +15,7 @@ _PLACEMENT = {
     "rollmux": "temporal rollout-heavy spatial production sensitivity latency mixed drift contention",
     "beyond": "failures quantile promises learned shift asynchrony shapes fleet",
 }
-SUITES: dict[str, Suite] = {name: published_suite(file, name) for file, names in _PLACEMENT.items() for name in names.split()}
+SUITES: dict[str, Suite] = {name: make_published_suite(file, name) for file, names in _PLACEMENT.items() for name in names.split()}
 SUITES |= {suite.name: suite for suite in (rollout.SUITE, areal_hex.SUITE, fabric.SUITE, fidelity.SUITE)}
 
 

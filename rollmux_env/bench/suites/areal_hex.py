@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from rollmux_env.allocation.allocation import Allocation, GpuBudget
-from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
-from rollmux_env.bench.suites.published import published_suite
+from rollmux_env.bench.suite import Column, Makers, SuiteRow, make_measured_row
+from rollmux_env.bench.suites.published import make_published_suite
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.work import IterationWork
 
@@ -74,14 +74,14 @@ def allocation_rows(
     for case in cases:
         measured = _gaps(case, makers) if isinstance(case, GapCase) else _budgets(case, makers)
         for name, figures in measured.items():
-            rows.append(measured_row(case.label, name, headings, {heading: [value] for heading, value in figures.items()}))
+            rows.append(make_measured_row(case.label, name, headings, {heading: [value] for heading, value in figures.items()}))
     return rows
 
 
 def _budgets(case: AllocationCase, makers: Makers) -> dict[str, dict[str, float]]:
     measured: dict[str, dict[str, float]] = {}
     for name, (allocator, budget) in case.rows.items():
-        allocation, planner_s = _timed(makers.allocator(allocator), case.work, budget)
+        allocation, planner_s = _time_division(makers.allocator(allocator), case.work, budget)
         rate = case.work.responses / allocation.iteration_s
         measured[name] = {RATE: rate, PRICE: allocation.usd_per_hour or 0.0, PLANNER: planner_s}
     for name, figures in measured.items():
@@ -99,13 +99,13 @@ def _gaps(case: GapCase, makers: Makers) -> dict[str, dict[str, float]]:
     measured = {}
     for name in ("hex", "uniform"):
         divide = makers.allocator(name)
-        plans = [_timed(divide, work, case.budget) for work in case.works]
+        plans = [_time_division(divide, work, case.budget) for work in case.works]
         gaps = [100 * (plan.iteration_s / least_s - 1) for (plan, _), least_s in zip(plans, best, strict=True)]
         measured[name] = {GAP: max(gaps), PLANNER: max(planner_s for _, planner_s in plans)}
     return measured
 
 
-def _timed(
+def _time_division(
     divide: Callable[[IterationWork, GpuBudget], Allocation], work: IterationWork, budget: GpuBudget
 ) -> tuple[Allocation, float]:
     """Return a division and the seconds of processor time that it took."""
@@ -171,7 +171,7 @@ _GAPS = tuple(
 )
 CASES: tuple[AllocationCase | GapCase, ...] = (*_BUDGETS, *_GAPS)
 
-SUITE = published_suite(
+SUITE = make_published_suite(
     "areal_hex",
     "areal-hex",
     columns=columns(AGAINST),

@@ -13,8 +13,8 @@ from math import ceil
 from pathlib import Path
 
 from rollmux_env.bench.intervals import ratios
-from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
-from rollmux_env.bench.suites.published import published_suite
+from rollmux_env.bench.suite import Column, Makers, SuiteRow, make_measured_row
+from rollmux_env.bench.suites.published import make_published_suite
 from rollmux_env.errors import InputError
 from rollmux_env.fabric.flows import read_flows
 from rollmux_env.fabric.play import FabricOutcome, Forecast, NetworkPolicy, Yardstick, draw_hour, forecast_of, play, topologies
@@ -106,7 +106,7 @@ def _rows(case: FabricCase, seeds: Sequence[int], least_s: float, makers: Makers
         if fabric not in forecasts:
             forecasts[fabric] = forecast_of(fabric, iteration, topologies(fabric, iteration), 0.0)
         forecast = replace(forecasts[fabric], reconfigure_s=arm.reconfigure_s)
-        hours = [played_hour(forecast, iteration, least_s, seed, makers.network(arm.policy), case.cv) for seed in seeds]
+        hours = [play_hour(forecast, iteration, least_s, seed, makers.network(arm.policy), case.cv) for seed in seeds]
         counts = [len(played.topologies) for played in hours]
         each_s = [played.seconds / count for played, count in zip(hours, counts, strict=True)]
         fabric_usd = usd_per_hour(fabric, case.prices)
@@ -121,10 +121,10 @@ def _rows(case: FabricCase, seeds: Sequence[int], least_s: float, makers: Makers
             PER_FABRIC: ratios(first[0], usd),
             PER_CLUSTER: ratios(first[1], cluster_usd),
         }
-        yield measured_row(case.label, arm.name, figures, figures)
+        yield make_measured_row(case.label, arm.name, figures, figures)
 
 
-def played_hour(
+def play_hour(
     forecast: Forecast, iteration: ExpectedIteration, seconds: float, seed: int, policy: NetworkPolicy | Yardstick, cv: float = CV
 ) -> FabricOutcome:
     """Simulate iterations for at least some expected seconds. All arms of a seed have the same durations.
@@ -204,7 +204,7 @@ def _case(entry: FabricEntry, study: FabricStudy, folder: Path, where: str) -> F
 
 CASES = fabric_cases(FabricStudy())
 
-SUITE = published_suite(
+SUITE = make_published_suite(
     "orchestrrl",
     "fabric",
     columns=COLUMNS,

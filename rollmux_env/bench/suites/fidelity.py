@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.bench import tables
-from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, measured_row
-from rollmux_env.bench.suites.overlapped import FILES, WAYS, compared_steps
-from rollmux_env.bench.suites.recorded import ORDERS, RUNS, compared_runs, measured
+from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, make_measured_row
+from rollmux_env.bench.suites.overlapped import FILES, WAYS, compare_steps
+from rollmux_env.bench.suites.recorded import ORDERS, RUNS, compare_runs, measured
 from rollmux_env.bench.tables import PublishedRow, Table
 from rollmux_env.fidelity.rl_job import bound_s, phases_s
 from rollmux_env.published import source
@@ -93,7 +93,7 @@ def figures(table: Table) -> list[FigureComparison]:
 
 def measure(seeds: Sequence[int], quick: bool, makers: Makers) -> list[SuiteRow]:
     """Return all rows of the suite."""
-    return fidelity_rows(TABLES) + recorded_rows(makers)
+    return fidelity_rows(TABLES) + list_recorded_rows(makers)
 
 
 def fidelity_rows(tables: Sequence[Table]) -> list[SuiteRow]:
@@ -119,17 +119,17 @@ def fidelity_rows(tables: Sequence[Table]) -> list[SuiteRow]:
     return rows
 
 
-def recorded_rows(makers: Makers) -> list[SuiteRow]:
+def list_recorded_rows(makers: Makers) -> list[SuiteRow]:
     """Return every figure of the recorded runs, with the error of the prediction."""
     headings = [column.heading for column in COLUMNS]
     return [
-        measured_row(
+        make_measured_row(
             each.run,
             each.name,
             headings,
             {GAIN if each.is_gain else SECONDS: [each.predicted], SCHEDULE: [100 * (each.predicted / each.measured - 1)]},
         )
-        for each in (*compared_runs(makers), *compared_steps(makers))
+        for each in (*compare_runs(makers), *compare_steps(makers))
     ]
 
 
@@ -141,13 +141,13 @@ def _columns(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
 
 def _row(case: str, name: str, shares: dict[str, float], seconds: float | None = None) -> SuiteRow:
     values = {heading: [100 * share] for heading, share in shares.items()} | ({} if seconds is None else {SECONDS: [seconds]})
-    return measured_row(case, name, (column.heading for column in COLUMNS), values)
+    return make_measured_row(case, name, (column.heading for column in COLUMNS), values)
 
 
 TABLES = (tables.VERL, tables.NEMO_RL, tables.ROLLPACKER, tables.ROLLMUX)
 
 
-def _recorded() -> dict[tuple[str, str, str], float]:
+def _read_recorded_figures() -> dict[tuple[str, str, str], float]:
     """Return the measured figures of the recorded runs."""
     figures: dict[tuple[str, str, str], float] = {}
     for run in RUNS:
@@ -178,7 +178,7 @@ SUITE = Suite(
         for row in table.rows
         for phase, seconds in row.seconds.items()
     }
-    | _recorded(),
+    | _read_recorded_figures(),
     differences=(
         *(f"{table.name} is from {table.source}." for table in TABLES),
         *(f"{table.name}, not covered: {part.number} {part.which} ({part.why})." for table in TABLES for part in table.not_covered),

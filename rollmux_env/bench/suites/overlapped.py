@@ -77,7 +77,7 @@ def ways(file: str) -> Iterator[OverlapVariant]:
 WAYS = tuple(way for file in FILES for way in ways(file))
 
 
-def compared_steps(makers: Makers) -> Iterator[Compared]:
+def compare_steps(makers: Makers) -> Iterator[Compared]:
     """Yield every step, and the gain of overlapping over one phase after the other."""
     for way in WAYS:
         step_s = _step_s(way.steps, makers)

@@ -21,7 +21,7 @@ _SHARED = ("stream", "options", "policies", "observed", "dispatch", "failures")
 COLUMNS = {column.heading: column for column in vars(columns).values() if isinstance(column, Column)}
 
 
-def published_suite(file: str, name: str, **more: Any) -> Suite:
+def make_published_suite(file: str, name: str, **more: Any) -> Suite:
     """Return a suite as a file describes it.
 
     Values of the suite hold for all cases that do not override them: `policies`, `observed`, `dispatch`; `stream`, the name of a

@@ -104,7 +104,7 @@ class RecordedRun:
         )
 
 
-def recorded_run(file: str, name: str) -> RecordedRun:
+def read_recorded_run(file: str, name: str) -> RecordedRun:
     """Read a run from a source's file.
 
     Args:
@@ -185,10 +185,10 @@ class Compared(NamedTuple):
     is_gain: bool = False
 
 
-RUNS = tuple(recorded_run("llm_d", name) for name in ("sync", "async"))
+RUNS = tuple(read_recorded_run("llm_d", name) for name in ("sync", "async"))
 
 
-def compared_runs(makers: Makers) -> Iterator[Compared]:
+def compare_runs(makers: Makers) -> Iterator[Compared]:
     """Yield the figures of every recorded run under every dispatch policy."""
     for run in RUNS:
         real = measured(run)

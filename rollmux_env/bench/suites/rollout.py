@@ -15,9 +15,9 @@ import numpy as np
 
 from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.bench.intervals import ratios
-from rollmux_env.bench.suite import Column, Makers, SuiteRow, measured_row
-from rollmux_env.bench.suites.published import published_suite
-from rollmux_env.bench.tables import PACKED_JOBS, THINKING_MEDIAN, THINKING_SIGMA, PackedJob, packed_lengths
+from rollmux_env.bench.suite import Column, Makers, SuiteRow, make_measured_row
+from rollmux_env.bench.suites.published import make_published_suite
+from rollmux_env.bench.tables import PACKED_JOBS, THINKING_MEDIAN, THINKING_SIGMA, PackedJob, make_packed_lengths
 from rollmux_env.published import source
 from rollmux_env.replay.outcome import Outcome
 from rollmux_env.rollout.job import JobRollouts
@@ -90,7 +90,7 @@ def rollout_rows(
             values: dict[str, Sequence[float | None]] = {case.heading: own, GAIN: ratios(measured[case.policies[0]], own)}
             if best is not None:
                 values[OVER_BEST] = ratios(measured[best], own)
-            rows.append(measured_row(case.label, policy, (SECONDS, DOLLARS, OVER_BEST, GAIN), values))
+            rows.append(make_measured_row(case.label, policy, (SECONDS, DOLLARS, OVER_BEST, GAIN), values))
     return rows
 
 
@@ -137,9 +137,9 @@ def rollout_s(make: Callable[[], Setting], policy: str, seed: int, quick: bool, 
     return float(np.mean([job.next().seconds for _ in range(ROLLOUTS)]))
 
 
-def packed_setting(job: PackedJob, step_s: float, alike: float) -> Setting:
+def make_packed_setting(job: PackedJob, step_s: float, alike: float) -> Setting:
     """Return the setting of one of RollPacker's jobs."""
-    return setting(job.size, "H800", job.gpus, job.parallel, packed_lengths(job.cap), step_s, alike)
+    return setting(job.size, "H800", job.gpus, job.parallel, make_packed_lengths(job.cap), step_s, alike)
 
 
 @lru_cache
@@ -148,7 +148,7 @@ def fit_step_s(packed: PackedJob, plain: RolloutPolicy) -> float:
     low, high = 0.0, 0.05
     for _ in range(12):
         middle = (low + high) / 2
-        job = JobRollouts(packed_setting(packed, middle, 0.5), plain, 0)
+        job = JobRollouts(make_packed_setting(packed, middle, 0.5), plain, 0)
         slow = np.mean([job.next().seconds for _ in range(5)]) > packed.plain_s
         low, high = (low, middle) if slow else (middle, high)
     return (low + high) / 2
@@ -157,7 +157,7 @@ def fit_step_s(packed: PackedJob, plain: RolloutPolicy) -> float:
 def packed_s(packed: PackedJob, alike: float, policy: str, seed: int, quick: bool, makers: Makers) -> float:
     """Return the seconds of a rollout, with a decode step fitted so that a plain rollout takes the published seconds."""
     step_s = fit_step_s(packed, makers.rollout("plain"))
-    return rollout_s(partial(packed_setting, packed, step_s, alike), policy, seed, quick, makers)
+    return rollout_s(partial(make_packed_setting, packed, step_s, alike), policy, seed, quick, makers)
 
 
 def with_models(scenario: Scenario) -> Scenario:
@@ -199,13 +199,13 @@ def pair_s(kinds: tuple[str, str], policy: str, seed: int, quick: bool, makers: 
     jobs = [{"id": f"{kind}-{k}", **_PAIRED} for k, kind in enumerate(kinds)]
     cluster = paper_cluster().model_dump()
     bare = parse_scenario({"version": 1, "cluster": cluster, "jobs": jobs})
-    outcome = _replayed("rollmux,prune=false", policy, with_models(bare), seed, makers)
+    outcome = _replay_events("rollmux,prune=false", policy, with_models(bare), seed, makers)
     if outcome.metrics.peak_gpus["rollout"] != 8:
         raise AssertionError("the pair was not placed together")
     return outcome.metrics.hours * 3600 / ITERATIONS
 
 
-def _replayed(placement: str, policy: str, scenario: Scenario, seed: int, makers: Makers) -> Outcome:
+def _replay_events(placement: str, policy: str, scenario: Scenario, seed: int, makers: Makers) -> Outcome:
     """Run an event replay of jobs with models under a rollout policy."""
     inside = makers.rollout(policy)
     dispatch = makers.dispatch(makers.migrating("round-robin", inside))
@@ -226,7 +226,7 @@ def stream_usd(policy: str, seed: int, quick: bool, makers: Makers) -> float:
         makers: Factories of policies.
     """
     placement, _, inner = policy.partition("/")
-    return _replayed(placement, inner, _stream(seed, quick), seed, makers).metrics.usd_per_work_hour
+    return _replay_events(placement, inner, _stream(seed, quick), seed, makers).metrics.usd_per_work_hour
 
 
 @lru_cache(maxsize=8)
@@ -279,14 +279,14 @@ def sweep(policies: Sequence[str], seed: int, makers: Makers) -> list[GainPoint]
             at = _MIDDLE | {varied: value}
             lengths = Lognormal(16384, 700.0, at["tail weight"])
             where = replace(setting("14B", "H20", int(at["GPUs"]), 1, lengths), prompts=int(at["prompts"]))
-            costs = {name: _rolled(where, makers.rollout(name), seed) for name in ("plain", *policies)}
+            costs = {name: _compute_rollout_means(where, makers.rollout(name), seed) for name in ("plain", *policies)}
             for name in policies:
                 unit = 0 if migration_of(makers.rollout(name)) is None else 1
                 points.append(GainPoint(varied, value, name, costs["plain"][unit] / costs[name][unit], _UNITS[unit]))
     return points
 
 
-def _rolled(where: Setting, policy: RolloutPolicy, seed: int) -> tuple[float, float]:
+def _compute_rollout_means(where: Setting, policy: RolloutPolicy, seed: int) -> tuple[float, float]:
     """Return the mean seconds of rollouts, and the mean GPU-seconds that they hold.
 
     A rollout holds all GPUs until its tail moves, then the tail's share.
@@ -336,7 +336,7 @@ def _sized(size: str, gain: float) -> Measured:
     static, ends = _at("plain", *sizes), (sizes[0], sizes[-1])
     adaptive = _at("adaptive-parallelism", *ends)
     policies = (*static, *adaptive, *_at("tail-batching", *ends), *_at("tail-batching+adaptive-parallelism", *ends))
-    measure = partial(sized_s, size, 48, packed_lengths(16384))
+    measure = partial(sized_s, size, 48, make_packed_lengths(16384))
     return RolloutCase(f"{size}-16k on 48 H800", policies, measure, static=static), {(one, OVER_BEST): gain for one in adaptive}
 
 
@@ -358,7 +358,7 @@ _MEASURED: tuple[Measured, ...] = (
 CASES = tuple(case for case, _ in _MEASURED)
 SWEPT = ("tail-batching", "tail-migration", "adaptive-parallelism", "tail-batching+tail-migration")
 
-SUITE = published_suite(
+SUITE = make_published_suite(
     "rollpacker",
     "rollout",
     columns=COLUMNS,

@@ -20,7 +20,7 @@ from rollmux_env.envs.placement.generator import find_generator
 from rollmux_env.envs.placement.observation import feature_names
 from rollmux_env.envs.placement.reward import Dollars, Interval, Reference, Reward, gamma_of
 from rollmux_env.envs.placement.step import SKIP, step_all
-from rollmux_env.envs.placement.stream import Generator, checked_stream, load, solo_usd, streams_for
+from rollmux_env.envs.placement.stream import Generator, check_stream, load, solo_usd, streams_for
 from rollmux_env.envs.placement.types import ADMIT, OVER, Rules, Streams, begin
 from rollmux_env.envs.placement.viewer import frame_of, picture, text
 from rollmux_env.errors import InputError
@@ -158,7 +158,7 @@ class PlacementVectorEnv(BaseVectorEnv):
 
     def _start(self, s: int, seed: int) -> None:
         if self._drawn is None or self._drawn[0] != seed:  # copies of a stream often begin one after the other
-            self._drawn = seed, checked_stream(self.generator, seed)
+            self._drawn = seed, check_stream(self.generator, seed)
         stream = self._drawn[1]
         self._solo_usd[s] = solo_usd(stream, self._limits) or 1.0
         for streams in (self._streams, *([self._reference] if self._against else [])):

@@ -105,7 +105,7 @@ def whole(generator: Generator | Source) -> Generator:
     return made
 
 
-def checked_stream(generator: Generator, seed: int) -> Records:
+def check_stream(generator: Generator, seed: int) -> Records:
     """Return the stream of a seed after checking every value that compiled code uses as an index or a time.
 
     Raises:

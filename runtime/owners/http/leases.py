@@ -23,7 +23,7 @@ from rollmux_protocol import OutOfOrder, Turn
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
-from rollmux_env.scheduler.confined import confined_problem
+from rollmux_env.scheduler.confined import find_confined_problem
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
@@ -565,7 +565,7 @@ def problem_of_names(run: RunLoop, spec: JobSpec) -> str | None:
     state, now_s = run.scheduler.state.copy(), run.log.now()
     state.now_s = now_s
     apply(state, Arrived(now_s, job_as_stated(spec, now_s)))
-    problem = confined_problem(state, run.nodes, spec.id, names_of_all)
+    problem = find_confined_problem(state, run.nodes, spec.id, names_of_all)
     return None if problem is None else f"nodes: {problem}"
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policies.rollout import make_rollout
 from rollmux_env.bench.suites.rollout import setting
-from rollmux_env.bench.tables import packed_lengths
+from rollmux_env.bench.tables import make_packed_lengths
 from rollmux_env.kernel.rollout_trials import descending, forecast, spread
 from rollmux_env.rollout.job import JobRollouts, RolloutOutcome
 from rollmux_env.rollout.setting import Setting
@@ -17,7 +17,7 @@ from rollmux_env.timing.replica import ReplicaTiming
 
 
 def rollouts(policy: str, parallel: int, count: int = 6) -> list[RolloutOutcome]:
-    job = JobRollouts(setting("14B", "H800", 16, parallel, packed_lengths(16384)), make_rollout(policy), 0)
+    job = JobRollouts(setting("14B", "H800", 16, parallel, make_packed_lengths(16384)), make_rollout(policy), 0)
     return [job.next() for _ in range(count)]
 
 

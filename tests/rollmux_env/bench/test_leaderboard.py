@@ -18,8 +18,8 @@ from rollmux_env.bench.leaderboard.entries import (
     entry_json,
     entry_of,
     file_name,
+    list_streams,
     measure,
-    planned_streams,
     read_entry,
     track_score,
 )
@@ -83,7 +83,7 @@ def test_an_own_workload_is_measured_beside_the_tracks(tmp_path: Path, monkeypat
     )
     monkeypatch.syspath_prepend(tmp_path)
     track = own_track("streams:few")
-    streams = [stream for stream in planned_streams(Entrant("rollmux"), [track]) if not stream[2]]
+    streams = [stream for stream in list_streams(Entrant("rollmux"), [track]) if not stream[2]]
     assert streams == [("streams:few", seed, False) for seed in range(5)]
     one = measure(Entrant("rollmux"), streams[0], replaying_makers())
     assert one.score == 0.0 and one.sha256 == workload("mixed", 0, jobs=4).sha256
@@ -97,13 +97,13 @@ def test_whatever_moves_jobs_is_not_in_the_track_without_moves() -> None:
 
 
 def test_an_entrant_plays_the_fixed_streams_of_its_tracks_and_as_many_that_are_drawn() -> None:
-    streams = planned_streams(Entrant(dispatch="fifo"))
+    streams = list_streams(Entrant(dispatch="fifo"))
     fixed = [(kind, seed) for kind, seed, fresh in streams if not fresh]
     drawn = [(kind, seed) for kind, seed, fresh in streams if fresh]
     assert {kind for kind, _ in fixed} == {"groups", "worst cases", "lengths"}
     assert [kind for kind, _ in fixed] == [kind for kind, _ in drawn]
     assert not {seed for _, seed in drawn} & {seed for _, seed in fixed}
-    assert drawn != [(kind, seed) for kind, seed, fresh in planned_streams(Entrant(dispatch="fifo")) if fresh]
+    assert drawn != [(kind, seed) for kind, seed, fresh in list_streams(Entrant(dispatch="fifo")) if fresh]
 
 
 def test_the_reference_scores_0() -> None:
@@ -161,7 +161,7 @@ def test_one_command_prints_the_scores_and_writes_the_entry(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     streams = [("groups", 2, False), ("groups", 70000, True)]
-    monkeypatch.setattr("policies.commands.leaderboard.planned_streams", lambda entrant, tracks: streams)
+    monkeypatch.setattr("policies.commands.leaderboard.list_streams", lambda entrant, tracks: streams)
     monkeypatch.chdir(tmp_path)
     words = ("bench", "--suite", "leaderboard", "--dispatch", "fifo,migrate=0.8", "--set", "author=Ann")
     status, out, err = command(*words)

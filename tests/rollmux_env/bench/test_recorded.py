@@ -10,8 +10,8 @@ import pytest
 from policies.dispatch import make_dispatch
 from policies.makers import makers
 from rollmux_env.bench.suites.fidelity import GAIN, SECONDS, SUITE
-from rollmux_env.bench.suites.overlapped import Steps, compared_steps
-from rollmux_env.bench.suites.recorded import RUNS, RecordedIteration, RecordedRun, compared_runs, measured, predicted
+from rollmux_env.bench.suites.overlapped import Steps, compare_steps
+from rollmux_env.bench.suites.recorded import RUNS, RecordedIteration, RecordedRun, compare_runs, measured, predicted
 from tests.benchmarks import load_benchmark
 
 importer = load_benchmark("import_timeslice")
@@ -37,7 +37,7 @@ def test_every_recorded_period_is_predicted_within_five_percent_in_the_order_of_
 
 
 def test_every_recorded_figure_has_its_measurement_beside_it() -> None:
-    compared = [*compared_runs(makers()), *compared_steps(makers())]
+    compared = [*compare_runs(makers()), *compare_steps(makers())]
     rows = [(each.run, each.name, GAIN if each.is_gain else SECONDS) for each in compared]
     assert len(rows) == len(set(rows)) == 27
     assert [SUITE.paper[row] for row in rows] == [each.measured for each in compared]
@@ -55,9 +55,9 @@ def test_a_step_is_the_sum_of_its_stages_or_the_longer_of_two_that_overlap() -> 
 
 def test_mean_stages_give_less_than_the_measured_step() -> None:
     """What varies from step to step, or is in no stage, is missing: 12% at most; a gain is too large by 9% at most."""
-    steps = [each for each in compared_steps(makers()) if not each.is_gain]
+    steps = [each for each in compare_steps(makers()) if not each.is_gain]
     assert all(0.88 * each.measured < each.predicted < 1.005 * each.measured for each in steps)
-    gains = [each for each in compared_steps(makers()) if each.is_gain]
+    gains = [each for each in compare_steps(makers()) if each.is_gain]
     assert len(gains) == 4 and all(each.measured < each.predicted < 1.09 * each.measured for each in gains)
 
 

@@ -22,7 +22,7 @@ from rollmux_env.bench.suites.rollout import (
     setting,
     with_models,
 )
-from rollmux_env.bench.tables import PACKED_JOBS, packed_lengths
+from rollmux_env.bench.tables import PACKED_JOBS, make_packed_lengths
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of
@@ -93,7 +93,7 @@ def test_a_dispatch_policy_migrates_when_the_rollout_policy_does() -> None:
     [("14B", 48, 16384, [1, 2, 4, 8]), ("14B", 12, 16384, [1, 2, 4]), ("32B", 64, 32768, [2, 4, 8])],
 )
 def test_replicas_of_every_size_that_fits_are_offered(size: str, gpus: int, cap: int, sizes: list[int]) -> None:
-    found = setting(size, "H800", gpus, 2, packed_lengths(cap))
+    found = setting(size, "H800", gpus, 2, make_packed_lengths(cap))
     assert [size for size, _ in found.timings] == sizes
 
 
@@ -102,7 +102,7 @@ def test_the_jobs_of_the_paper_have_its_tensor_parallelism() -> None:
 
 
 def test_the_planner_halves_the_profiled_size_after_four_rollouts_without_preemptions() -> None:
-    where = setting("14B", "H800", 16, 2, packed_lengths(4096))
+    where = setting("14B", "H800", 16, 2, make_packed_lengths(4096))
     half = replace(where, parallel=1)
     jobs = [
         JobRollouts(at, make_rollout(name), 0) for at, name in ((where, "parallelism-planner"), (where, "plain"), (half, "plain"))

@@ -15,7 +15,7 @@ from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.streams import sampled, workload
 from rollmux_env.bench.suite import Suite, SuiteCase, SuiteRow, best_cases, shortened, suite_rows, suite_tasks
 from rollmux_env.bench.suites import SUITES
-from rollmux_env.bench.suites.published import published_suite
+from rollmux_env.bench.suites.published import make_published_suite
 from rollmux_env.errors import InputError
 from rollmux_env.published import Source
 from rollmux_env.report.latex import to_latex
@@ -118,7 +118,7 @@ def test_a_suite_that_is_none_gives_one_clear_line(
     (tmp_path / "file.toml").write_text(f'[one]\ntitle = "t"\nsource = "s"\n{lines}\n')
     monkeypatch.setattr("rollmux_env.bench.suites.published.source", lambda name: Source(tmp_path / f"{name}.toml"))
     with pytest.raises(InputError) as error:
-        published_suite("file", "one")
+        make_published_suite("file", "one")
     assert problem in str(error.value) and "\n" not in str(error.value)
 
 
