@@ -6,7 +6,9 @@ A new fact is a class here, in `Fact`, and a method that receives it, in `Schedu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import Field
 
 from rollmux_env.cluster.events import JobProgress
 from rollmux_env.keys.cluster import Side
@@ -33,13 +35,13 @@ class Queued(NamedTuple):
     Attributes:
         job: Job that arrives.
         again: Whether it had to give up its place; it then precedes all other jobs of its priority in the queue.
-        alive: Names of the nodes on which its processes hold its state. If it gets exactly these now, it begins without a cold
-            start. If it has to wait (`commands.KeepWaiting`), it ends the processes.
+        node_names_with_processes: Names of the nodes on which its processes hold its state, or empty if it has none. If it gets
+            exactly these now, it begins without a cold start. If it has to wait (`commands.KeepWaiting`), it ends the processes.
     """
 
     job: Job
     again: bool = False
-    alive: frozenset[str] = frozenset()
+    node_names_with_processes: Annotated[frozenset[str], Field(alias="alive")] = frozenset()
 
 
 class Confined(NamedTuple):

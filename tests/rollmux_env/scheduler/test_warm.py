@@ -39,7 +39,7 @@ def admitted_warm(one: Scheduler, job_id: str) -> bool:
 
 def test_a_group_of_its_own_gets_the_nodes_that_it_is_on() -> None:
     one = scheduler()
-    step = one.step(1.0, [facts.Queued(of("a"), alive=SECOND)])
+    step = one.step(1.0, [facts.Queued(of("a"), node_names_with_processes=SECOND)])
     assert warm(step) == [Warm(1.0, "a", None, ("rollout-1", "training-1"))]
     assert {entry.node for entry in step.entries if isinstance(entry, Assigned)} == SECOND
     assert admitted_warm(one, "a") and one.state.tables.groups.coming_cold_s[0] == 0
@@ -47,7 +47,7 @@ def test_a_group_of_its_own_gets_the_nodes_that_it_is_on() -> None:
 
 def test_two_on_the_same_nodes_both_enter_warm_in_one_instant() -> None:
     """Cold the second may not: 40 + 40 + (4 + 2) x 20 s are above 1.6 x (4 x 20 + 40) s; warm 6 x 20 s are below 1.6 x 80 s."""
-    both = [facts.Queued(of(name, 1.6), alive=FIRST) for name in "ab"]
+    both = [facts.Queued(of(name, 1.6), node_names_with_processes=FIRST) for name in "ab"]
     one = scheduler(pairs=1)
     step = one.step(1.0, both)
     assert [entry.group for entry in warm(step)] == [None, 0]
@@ -59,14 +59,14 @@ def test_two_on_the_same_nodes_both_enter_warm_in_one_instant() -> None:
 def test_on_nodes_of_which_one_is_somebody_elses_it_is_cold() -> None:
     one = scheduler()
     one.step(1.0, [facts.Queued(of("a", slo=1.0))])
-    step = one.step(2.0, [facts.Queued(of("b", slo=1.0), alive=frozenset({"rollout-0", "training-1"}))])
+    step = one.step(2.0, [facts.Queued(of("b", slo=1.0), node_names_with_processes=frozenset({"rollout-0", "training-1"}))])
     assert warm(step) == [] and not admitted_warm(one, "b")
 
 
 def test_who_had_to_wait_is_cold() -> None:
     one = scheduler(pairs=1)
     one.step(1.0, [facts.Queued(of("a", slo=1.0))])
-    step = one.step(2.0, [facts.Queued(of("b", slo=1.0), alive=FIRST)])
+    step = one.step(2.0, [facts.Queued(of("b", slo=1.0), node_names_with_processes=FIRST)])
     assert [entry.group for entry in warm(step)] == [0] and step.commands[-1] == commands.KeepWaiting("b")
     step = one.step(3.0, [facts.Failed("a"), facts.Cleared("a")])
     assert isinstance(step.entries[-1], Admitted | Assigned) and one.state.is_running("b") and not admitted_warm(one, "b")

@@ -27,7 +27,7 @@ def names() -> dict[str, Any]:
     """Return every name that stands in a journal, in a request or on the page of metrics."""
     return {
         "journal": {name: _keys(TypeAdapter(kind).json_schema()) for name, kind in KINDS.items()},
-        "told": {name: [*kind._fields] for name, kind in SCHEDULER_KINDS.items()},
+        "told": {name: [*fields_of(kind._make(kind._fields))] for name, kind in SCHEDULER_KINDS.items()},
         "requests": {
             operation.name: [_keys(model.model_json_schema()) for model in (operation.query, operation.body) if model is not None]
             for operation in OPERATIONS
