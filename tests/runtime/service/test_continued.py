@@ -29,7 +29,9 @@ def test_options_given_again_are_compared_with_the_journal(tmp_path: Path) -> No
     plan = _plan(tmp_path, FIRST, None, said.append)
     assert plan.resume and said == []
     larger = CLUSTER.with_quota("ann", Quota(nodes=2)).model_copy(update={"training": Pool(**{**dict(POOL), "max_nodes": 4})})
-    other = ServiceOptions(policy="consolidate", dispatch="round-robin", seed=3, cluster=larger.model_copy(update={"migration_s": 3.0}))
+    other = ServiceOptions(
+        policy="consolidate", dispatch="round-robin", seed=3, cluster=larger.model_copy(update={"migration_s": 3.0})
+    )
     again = _plan(tmp_path, other, None, said.append)
     assert (again.cluster, again.policy, again.dispatch) == (plan.cluster, plan.policy, plan.dispatch)
     begun = "the service was begun with"
