@@ -4,8 +4,9 @@
     python benchmarks/simulate.py --seeds 200000 300000
 
 A run appends a line to `benchmarks/results/simulated.jsonl` with its seeds, the commit, and counts of what happened. So the runs of
-several days and machines have one sum. Seeds that were run before are refused. `--only SEED` runs one seed with a log of its
-events, and shrinks it if it fails. docs/reference/simulation.md describes the simulation.
+several days and machines have one sum. Seeds that were run before are refused. Ctrl-C ends a run when its processes have done the
+seeds that they have begun. `--only SEED` runs one seed with a log of its events, and shrinks it if it fails.
+docs/reference/simulation.md describes the simulation.
 The exit status is 1 if there was a violation.
 """
 
@@ -16,6 +17,7 @@ import json
 import math
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -76,6 +78,7 @@ def simulate(first: int, last: int, minutes: float, processes: int) -> dict[str,
     counts, wrong, done, cpu_s, began_s = Counter[str](), [], first, 0.0, time.monotonic()
     os.nice(5)
     fork, room, ends = multiprocessing.get_context("fork"), threading.Semaphore(processes + 1), threading.Event()
+    signal.signal(signal.SIGINT, lambda number, frame: ends.set())
 
     def chunks() -> Iterator[range]:
         """Yield ranges of seeds, each one only when a process can take it."""
@@ -88,7 +91,7 @@ def simulate(first: int, last: int, minutes: float, processes: int) -> dict[str,
 
     with simulated():
         run_chunk(range(_WARM))  # imports and compiles everything before processes are forked
-        with fork.Pool(processes, maxtasksperchild=1) as pool:
+        with fork.Pool(processes, signal.signal, (signal.SIGINT, signal.SIG_IGN), maxtasksperchild=1) as pool:
             try:
                 for seeds, counted, problems, took_s in pool.imap(run_chunk, chunks()):
                     room.release()
