@@ -8,7 +8,7 @@ them. Places are then enumerated only for jobs whose bound exceeds the best gain
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -37,41 +37,42 @@ class _Gain(NamedTuple):
 def best_moves(state: State, urgency: Urgency) -> tuple[Move, ...]:
     """Return at most `MAX_MOVES` moves, each the one that gains most after those before it.
 
-    A plan that breaks a quota is refused as a whole. So if the best move would break a quota of the job's user, that user's jobs
-    stay where they are.
+    A plan that breaks a quota is refused as a whole. So a move that would break one, after those before it, is left out.
 
     Args:
         state: State of the cluster.
         urgency: Urgency of the jobs.
     """
     moves: list[Move] = []
-    before, moved, barred = state, set[str](), set[str]()
-    while len(moves) < MAX_MOVES and (best := _best_move(state, urgency, barred)) is not None:
+    before, moved = state, set[str]()
+
+    def is_allowed(gain: _Gain) -> bool:
+        if not state.cluster.quotas:
+            return True
+        job_id = state.tables.job_id(gain.row)
+        after = state.copy()
+        apply(after, Moved(state.now_s, job_id, gain.placement))
+        return not exceeded(before, after, moved | {state.job(job_id).user})
+
+    while len(moves) < MAX_MOVES and (best := _best_move(state, urgency, is_allowed)) is not None:
         job_id = state.tables.job_id(best.row)
-        after = state if moves and not state.cluster.quotas else state.copy()
-        apply(after, Moved(state.now_s, job_id, best.placement))
-        user = state.job(job_id).user
-        if state.cluster.quotas and exceeded(before, after, moved | {user}):
-            barred.add(user)
-            continue
-        state = after
-        moved.add(user)
+        state = state if moves else state.copy()
+        apply(state, Moved(state.now_s, job_id, best.placement))
+        moved.add(state.job(job_id).user)
         moves.append(Move(job_id, best.placement))
     return tuple(moves)
 
 
-def _best_move(state: State, urgency: Urgency, barred: Collection[str]) -> _Gain | None:
+def _best_move(state: State, urgency: Urgency, is_allowed: Callable[[_Gain], bool]) -> _Gain | None:
     """Return the move that gains most, of several the one of the lowest job row, or None if none gains enough.
 
     Args:
         state: State of the cluster.
         urgency: Urgency of the jobs.
-        barred: Users whose jobs stay where they are.
+        is_allowed: Function that returns whether a move may be made. Of each job only the move that gains most is tried.
     """
     now = pace(state, urgency)
     movers = _find_movers(state, now)
-    if barred:
-        movers = movers[[state.tables.models[row].user not in barred for row in now.rows[movers].tolist()]]
     if not movers.size:
         return None
     own_s = now.urgency * state.view.jobs["solo_s"][now.rows]
@@ -90,7 +91,8 @@ def _best_move(state: State, urgency: Urgency, barred: Collection[str]) -> _Gain
             continue
         gain = float(freed[k] + joining[to])
         if gain > least and (best is None or (-gain, row) < (-best.gain, best.row)):
-            best = _Gain(gain, row, table.placement(to))
+            move = _Gain(gain, row, table.placement(to))
+            best = move if is_allowed(move) else best
     return best
 
 

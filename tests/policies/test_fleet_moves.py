@@ -114,24 +114,37 @@ def test_a_job_moves_to_nodes_that_become_idle_once_it_has_had_its_place_for_lon
     assert not any(isinstance(event, Moved) for event in replay(parse_scenario(scenario), MostProgress(moves=False)).log)
 
 
-@pytest.mark.parametrize(("quotas", "moved"), [({}, ["ann"]), ({"ann": {"nodes": 3}}, ["bob"]), ({"*": {"nodes": 3}}, [])])
-def test_a_user_at_a_quota_stops_no_move_of_another(quotas: dict[str, Any], moved: list[str]) -> None:
-    """Two jobs of each user share a pair of nodes, and a pair is free: the move that gains most is Ann's, and takes her to 4."""
-    limits = {pool: {**CLUSTER[pool], "max_nodes": 3} for pool in ("rollout", "training")}
-    weights = {"ann": 3, "bob": 1}
+def paired(quotas: dict[str, Any], *users: tuple[str, str, int]) -> State:
+    """Jobs of two users and a weight share each pair of nodes, and a pair is free."""
+    most = len(users) + 1
+    limits = {pool: {**CLUSTER[pool], "max_nodes": most} for pool in ("rollout", "training")}
     jobs = [
-        make_job(f"{user}{k}", 60, 40, iterations=99, slo=3, user=user, weight=weights[user]) for user in weights for k in (1, 2)
+        make_job(f"{user}{k}-{number}", 60, 40, iterations=99, slo=3, user=user, weight=weight)
+        for k, (*pair, weight) in enumerate(users)
+        for number, user in enumerate(pair)
     ]
     scenario = parse_scenario({"version": 1, "cluster": {**limits, "min_run_s": 0, "quotas": quotas}, "jobs": jobs})
     state = State(scenario.cluster)
-    for job in scenario.jobs:
+    for k, job in enumerate(scenario.jobs):
         apply(state, Arrived(0.0, job))
-        place = isolated(job)
-        if job.id.endswith("2"):
-            place = Placement(state.group_of(f"{job.user}1").id, (0,))
+        place = Placement(state.group_of(scenario.jobs[k - 1].id).id, (0,)) if k % 2 else isolated(job)
         apply(state, Admitted(0.0, job.id, place))
     apply(state, Ticked(3600.0))
-    policy = MostProgress()
+    return state
+
+
+@pytest.mark.parametrize(("quotas", "moved"), [({}, ["ann"]), ({"ann": {"nodes": 3}}, ["bob", "ann"]), ({"*": {"nodes": 3}}, [])])
+def test_a_user_at_a_quota_stops_no_move_of_another(quotas: dict[str, Any], moved: list[str]) -> None:
+    """The move that gains most is Ann's, and takes her to 4. After Bob's a job of hers may join one of his: that takes her to 3."""
+    state, policy = paired(quotas, ("ann", "ann", 3), ("bob", "bob", 1)), MostProgress()
     plan = policy.rearrange(state)
     assert [state.job(move.job_id).user for move in plan] == moved
+    assert not Quotas(state).broken(plan, policy)
+
+
+def test_a_move_above_a_quota_stops_no_other_move_of_its_user() -> None:
+    """Ann holds 3 nodes. With the move that gains most she would hold 5, with that of her job that shares with Bob's 4."""
+    state, policy = paired({"ann": {"nodes": 4}}, ("ann", "ann", 3), ("ann", "bob", 1)), MostProgress()
+    plan = policy.rearrange(state)
+    assert plan[0].job_id == "ann1-0"
     assert not Quotas(state).broken(plan, policy)
