@@ -51,6 +51,8 @@ def main() -> None:
         if asked.seeds and first < run["to"] and run["from"] < last:
             sys.exit(f"--seeds: {run['from']} to {run['to']} were run already, on commit {run['commit']}")
     run = simulate(first, last, asked.minutes, asked.processes)
+    if run["to"] == first:
+        sys.exit("interrupted before any seed was done")
     with open(RUNS, "a") as file:
         file.write(json.dumps(run) + "\n")
     done, seconds = run["to"] - first, run["seconds"]
