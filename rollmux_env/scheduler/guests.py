@@ -107,6 +107,10 @@ class Guests:
         self.group = self.lent = None
         return True
 
+    def may_begin(self, state: State) -> bool:
+        """Return whether no job is being profiled, and one waits that no quota bars."""
+        return not self.present and self._first(state) is not None
+
     def next(self, state: State, nodes: NodePool) -> ProfilingBatch | None:
         """Return the jobs that can be profiled now, and set `group` and `lent`.
 
@@ -115,8 +119,7 @@ class Guests:
         """
         if self.present or nodes.missing:
             return None
-        batch = next((batch for batch in self.waiting if not batch.bar(state)), None)
-        if batch is None:
+        if (batch := self._first(state)) is None:
             return None
         most = batch.most
         free = {pool: sum(batch.may_use(node.name) for node in nodes.free(pool)) for pool in POOLS}
@@ -130,6 +133,9 @@ class Guests:
         self.present, self.users = {*batch.needs}, batch.users
         self.waiting = [other for other in self.waiting if other is not batch]
         return batch
+
+    def _first(self, state: State) -> ProfilingBatch | None:
+        return next((batch for batch in self.waiting if not batch.bar(state)), None)
 
     def bar(self, job_id: str, state: State) -> str:
         """Return in words which quota keeps a job from being profiled now, or an empty text."""

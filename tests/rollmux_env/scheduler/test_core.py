@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field
 from typing import Any, get_args
+from unittest.mock import Mock
 
 import pytest
 
@@ -230,6 +231,20 @@ def test_a_quota_bars_guests_too_and_others_pass_them() -> None:
     assert [command.job_id for command in driver.given(commands.Lend)] == ["bobs", "anns"]
     driver.settle()
     assert sorted(driver.departed()) == ["anns", "bobs"]
+
+
+def test_a_barred_guest_causes_no_pass_of_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = driven(Scripted())
+    driver.submit(make_job("a"))
+    driver.tell(facts.QuotaChanged("ann", Quota(nodes=1)))
+    driver.workers["anns"] = Worker(make_job("anns"), profiled=False)
+    driver.tell(facts.Unprofiled({"anns": {"rollout": 1, "training": 1}}, users={"anns": "ann"}, heeds_quotas=True))
+    admit = Mock(wraps=driver.scheduler.server.admit)
+    monkeypatch.setattr(driver.scheduler.server, "admit", admit)
+    run_iteration(driver, "a")
+    assert admit.call_count == 0
+    driver.tell(facts.QuotaChanged("ann", None))
+    assert [command.job_id for command in driver.given(commands.Lend)] == ["anns"]
 
 
 def test_jobs_get_the_nodes_that_guests_leave_to_them() -> None:
