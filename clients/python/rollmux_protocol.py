@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 States = Mapping[str, Mapping[str, str]]
 PhaseName = Literal["init", "rollout", "training", "sync"]
@@ -114,39 +113,6 @@ class Turn(NamedTuple):
     def name(self) -> str:
         """Name of the phase in the messages of `ITERATION`."""
         return "extra" if self.extra else self.phase
-
-
-@dataclass(frozen=True)
-class SavedTurns:
-    """The progress of an owner, as a journal keeps it.
-
-    Attributes:
-        done: Number of iterations that count.
-        begins: Number of the owner's first iteration.
-        first: Number of the first iteration that is not over.
-        syncs: Number of the last iteration whose sync is over, plus 1.
-        rollouts: Number of rollouts that are over.
-        trainings: Number of trainings that are over.
-        start: State of what comes before the first iteration.
-        evaluation: State of the evaluations.
-        states: State of each iteration from `first` on, as far as it is not due.
-        last: Last released phase of each name.
-        open: Phases that the owner has asked for and not released, by name.
-        granted: Names of the open phases that have been granted.
-    """
-
-    done: int
-    begins: int
-    first: int
-    syncs: int
-    rollouts: int
-    trainings: int
-    start: str
-    evaluation: str
-    states: dict[int, str]
-    last: dict[PhaseName, Turn]
-    open: dict[PhaseName, Turn]
-    granted: frozenset[PhaseName]
 
 
 class IterationStates:
@@ -323,18 +289,26 @@ class Turns(IterationStates):
         self.done = done
 
     @property
-    def saved(self) -> SavedTurns:
-        """The progress of the owner, from which `restore` continues."""
-        counts = (self.done, self.begins, self._first, self.syncs, self.rollouts, self.trainings)
-        phases = (dict(self._states), dict(self.last), dict(self.open), frozenset(self.granted))
-        return SavedTurns(*counts, self._start, self._evaluation, *phases)
+    def saved(self) -> dict[str, Any]:
+        """The progress of the owner, from which `restore` continues.
 
-    def restore(self, saved: SavedTurns) -> None:
-        """Continue with saved progress."""
-        self.done, self.begins, self._first, self.syncs = saved.done, saved.begins, saved.first, saved.syncs
-        self.rollouts, self.trainings = saved.rollouts, saved.trainings
-        self._start, self._evaluation = saved.start, saved.evaluation
-        self._states, self.last, self.open, self.granted = dict(saved.states), dict(saved.last), dict(saved.open), {*saved.granted}
+        `done` is the number of iterations that count, `begins` that of the owner's first iteration, `first` that of the first one
+        that is not over, `syncs` that of the last one whose sync is over, plus 1; `rollouts` and `trainings` count those that are
+        over. `start`, `evaluation` and `states`, by number of the iteration, are states of the tables above. `last` and `open` are
+        phases by name, and `granted` names those that are open and granted.
+        """
+        counts = {"done": self.done, "begins": self.begins, "first": self._first, "syncs": self.syncs}
+        counts |= {"rollouts": self.rollouts, "trainings": self.trainings}
+        states = {"start": self._start, "evaluation": self._evaluation, "states": dict(self._states)}
+        return counts | states | {"last": dict(self.last), "open": dict(self.open), "granted": frozenset(self.granted)}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Continue with the progress that another owner's `saved` has returned."""
+        self.done, self.begins, self._first, self.syncs = saved["done"], saved["begins"], saved["first"], saved["syncs"]
+        self.rollouts, self.trainings = saved["rollouts"], saved["trainings"]
+        self._start, self._evaluation = saved["start"], saved["evaluation"]
+        self._states, self.last, self.open = dict(saved["states"]), dict(saved["last"]), dict(saved["open"])
+        self.granted = {*saved["granted"]}
 
     @property
     def is_fresh(self) -> bool:

@@ -117,13 +117,13 @@ class JobPlacement:
         """Clear the place."""
         self.group, self.leaving = None, False
 
-    def set_leaving(self, checkpoint: bool) -> None:
+    def set_leaving(self, leaves: bool) -> None:
         """Set whether the job leaves its place as soon as its next checkpoint is written."""
-        self.leaving = checkpoint
+        self.leaving = leaves
 
-    def set_awaits_owner(self, parks: bool) -> None:
+    def set_awaits_owner(self, awaits: bool) -> None:
         """Set whether the job asks for no place until its owner attaches."""
-        self.awaits_owner = parks
+        self.awaits_owner = awaits
 
 
 @dataclass
@@ -459,9 +459,9 @@ class JobProcesses:
         """Record that the controller, or the owner, has asked for something."""
         self.had_contact = True
 
-    def set_state_kept(self, alive: bool) -> None:
+    def set_state_kept(self, is_kept: bool) -> None:
         """Record, after a profile, whether the processes have the job's state."""
-        self.is_state_kept = alive
+        self.is_state_kept = is_kept
 
     def end(self) -> None:
         """Record that there are no processes any more."""

@@ -82,7 +82,7 @@ def worst_case_s(run: RunState, handle: JobHandle, phase: HoldName) -> tuple[flo
 
 
 def hanging(run: RunState, now_s: float, passed_s: float) -> Iterator[tuple[JobHandle, JobEnd]]:
-    """Yield the jobs of which a process has not answered for too long, with the end that this means.
+    """Yield jobs that hang, each with its `JobEnd`: a process has not answered for too long.
 
     Leases limit attached jobs, and a time limits each iteration in which one is measured.
 

@@ -36,19 +36,15 @@ class PlannedDrains:
     Args:
         run: The run.
         node_changes: Drains of nodes.
-
-    Attributes:
-        plans: Plans by name of the node, those of the run. One with a deadline stays until its node is used again.
     """
 
     def __init__(self, run: RunLoop, node_changes: NodeChanges) -> None:
         self._run, self._changes = run, node_changes
-        self.plans = run.drain_plans
         self._logged: set[str] = set()  # nodes of which a line says that jobs held them after the deadline
 
     def recall(self, plans: Mapping[str, DrainPlanned]) -> None:
         """Continue with the plans of the run before."""
-        self.plans.update(plans)
+        self._run.drain_plans.update(plans)
 
     def drain(self, name: str, starts_s: float | None = None, deadline_s: float | None = None) -> dict[str, Any]:
         """Drain a node now, or plan it.
@@ -70,21 +66,21 @@ class PlannedDrains:
             raise InputError("deadline_s: is before starts_s")
         self._changes.check_drainable(name)
         plan = DrainPlanned(self._run.log.now(), name, starts_s, deadline_s)
-        begins_s = self._begins_s(plan)
-        is_later = time() < begins_s < inf
+        starts_at_s = self._start_s(plan)
+        is_later = time() < starts_at_s < inf
         if is_later or deadline_s is not None:
-            self.plans[name] = plan
+            self._run.drain_plans[name] = plan
             self._run.log.write(plan)
         if not is_later:
             return self._begin(name)
         waits_for = self._changes.staying_on(name)
-        line = f"{name}: is drained from {_clock(begins_s)} on{_until(deadline_s)}"
+        line = f"{name}: is drained from {_format_time(starts_at_s)} on{_format_deadline(deadline_s)}"
         self._run.log.say(f"{line}; {', '.join(waits_for)} cannot leave it" if waits_for else line)
-        return {"node": name, "drained": False, "starts_s": begins_s, "deadline_s": deadline_s, "waits_for": waits_for}
+        return {"node": name, "drained": False, "starts_s": starts_at_s, "deadline_s": deadline_s, "waits_for": waits_for}
 
     def undrain(self, name: str) -> dict[str, Any]:
         """Use a drained node again, or drop the plan to drain it. Raises as `NodeChanges.undrain` does."""
-        if name not in self.plans:
+        if name not in self._run.drain_plans:
             return self._changes.undrain(name)
         self._changes.check_writable()
         self._drop(name)
@@ -101,8 +97,8 @@ class PlannedDrains:
             of the jobs on the node; `waits_for`, ids of those that cannot leave before their end; and `overdue`, whether jobs are
             on the node after the deadline.
         """
-        drained = [DrainPlanned(0.0, name) for name in sorted(self._run.nodes.drained - self.plans.keys())]
-        views = [self._report(plan) for plan in self.plans.values()]
+        drained = [DrainPlanned(0.0, name) for name in sorted(self._run.nodes.drained - self._run.drain_plans.keys())]
+        views = [self._report(plan) for plan in self._run.drain_plans.values()]
         views += [view for view in map(self._report, drained) if view["jobs"]]
         return sorted(views, key=lambda view: view["starts_s"] or 0.0)
 
@@ -110,7 +106,7 @@ class PlannedDrains:
         name = plan.node
         return {
             "node": name,
-            "starts_s": None if name in self._run.nodes.drained else self._begins_s(plan),
+            "starts_s": None if name in self._run.nodes.drained else self._start_s(plan),
             "deadline_s": plan.deadline_s,
             "jobs": self._changes.jobs_on(name),
             "waits_for": self._changes.staying_on(name),
@@ -128,15 +124,15 @@ class PlannedDrains:
         run = self._run
         if run.stopping or run.log.problem is not None:
             return
-        for name, plan in [*self.plans.items()]:
+        for name, plan in [*self._run.drain_plans.items()]:
             if name not in run.nodes.drained:
                 self._look_at_start(plan)
             elif name not in self._logged and (jobs := self._late(plan)):
                 self._logged.add(name)
-                run.log.say(f"{name}: is held by {', '.join(jobs)} after its deadline, {_clock(plan.deadline_s or 0.0)}")
+                run.log.say(f"{name}: is held by {', '.join(jobs)} after its deadline, {_format_time(plan.deadline_s or 0.0)}")
 
     def _look_at_start(self, plan: DrainPlanned) -> None:
-        if self._begins_s(plan) > time():
+        if self._start_s(plan) > time():
             return
         try:
             self._begin(plan.node)
@@ -146,12 +142,12 @@ class PlannedDrains:
 
     def _begin(self, name: str) -> dict[str, Any]:
         answer = self._changes.drain(name)
-        if name in self.plans and self.plans[name].deadline_s is None:
+        if name in self._run.drain_plans and self._run.drain_plans[name].deadline_s is None:
             self._drop(name)
         return answer
 
     def _drop(self, name: str) -> None:
-        del self.plans[name]
+        del self._run.drain_plans[name]
         self._logged.discard(name)
         self._run.log.write(DrainPlanned(self._run.log.now(), name))
 
@@ -160,16 +156,16 @@ class PlannedDrains:
         is_late = plan.node in self._run.nodes.drained and plan.deadline_s is not None and plan.deadline_s <= time()
         return self._changes.jobs_on(plan.node) if is_late else []
 
-    def _begins_s(self, plan: DrainPlanned) -> float:
+    def _start_s(self, plan: DrainPlanned) -> float:
         """Return the time at which a drain begins, in seconds since 1970; infinite without start and deadline."""
         starts_s = inf if plan.starts_s is None else plan.starts_s
-        return starts_s if plan.deadline_s is None else min(starts_s, plan.deadline_s - self._leave_s(plan.node))
+        return starts_s if plan.deadline_s is None else min(starts_s, plan.deadline_s - self._vacating_s(plan.node))
 
-    def _leave_s(self, name: str) -> float:
+    def _vacating_s(self, name: str) -> float:
         """Return the longest time until the jobs of a node have finished an iteration and written a checkpoint, in seconds."""
-        return max(map(self._leaves_in_s, self._changes.jobs_on(name)), default=0.0) + _WRITES_S
+        return max(map(self._vacating_of_job_s, self._changes.jobs_on(name)), default=0.0) + _WRITES_S
 
-    def _leaves_in_s(self, job_id: str) -> float:
+    def _vacating_of_job_s(self, job_id: str) -> float:
         run, handle = self._run, self._run.handles[job_id]
         if run.scheduler.state.is_running(job_id):
             return run.scheduler.state.group_of(job_id).period_s + handle.checkpoints.seconds
@@ -179,9 +175,9 @@ class PlannedDrains:
         return run.plan.timeouts.profile_s  # nothing is known of a job before it is measured
 
 
-def _clock(wall_s: float) -> str:
+def _format_time(wall_s: float) -> str:
     return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _until(deadline_s: float | None) -> str:
-    return "" if deadline_s is None else f", so that its jobs leave it by {_clock(deadline_s)}"
+def _format_deadline(deadline_s: float | None) -> str:
+    return "" if deadline_s is None else f", so that its jobs leave it by {_format_time(deadline_s)}"

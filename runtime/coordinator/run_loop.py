@@ -196,7 +196,6 @@ class RunLoop(RunState):
             where: Place of the failure, for the journal.
         """
         self.apply(refused(handle, self.log.now(), problem, where))
-        handle.send_order(None, self.log.now())
 
     def attempt(self, handle: JobHandle, where: str, work: Callable[..., None], *arguments: Any) -> None:
         """Do work for one job; if it fails, only this job is refused.

@@ -62,7 +62,7 @@ class RunState:
         scheduler: Scheduler of the run.
         handles: Jobs of the run, by id.
         cold_starts: Record of the provisional cold starts of jobs.
-        drain_plans: Plans to drain nodes, by name of the node.
+        drain_plans: Plans to drain nodes, by name of the node. One with a deadline stays until its node is used again.
         capacity: Nodes of the run, and the check whether jobs fit on them.
         residents: Jobs whose state stays on their nodes.
         stopping: Whether the run stops.

@@ -40,7 +40,7 @@ class SoloIterations:
             why = f"the processes of {_MOST} jobs wait for that already"
         else:
             self._measured.append(handle)
-            handle.place.set_leaving(checkpoint=True)  # the order then takes its state off the devices
+            handle.place.set_leaving(True)  # the order then takes its state off the devices
             run.apply(run.order(handle, run.log.now()))
             self._run.check_end()
             return True

@@ -18,22 +18,44 @@ from typing import get_args
 from rollmux_env.cluster.events import Event, JobProgress, Progressed, Ticked
 from rollmux_env.scheduler.facts import Confined, Drained, Joined, Undrained
 from runtime.jobs.spec import JobSpec, RayJob
-from runtime.journal import facts as journal_facts
-from runtime.journal.facts import Assigned, Fact, JobCarried, JobProfiled, PartBegun, Returned, SchedulerInformed
+from runtime.journal.facts import (
+    Assigned,
+    CheckpointDelayed,
+    Fact,
+    IterationSlice,
+    JobCarried,
+    JobCheckpointed,
+    JobProfiled,
+    JobRestarted,
+    JobRolledBack,
+    LeaseEnded,
+    NodesFreed,
+    NodesSuspected,
+    OwnerAttached,
+    PartBegun,
+    PhaseGranted,
+    PhaseSlice,
+    Returned,
+    RunEnded,
+    RunRelaunched,
+    SavedTurns,
+    SchedulerInformed,
+    SchedulerRestored,
+    SharingBound,
+    SoloIterationSlice,
+    StateOffloaded,
+    SyncSlice,
+)
 from runtime.journal.leases import RecalledLeases
 from runtime.journal.record import RunRecord, cold_starts_of
 from runtime.journal.write import record_of
 
 _Numbered = Iterator[tuple[int, Fact]]  # facts by their position in the part
-_SELECTED = (
-    *(Assigned, Returned, journal_facts.OwnerAttached, journal_facts.PhaseGranted, journal_facts.LeaseEnded),
-    *(journal_facts.NodesSuspected, journal_facts.NodesFreed),
-)
+_SELECTED = (Assigned, Returned, OwnerAttached, PhaseGranted, LeaseEnded, NodesSuspected, NodesFreed)
 _LEFT_OUT = (  # facts of all other kinds are carried over as they are
-    *(journal_facts.PhaseSlice, journal_facts.SyncSlice, journal_facts.IterationSlice, journal_facts.StateOffloaded),
-    *(journal_facts.JobCheckpointed, journal_facts.CheckpointDelayed, journal_facts.JobRestarted, journal_facts.JobRolledBack),
-    *(journal_facts.SchedulerRestored, journal_facts.RunEnded, JobCarried, PartBegun),
-    *(journal_facts.SharingBound, journal_facts.SoloIterationSlice),
+    *(PhaseSlice, SyncSlice, IterationSlice, SoloIterationSlice, StateOffloaded, SharingBound),
+    *(JobCheckpointed, CheckpointDelayed, JobRestarted, JobRolledBack),
+    *(SchedulerRestored, RunEnded, JobCarried, PartBegun),
 )
 RULES = 2  # number of the rules below; it grows with each change to what they select
 _EVENTS = frozenset(get_args(Event))
@@ -52,10 +74,15 @@ def carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     """
     record, leases = record_of(facts), RecalledLeases(facts)
     entries: dict[int, Fact] = {}
-    for numbered in (select_events(facts), _assignments(facts), _of_leases(facts, leases), _others(facts, record)):
+    for numbered in (
+        select_events(facts),
+        _select_assignments(facts),
+        _select_leases(facts, leases),
+        _select_others(facts, record),
+    ):
         entries.update(numbered)
     last_s = record.last_s
-    progress = [_progress(record.by_job[fact.spec.id], leases, fact.spec, last_s) for fact in record.submitted]
+    progress = [_summarize_job(record.by_job[fact.spec.id], leases, fact.spec, last_s) for fact in record.submitted]
     return (*(entries[number] for number in sorted(entries)), *progress, PartBegun(last_s, RULES))
 
 
@@ -81,7 +108,7 @@ def select_events(facts: Sequence[Fact]) -> _Numbered:
         yield last[0], Progressed(last[1], tuple(progress.values())) if progress else Ticked(last[1])
 
 
-def _assignments(facts: Sequence[Fact]) -> _Numbered:
+def _select_assignments(facts: Sequence[Fact]) -> _Numbered:
     """Yield the assignments and returns of nodes of each group since it last had no node."""
     group_of: dict[str, int] = {}
     entries: defaultdict[int, dict[int, Fact]] = defaultdict(dict)
@@ -92,7 +119,7 @@ def _assignments(facts: Sequence[Fact]) -> _Numbered:
                 entries[group][number] = fact
             case Returned(node=node) if node in group_of:
                 entries[group_of.pop(node)][number] = fact
-            case journal_facts.RunRelaunched(nodes=nodes):
+            case RunRelaunched(nodes=nodes):
                 there = {node.name for node in nodes}
                 group_of = {node: group for node, group in group_of.items() if node in there}
             case _:
@@ -103,27 +130,27 @@ def _assignments(facts: Sequence[Fact]) -> _Numbered:
         yield from of_group.items()
 
 
-def _of_leases(facts: Sequence[Fact], leases: RecalledLeases) -> _Numbered:
+def _select_leases(facts: Sequence[Fact], leases: RecalledLeases) -> _Numbered:
     """Yield the facts of the last lease of each job and of other leases whose nodes may be in use, without phases that are over."""
     lease_ids = {lease.owner.lease for lease in leases.last.values()}
     lease_ids |= {lease_id for lease_id, lease in leases.by_id.items() if lease.is_in_use}
     attached: defaultdict[str, list[tuple[int, Fact]]] = defaultdict(list)
     for number, fact in enumerate(facts):
         match fact:
-            case journal_facts.OwnerAttached(lease=lease_id) if lease_id in lease_ids:
+            case OwnerAttached(lease=lease_id) if lease_id in lease_ids:
                 attached[lease_id].append((number, fact))
-            case journal_facts.PhaseGranted(lease=lease_id) if lease_id in lease_ids:
+            case PhaseGranted(lease=lease_id) if lease_id in lease_ids:
                 if leases.by_id[lease_id].grants.get(fact.phase) is fact:
                     yield number, fact
-            case journal_facts.NodesSuspected(lease=lease_id) | journal_facts.NodesFreed(lease=lease_id) if lease_id in lease_ids:
+            case NodesSuspected(lease=lease_id) | NodesFreed(lease=lease_id) if lease_id in lease_ids:
                 yield number, fact
-            case journal_facts.LeaseEnded(lease=lease_id) if lease_id in lease_ids or fact.done:
+            case LeaseEnded(lease=lease_id) if lease_id in lease_ids or fact.done:
                 yield number, fact
     for entries in attached.values():  # the first one begins the lease, and the last one states its processes
         yield from (entries[0], entries[-1])
 
 
-def _others(facts: Sequence[Fact], record: RunRecord) -> _Numbered:
+def _select_others(facts: Sequence[Fact], record: RunRecord) -> _Numbered:
     """Yield the reports to the scheduler that a recovery reads, the profiles of jobs, and what is carried over as it is."""
     cold_starts, last = cold_starts_of(record), {fact.job.id: fact for fact in record.profiled}
     for number, fact in enumerate(facts):
@@ -139,11 +166,11 @@ def _others(facts: Sequence[Fact], record: RunRecord) -> _Numbered:
                 yield number, fact
 
 
-def _progress(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s: float) -> JobCarried:
+def _summarize_job(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s: float) -> JobCarried:
     """Return the progress of a job at the end of a part, from the job's own record."""
     lease = leases.last.get(spec.id)
     most = 2 * spec.checkpoint.keep if isinstance(spec, RayJob) else 0  # after a restart, the newest ones may be gone from the disk
     checkpoints = sorted(own.checkpoints_of(spec.id), reverse=True)[:most][::-1]
-    turns, warm = (None, frozenset[str]()) if lease is None else (lease.turns.saved, frozenset(lease.warm))
+    turns, warm = (None, frozenset[str]()) if lease is None else (SavedTurns(**lease.turns.saved), frozenset(lease.warm))
     progress = own.done[spec.id], own.most_done(spec.id), own.metrics.get(spec.id, {})
     return JobCarried(last_s, spec.id, *progress, tuple(checkpoints), turns, warm)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, PlainValidator
-from rollmux_protocol import SavedTurns
+from rollmux_protocol import PhaseName, Turn
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.keys.cluster import Cluster
@@ -400,8 +400,41 @@ class RunEnded(_Timed):
 
 
 @dataclass(frozen=True)
+class SavedTurns:
+    """The progress of an owner, with the fields of `rollmux_protocol.Turns.saved`.
+
+    Attributes:
+        done: Number of iterations that count.
+        begins: Number of the owner's first iteration.
+        first: Number of the first iteration that is not over.
+        syncs: Number of the last iteration whose sync is over, plus 1.
+        rollouts: Number of rollouts that are over.
+        trainings: Number of trainings that are over.
+        start: State of what comes before the first iteration.
+        evaluation: State of the evaluations.
+        states: State of each iteration from `first` on, as far as it is not due.
+        last: Last released phase of each name.
+        open: Phases that the owner has asked for and not released, by name.
+        granted: Names of the open phases that have been granted.
+    """
+
+    done: int
+    begins: int
+    first: int
+    syncs: int
+    rollouts: int
+    trainings: int
+    start: str
+    evaluation: str
+    states: dict[int, str]
+    last: dict[PhaseName, Turn]
+    open: dict[PhaseName, Turn]
+    granted: frozenset[PhaseName]
+
+
+@dataclass(frozen=True)
 class JobCarried(_OfJob):
-    """The progress of a job at the end of the part before this one, of which it tells no more than this.
+    """The progress of a job at the end of the part before this one. Nothing else of that part is known about the job.
 
     Attributes:
         iterations: Number of iterations that count. In a `RunRecord` without those that the job has done again since.

@@ -126,7 +126,7 @@ class RecalledLeases:
             case JobCarried(job_id=job_id, turns=turns):
                 if turns is not None:
                     self.counted[job_id], lease = fact.iterations, self.last[job_id]
-                    lease.turns.restore(turns)
+                    lease.turns.restore(vars(turns))
                     lease.warm = {*fact.warm}
             case JobRolledBack(job_id=job_id):
                 self.counted[job_id] = fact.iteration

@@ -347,7 +347,7 @@ class JobCalls:
             self._carry_out(handle, NextStep.MOVE, Consequences())
             return
         goes = done.has_checkpoints and (handle.life.is_yielding or run.scheduler.must_vacate(handle.id))
-        handle.place.set_leaving(checkpoint=what is NextStep.OVER_BUDGET or (done.movable and (moves or goes)))
+        handle.place.set_leaving(what is NextStep.OVER_BUDGET or (done.movable and (moves or goes)))
         if handle.ending.why is None:
             run.apply(run.order(handle, run.log.now()))
 
@@ -355,7 +355,7 @@ class JobCalls:
         """Let a job leave its placement if it was waiting for this report to do so, and return whether it was."""
         if not (handle.place.leaving and handle.life.is_alive and self._run.has_seat(handle)):
             return False
-        handle.place.set_leaving(checkpoint=False)
+        handle.place.set_leaving(False)
         what = protocol.next_step_of(handle, handle.ending.over_budget, self._run.scheduler.must_vacate(handle.id))
         if what is NextStep.MOVE:
             handle.permits.clear()

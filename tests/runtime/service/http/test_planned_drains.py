@@ -46,7 +46,7 @@ def test_a_drain_begins_at_its_time_or_a_period_before_its_deadline(
         assert f"{other} is drained from 20" in command("status")[1]
         assert command("undrain", other)[0] == 0
         served.in_loop(plans.look)
-        assert [*plans.plans] == [node]
+        assert [*served.service.run.drain_plans] == [node]
         assert command("drain", other, "--deadline", "soon")[0] == 2
     finally:
         served.close()
@@ -58,7 +58,7 @@ def test_a_drain_begins_at_its_time_or_a_period_before_its_deadline(
         service = RunService(continued_plan(served.folder))
         await service.serve(None)
         drains = service.driver.lifecycle.planned_drains
-        assert drains.plans[node].deadline_s == NOW_S + 1000
+        assert service.run.drain_plans[node].deadline_s == NOW_S + 1000
         clock[0] += 940
         drains.look()
         report = await service.report()
@@ -76,9 +76,9 @@ def test_a_drain_begins_at_its_time_or_a_period_before_its_deadline(
         await service.serve(None)
         drains = service.driver.lifecycle.planned_drains
         drains.look()
-        assert [*drains.plans] == [node] and service.run.nodes.drained == {node}
+        assert [*service.run.drain_plans] == [node] and service.run.nodes.drained == {node}
         drains.undrain(node)
-        assert not drains.plans and not service.run.nodes.drained
+        assert not service.run.drain_plans and not service.run.nodes.drained
         await service.stop()
         await service.ended()
 
