@@ -221,6 +221,11 @@ class Iterations:
             self.ledger.end(lease, "its owner has ended", None)
             lease.placement.free.set()
             return
+        if lease.placement is not self.ledger.placement_of(handle):  # its lent nodes have gone with the former coordinator
+            _check_goes_on(not run.stopping)
+            self.ledger.end(lease, _SAYS_DONE, None)
+            self.done_late(lease)
+            return
         self.count_rest(lease)
         slices = interrupted_slices(run, handle, run.log.now())
         run.log.write(*slices)  # first, because no phase may follow the end of a job in the journal

@@ -513,6 +513,9 @@ async def find_place(
                 raise Conflict(f"job {job_id}: another lease of it lives")
             iterations.leave(lease, "its owner has attached again")
             continue
+        last = ledger.last_of(job_id)
+        if last is not None and not last.ended and last.placement is not placement:  # of lent nodes of the former coordinator
+            ledger.end(last, "its owner has attached again", None)
         if isinstance(handle.spec, CommandJob) and handle.permits.holds and handle.life.is_alive:
             raise Conflict(f"job {job_id}: its command has given its lease back within a phase, and has to end first")
         suspected = ledger.suspected.get(job_id)

@@ -52,7 +52,10 @@ def continue_leases(ledger: Ledger, over: Collection[str]) -> None:
     run = ledger.run
     for job_id, lease in [*ledger.recalled.items()]:  # only jobs without a placement are left
         del ledger.recalled[job_id]
-        _displaced(ledger, lease)
+        if lease.handle.job is None and lease.turns.is_between and not lease.ended and job_id not in over:
+            _measured_again(ledger, lease)
+        else:
+            _displaced(ledger, lease)
     for handle in [*run.handles.values()]:
         placement = ledger.placement_of(handle)
         if placement is not None and placement.lease is not None:
@@ -98,6 +101,16 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, is_ove
     else:
         handle.processes.record_contact()
         run.log.say(f"{handle.id}: its lease continues")
+
+
+def _measured_again(ledger: Ledger, lease: Lease) -> None:
+    """Let an owner that uses nothing give up nodes that were lent to it, which are not restored, and attach again."""
+    lease.handle.permits.clear()
+    if not lease.must_move:
+        lease.apply_event("move")
+    lease.last_heartbeat_s = ledger.run.log.now()
+    ledger.leases[lease.id] = lease
+    ledger.run.log.say(f"{lease.handle.id}: its lent nodes have gone with the former service; its owner attaches again")
 
 
 def _displaced(ledger: Ledger, lease: Lease) -> None:
