@@ -17,7 +17,7 @@ from rollmux_env.files import find_file
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.reading import read_mapping
 from rollmux_env.report.bench_results import SWEEP_SCHEMA, SweepPoint, SweepResult
-from rollmux_env.scenario import Scenario, change_scenario, parse_scenario, written
+from rollmux_env.scenario import Scenario, change_scenario, dump_cluster, parse_scenario
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.workloads import WORKLOADS
 
@@ -110,7 +110,7 @@ def _scenario(streams: ResolvedTarget, settings: Mapping[str, str], changes: Map
         data = read_mapping(file)
         return parse_scenario(data | {"cluster": _set_keys(data["cluster"], changes, ())}, label, file.parent)
     scenario = streams.scenario(seed, settings)
-    return change_scenario(scenario, _set_keys(written(scenario.cluster), changes, streams.options), label)
+    return change_scenario(scenario, _set_keys(dump_cluster(scenario.cluster), changes, streams.options), label)
 
 
 def _set_keys(cluster: Mapping[str, Any], changes: Mapping[str, Any], options: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.keys.job import Job
 from rollmux_env.reading import checked, read_mapping
 from rollmux_env.replay.whatif import Projection, WhatIf, forecast_of
-from rollmux_env.scenario import Scenario, change_scenario, parse_scenario, written
+from rollmux_env.scenario import Scenario, change_scenario, dump_cluster, parse_scenario
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import not_one_of
 
@@ -117,7 +117,7 @@ def read_arriving(file: str | Path, cluster: Cluster) -> tuple[Job, ...]:
         InputError: If the file cannot be read, or its jobs do not fit the cluster; one line.
     """
     path = find_file(file)
-    return parse_scenario(read_mapping(path) | {"cluster": written(cluster)}, str(file), path.parent).jobs
+    return parse_scenario(read_mapping(path) | {"cluster": dump_cluster(cluster)}, str(file), path.parent).jobs
 
 
 def arriving_jobs(entries: list[dict[str, Any]], cluster: Cluster) -> tuple[Job, ...]:
@@ -130,7 +130,7 @@ def arriving_jobs(entries: list[dict[str, Any]], cluster: Cluster) -> tuple[Job,
     Raises:
         InputError: If an entry is invalid; one line.
     """
-    data = {"version": 1, "cluster": written(cluster), "jobs": entries}
+    data = {"version": 1, "cluster": dump_cluster(cluster), "jobs": entries}
     return checked(Scenario, data, "arrives", lambda data: data).jobs if entries else ()
 
 
@@ -146,7 +146,7 @@ def _change_scenario(scenario: Scenario, change: Change) -> Scenario:
         for name, nodes in change.nodes_after(scenario.cluster).items()
     }
     jobs = (*(job for job in scenario.jobs if job.id not in change.without), *change.arriving)
-    return change_scenario(scenario, written(scenario.cluster.with_pools(pools)), "the changed scenario", jobs)
+    return change_scenario(scenario, dump_cluster(scenario.cluster.with_pools(pools)), "the changed scenario", jobs)
 
 
 def what_if(target: str, scenario: Scenario, present: str, change: Change) -> WhatIf:

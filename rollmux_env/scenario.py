@@ -119,7 +119,7 @@ def parse_scenario(data: dict[str, Any], source: str = "scenario", folder: Path 
     return checked(Scenario, data, source, prepare, other, hint)
 
 
-def written(cluster: Cluster) -> dict[str, Any]:
+def dump_cluster(cluster: Cluster) -> dict[str, Any]:
     """Return the keys of a cluster as in a file."""
     return cluster.model_dump(mode="json", by_alias=True, exclude_unset=True)
 

@@ -108,7 +108,10 @@ def _problem(state: State, event: Event) -> str | None:
 def _problem_of_lent(is_lent: bool, rollout_nodes: int, training_nodes: int) -> str | None:
     if min(rollout_nodes, training_nodes) < 0:
         return "a pool lends a negative number of nodes"
-    return None if is_lent == (rollout_nodes + training_nodes > 0) else "nodes are lent to no job, or a job is lent none"
+    has_nodes = rollout_nodes + training_nodes > 0
+    if has_nodes and not is_lent:
+        return "nodes are lent to no job"
+    return "a job is lent no nodes" if is_lent and not has_nodes else None
 
 
 def _problem_of_job(state: State, event: JobEvent) -> str | None:

@@ -27,7 +27,7 @@ def totals_with_lent(state: State, job_id: str) -> JobTotals:
 
 
 def totals_of(state: State, job_id: str) -> JobTotals:
-    """Return the totals of a job that has arrived, without lent nodes after that."""
+    """Return the totals of a job that has arrived. Nodes that were lent to it after its arrival do not count."""
     row = state.row(job_id)
     return JobTotals(state.charges.node_hours(row, state.now_s), state.charges.usd(row, state.now_s), *work_of(state, job_id))
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.nodes import POOLS, PROFILING_GROUP, NodePool, NodeSlot, PoolName
-from rollmux_env.scheduler.quotas import lent_bar
+from rollmux_env.scheduler.quotas import lending_quota_reason
 from rollmux_env.scheduler.view import DispatchPolicy
 
 Needs = Mapping[str, Mapping[PoolName, int]]
@@ -39,10 +39,10 @@ class ProfilingBatch(NamedTuple):
         """Return whether the jobs may use a node."""
         return not self.names or name in self.names
 
-    def bar(self, state: State) -> str:
-        """Return in words which quota bars the jobs now, or an empty text."""
+    def quota_reason(self, state: State) -> str:
+        """Return which quota bars the jobs now, in words, or an empty text."""
         users = {*self.users.values()} if self.heeds_quotas and state.cluster.quotas else ()
-        return next(filter(None, (lent_bar(state, user, self.most) for user in sorted(users))), "")
+        return next(filter(None, (lending_quota_reason(state, user, self.most) for user in sorted(users))), "")
 
 
 class Guests:
@@ -135,11 +135,11 @@ class Guests:
         return batch
 
     def _first(self, state: State) -> ProfilingBatch | None:
-        return next((batch for batch in self.waiting if not batch.bar(state)), None)
+        return next((batch for batch in self.waiting if not batch.quota_reason(state)), None)
 
-    def bar(self, job_id: str, state: State) -> str:
-        """Return in words which quota keeps a job from being profiled now, or an empty text."""
-        return next((batch.bar(state) for batch in self.waiting if job_id in batch.needs), "")
+    def quota_reason(self, job_id: str, state: State) -> str:
+        """Return which quota keeps a job from being profiled now, in words, or an empty text."""
+        return next((batch.quota_reason(state) for batch in self.waiting if job_id in batch.needs), "")
 
     def places(self) -> set[NodeSlot]:
         """Return the places of the lent nodes."""

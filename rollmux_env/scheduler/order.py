@@ -25,7 +25,7 @@ from rollmux_env.user_code import apart, brief, guarded, is_users
 from rollmux_env.validation_errors import not_one_of
 
 OPTIONS = ("order", "backfill", "park", "half_life_h", "held_h", "starve_h", "factor")
-# Least value of each number, and whether this value is allowed.
+# The least value of each number, and whether this value itself is allowed. `starve_h` alone may be infinite.
 _LOWER_BOUNDS = {"half_life_h": (0.0, False), "held_h": (0.0, True), "starve_h": (0.0, False), "factor": (1.0, True)}
 
 

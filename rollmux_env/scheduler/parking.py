@@ -14,7 +14,7 @@ from rollmux_env.scheduler.ranking import Ranker
 _MAX_CANDIDATES = 10  # largest number of running jobs that are tried for a waiting job
 
 
-class Parkable:
+class ParkingCandidates:
     """The running jobs that may be parked in a state, in the order in which they are tried.
 
     The order is the same for every waiting job: the lowest priority first, then the highest key, then the latest arrival. A running

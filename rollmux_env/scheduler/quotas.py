@@ -25,7 +25,7 @@ from rollmux_env.scheduler.nodes import PoolName
 def held_words(state: State, job: Job) -> str:
     """Return in words how much of the quota a waiting job's user holds, or that the month is used up."""
     user = job.user
-    if is_barred_for_month(state, job):
+    if Quotas(state).bars_for_month(job):
         return describe_usage(state, user)
     return _share_words(state, user)
 
@@ -68,11 +68,6 @@ def is_used_up(state: State, user: str, at_s: float | None = None) -> bool:
     return state.charges.month_h(user, state.now_s if at_s is None else at_s) >= quota.node_hours * (1 - TOLERANCE)
 
 
-def is_barred_for_month(state: State, job: Job) -> bool:
-    """Return whether a waiting job gets no place in this month. A job that has had one continues."""
-    return is_used_up(state, job.user) and not state.charges.has_begun(state.row(job.id))
-
-
 def is_above(state: State, user: str, share: Share) -> bool:
     """Return whether a share is above a user's quota."""
     return _is_more(share, _quota(state, user))
@@ -85,8 +80,8 @@ def _quota(state: State, user: str) -> Share:
     return Share(inf if nodes is None else nodes, inf if usd is None else usd)
 
 
-def lent_bar(state: State, user: str, nodes: Mapping[PoolName, int]) -> str:
-    """Return in words that a user's quota allows no more nodes for a job that is profiled, or an empty text.
+def lending_quota_reason(state: State, user: str, nodes: Mapping[PoolName, int]) -> str:
+    """Return why a user's quota allows no more nodes for a job that is profiled, in words, or an empty text.
 
     Args:
         state: State of the cluster.
@@ -169,6 +164,12 @@ class Quotas:
             share.usd_per_hour - mine * usd + ours * (usd + new.usd_per_hour),
         )
 
+    def bars_for_month(self, job: Job) -> bool:
+        """Return whether a waiting job gets no place in this month. A job that has had one continues."""
+        if job.user not in self._used_up:
+            self._used_up[job.user] = is_used_up(self._state, job.user)
+        return self._used_up[job.user] and not self._state.charges.has_begun(self._state.row(job.id))
+
     def bars(self, job: Job) -> bool:
         """Return whether a job is barred for this month, or would take its user above the quota in every shape.
 
@@ -177,11 +178,7 @@ class Quotas:
         state, user = self._state, job.user
         if state.cluster.quota_of(user) is None:
             return False
-        if user not in self._used_up:
-            self._used_up[user] = is_used_up(state, user)
-        if self._used_up[user] and not state.charges.has_begun(state.row(job.id)):
-            return True
-        return all(self._bars(job, shape) for shape in range(1 + len(job.shapes)))
+        return self.bars_for_month(job) or all(self._bars(job, shape) for shape in range(1 + len(job.shapes)))
 
     def _bars(self, job: Job, shape: int) -> bool:
         state, user = self._state, job.user

@@ -17,7 +17,7 @@ from rollmux_env.scheduler.asking import ask, ask_for_moves
 from rollmux_env.scheduler.confined import list_freed_nodes, plan_confined
 from rollmux_env.scheduler.nodes import POOLS
 from rollmux_env.scheduler.order import may_be_passed, rows_of
-from rollmux_env.scheduler.parking import Parkable
+from rollmux_env.scheduler.parking import ParkingCandidates
 from rollmux_env.scheduler.planner import Planner
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.scheduler.reasons import alone_because
@@ -42,7 +42,7 @@ class _Pass(NamedTuple):
     positions: Sequence[int]
     fits: Sequence[bool]
     quotas: Quotas
-    parkable: Parkable | None
+    parkable: ParkingCandidates | None
 
 
 class QueueServer:
@@ -162,10 +162,10 @@ class QueueServer:
         queue = planner.ranker.rank_jobs(state)
         positions: Sequence[int] = range(position, len(queue))
         fits: Sequence[bool] = [True] * len(queue)
-        parkable: Parkable | None = None
+        parkable: ParkingCandidates | None = None
         if queue and rules is not None and rules.backfill and only_places(planner.policy):
             fits = may_fit(planner.visible(state), rows_of(state, queue)).tolist()
-            parkable = Parkable(state, planner.ranker, rules.factor, queue, planner.declined) if rules.park else None
+            parkable = ParkingCandidates(state, planner.ranker, rules.factor, queue, planner.declined) if rules.park else None
             has_candidates = [False] * len(queue) if parkable is None else parkable.has_candidates()
             asks = [fit and (job_id, "") not in planner.declined for job_id, fit in zip(queue, fits, strict=True)]
             positions = [at for at in positions if asks[at] or has_candidates[at] or not may_be_passed(state, rules, queue[at])]
@@ -256,7 +256,7 @@ class QueueServer:
         if is_confined and planner.reserved is not None:
             return False
         drained = set() if nodes is None else nodes.drained_groups()
-        parkable = one_pass.parkable or Parkable(state, planner.ranker, factor, [job_id], planner.declined)
+        parkable = one_pass.parkable or ParkingCandidates(state, planner.ranker, factor, [job_id], planner.declined)
         for other in parkable.list_candidates(job_id):
             if drained and state.group_of(other).id in drained:
                 continue

@@ -109,7 +109,7 @@ class Settling:
             self._restrictions.hidden = self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
 
     def follow_guests(self) -> None:
-        """Settle the places, and take the nodes that only guests use out of service until they give them back, at their charge."""
+        """Settle the places. Nodes that only guests use are out of service, and are charged to the guests."""
         self.settle()
         guests, lent, charged = self._guests, self._lent_nodes(), self._state.charges.lent_to
         users = {job_id: guests.users.get(job_id, "") for job_id in sorted(guests.present)} if lent else {}

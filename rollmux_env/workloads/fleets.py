@@ -8,7 +8,7 @@ from math import inf, isfinite
 from rollmux_env.cluster.demand import nodes_asked
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
-from rollmux_env.scenario import Scenario, change_scenario, written
+from rollmux_env.scenario import Scenario, change_scenario, dump_cluster
 
 _FORM = "is neither numbers of nodes, as in 12+10, nor load=NUMBER"
 SHORT = 3  # number of mean jobs that a stream with a steady load lasts at least
@@ -36,7 +36,7 @@ def with_fleet(scenario: Scenario, fleet: str) -> Scenario:
             raise InputError(f"{label}: must be a number of nodes for each pool of the cluster: {' + '.join(pools)}")
         nodes = dict(zip(pools, counts, strict=True))
     sized = {name: pool.model_copy(update={"max_nodes": nodes[name]}) for name, pool in pools.items()}
-    return change_scenario(scenario, written(scenario.cluster.with_pools(sized)), label)
+    return change_scenario(scenario, dump_cluster(scenario.cluster.with_pools(sized)), label)
 
 
 def _load(label: str, text: str) -> float:

@@ -479,7 +479,7 @@ _ORDER = (
 )
 
 
-def written(spec: CommonJob) -> dict[str, Any]:
+def dump_job(spec: CommonJob) -> dict[str, Any]:
     """Return the entry of a job with the keys that its file gives, in the same order for all kinds."""
     entry = spec.model_dump(mode="json", exclude_none=True, exclude_unset=True, by_alias=True)
     return {key: entry[key] for key in _ORDER if key in entry}

@@ -30,7 +30,7 @@ from rollmux_env.garbage import without_collections
 from rollmux_env.locks import GLANCE_S, take_lock
 from rollmux_env.scheduler import facts as scheduler_facts
 from rollmux_env.validation_errors import one_line
-from runtime.jobs.spec import CommonJob, written
+from runtime.jobs.spec import CommonJob, dump_job
 from runtime.journal import facts as journal_facts
 from runtime.journal.facts import Fact
 from runtime.journal.kinds import fields_of, kind_of
@@ -509,7 +509,7 @@ def _opened(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return fields_of(value)
     if isinstance(value, CommonJob):
-        return written(value)
+        return dump_job(value)
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_none=True, by_alias=True)
     return sorted(value) if isinstance(value, frozenset) else dict(value)

@@ -70,7 +70,7 @@ class UserQuotas:
             raise Stopping("the service is stopping; ask the next one")
         if run.log.problem is not None:
             raise Unwritable(run.log.problem)
-        line = f"quota of {described(user)}: {'none of its own' if quota is None else written(quota) or 'no limit'}"
+        line = f"quota of {described(user)}: {'none of its own' if quota is None else format_quota(quota) or 'no limit'}"
         run.apply(Consequences((QuotaChanged(user, quota),), lines=(line,)))
 
     def check(self, specs: Sequence[JobSpec]) -> None:
@@ -140,7 +140,7 @@ def quota_as_json(quota: Quota) -> dict[str, float]:
     return quota.model_dump(exclude_none=True)
 
 
-def written(quota: Quota) -> str:
+def format_quota(quota: Quota) -> str:
     """Return a quota as `rollmux quota set` takes it."""
     return " ".join(f"{key}={value:g}" for key, value in quota_as_json(quota).items())
 
@@ -160,7 +160,7 @@ def cluster_differences(file: Cluster, known: Cluster) -> Iterator[str]:
     for user in sorted(file.quotas.keys() | known.quotas.keys()) if "quotas" in file.model_fields_set else ():
         one, other = file.quotas.get(user), known.quotas.get(user)
         if one != other:
-            words = ("none" if quota is None else written(quota) or "no limit" for quota in (one, other))
+            words = ("none" if quota is None else format_quota(quota) or "no limit" for quota in (one, other))
             yield "quotas.{}: {} in the file, {} in the journal".format(user or '""', *words)
     for key in sorted(file.model_fields_set - {"quotas", "rollout", "training", "by_name"}):
         if getattr(file, key) != getattr(known, key):

@@ -387,8 +387,8 @@ class Reports:
             return "; ".join(filter(None, (words, queue_holdup(self._ledger))))
         if handle.place.awaits_owner:
             return "it waits for its owner to attach"
-        if bar := self._run.scheduler.guests.bar(handle.id, self._run.scheduler.state):
-            return f"it waits to be profiled: {bar}"
+        if reason := self._run.scheduler.guests.quota_reason(handle.id, self._run.scheduler.state):
+            return f"it waits to be profiled: {reason}"
         if handle.spec.arrival_s > self._run.log.now():
             return "it has not arrived yet"
         return "it arrives when those that came with it are profiled too" if handle.job is not None else "it waits to be profiled"

@@ -548,7 +548,7 @@ def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
         return f"what its last lease held may be in use: {handle.ending.why.problem}", position
     if position is not None:
         return "waits for nodes", position
-    return run.scheduler.guests.bar(handle.id, run.scheduler.state) or "has no place yet", None
+    return run.scheduler.guests.quota_reason(handle.id, run.scheduler.state) or "has no place yet", None
 
 
 def problem_of_names(run: RunLoop, spec: JobSpec) -> str | None:

@@ -61,6 +61,7 @@ IMPOSSIBLE: dict[str, tuple[Event, str]] = {
     "unknown times": (Reprofiled(1.0, model(make_job("c"))), "job c has not arrived"),
     "other nodes": (Reprofiled(1.0, model(make_job("a", rollout={"nodes": 900}))), "job a has other nodes than before"),
     "progress of nobody": (Progressed(1.0, (JobProgress("c", 1, 0.0, 0.0),)), "job c has not arrived"),
+    "a job without nodes": (Lent(1.0, {"c": ""}, 0, 0), "a job is lent no nodes"),
     "nodes for nobody": (Lent(1.0, {}, 1, 1), "nodes are lent to no job"),
     "no pool": (Resized(1.0, -1, 1), "a pool has a negative number of nodes"),
 }

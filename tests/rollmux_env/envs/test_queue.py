@@ -23,7 +23,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.outcome import outcome
 from rollmux_env.scheduler.asking import ask
-from rollmux_env.scheduler.parking import Parkable
+from rollmux_env.scheduler.parking import ParkingCandidates
 from rollmux_env.scheduler.ranking import Ranker
 from rollmux_env.workloads.fleets import with_fleet
 
@@ -45,7 +45,7 @@ def ruled(stream: QueueStream, policy: Any) -> Plan:
         return plan
     ranker = Ranker(rules)
     ranker.rank_jobs(state)
-    for other in Parkable(state, ranker, rules.factor, [job_id], declined=()).list_candidates(job_id):
+    for other in ParkingCandidates(state, ranker, rules.factor, [job_id], declined=()).list_candidates(job_id):
         with without_job(state, other) as twin:
             if any(isinstance(action, Place) for action in ask(policy, twin, Arrived(state.now_s, state.job(job_id)))):
                 return (Park(other, job_id),)

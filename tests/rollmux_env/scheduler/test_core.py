@@ -225,7 +225,7 @@ def test_a_quota_bars_guests_too_and_others_pass_them() -> None:
     driver.tell(request)
     driver.submit(make_job("bobs"), profiled=False)
     assert [command.job_id for command in driver.given(commands.Lend)] == ["bobs"]
-    assert driver.scheduler.guests.bar("anns", driver.scheduler.state) == "user ann holds 0 of 1 nodes"
+    assert driver.scheduler.guests.quota_reason("anns", driver.scheduler.state) == "user ann holds 0 of 1 nodes"
     driver.settle()
     driver.tell(facts.QuotaChanged("ann", None))
     assert [command.job_id for command in driver.given(commands.Lend)] == ["bobs", "anns"]

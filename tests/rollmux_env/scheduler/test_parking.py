@@ -23,7 +23,7 @@ from rollmux_env.replay.outcome import outcome
 from rollmux_env.scenario import parse_scenario
 from rollmux_env.scheduler import serving
 from rollmux_env.scheduler.order import QueueRules
-from rollmux_env.scheduler.parking import Parkable
+from rollmux_env.scheduler.parking import ParkingCandidates
 from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
 from rollmux_env.scheduler.preview import forecast_jobs
 from tests.oracle.draw import examples
@@ -84,7 +84,7 @@ def test_the_running_jobs_that_are_tried_are_those_of_the_rule(scenario: dict[st
     """One order of the running jobs serves all waiting ones of a pass."""
     policy: Any = make(spec)
 
-    class Checked(Parkable):
+    class Checked(ParkingCandidates):
         def list_candidates(self, job_id: str) -> list[str]:
             tried = super().list_candidates(job_id)
             plainly = parkable_plainly(self._state, policy.queue_rules, job_id)
@@ -97,7 +97,7 @@ def test_the_running_jobs_that_are_tried_are_those_of_the_rule(scenario: dict[st
             return has_candidates
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serving, "Parkable", Checked)
+        patch.setattr(serving, "ParkingCandidates", Checked)
         finished(scenario, policy)
 
 

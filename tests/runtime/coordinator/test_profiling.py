@@ -14,7 +14,7 @@ from rollmux_env.cluster.events import Admitted, Reprofiled, Warm
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.profiles import has_loaded, job_as_stated, load_profile, note_loaded, profile_key
 from runtime.coordinator.run_plan import RunPlan
-from runtime.jobs.spec import job_of, written
+from runtime.jobs.spec import dump_job, job_of
 from runtime.jobside.messages import PhaseReport
 from runtime.journal.facts import PROFILING_GROUP, JobProfiled, PhaseSlice
 from runtime.journal.record import ColdStarts, RunRecord, cold_starts_of
@@ -202,4 +202,4 @@ def test_a_label_is_the_class_that_orders_learn_from() -> None:
     states = {"worst_case_s": 1.0}
     entry = {"id": "a", "iterations": 5, "slo": 2, "attach": True, "label": "sweep", "rollout": states, "training": states}
     assert job_as_stated(job_of(entry), 0.0).class_name == "sweep"
-    assert written(job_of(entry)) == entry
+    assert dump_job(job_of(entry)) == entry
