@@ -44,7 +44,7 @@ class Quota(FileModel):
     jobs: Index | None = None
     """Largest number of jobs that wait or run, in a service; null is no limit."""
     node_hours: NonNegative | None = None
-    """Node-hours of a calendar month (UTC) after which no job gets a place, in a service; null is no limit."""
+    """Node-hours of a calendar month (UTC) after which no job gets its first place, in a service; null is no limit."""
     run_hours: Positive | None = None
     """Largest `budget.hours` of a job, which then needs one, in a service; null is no limit."""
 

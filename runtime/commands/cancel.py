@@ -10,7 +10,7 @@ from runtime.service.client import connected
 
 
 def cancel(job: JobName, at: At = None) -> None:
-    """End a job of a service now, for good: it cannot be resumed, and its name cannot be used again.
+    """End a job of a service now, for good: it cannot be resumed.
 
     The command prints what the end waits for, and returns early if the time of the end is unknown. The job then ends without it.
 

@@ -156,7 +156,7 @@ def _compare(entry: dict[str, Any], job: dict[str, Any], tell: Callable[[str], N
     """Check that a job that the service has is the one of the file; see `_submit` for `tell` and errors."""
     name, state = entry["id"], job.get("state")
     if state in rollmux_client.ENDED:
-        raise InputError(f"job {name}: has ended already: {state}; names are used once")
+        raise InputError(f"job {name}: has ended already: {state}; submit it under another name")
     differing = ", ".join(changes(job["entry"], entry)) if "entry" in job else ""  # an older service does not report it
     if not differing:
         return

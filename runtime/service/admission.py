@@ -58,7 +58,7 @@ class Admission:
         run, ids = self._run, Counter(spec.id for spec in specs)
         for spec, beyond in zip(specs, run.capacity.new_beyond(specs), strict=True):
             if spec.id in run.handles or ids[spec.id] > 1:
-                again = "names can be used again after the next roll-over of the journal"
+                again = "names can be used again once its journal is rolled over without jobs"
                 raise Conflict(f"job {spec.id}: this service has had a job of that name; {again}")
             if (left := run.checkpoints(spec.id)).exists():
                 raise Conflict(f"job {spec.id}: an earlier job of that name has left {left}; move it first")

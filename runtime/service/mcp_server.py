@@ -126,7 +126,7 @@ class Tools:
         return f"submitted: {', '.join(spec.id for spec in specs)}"
 
     def cancel(self, job: str) -> str:
-        """End a job now, for good: it cannot be resumed, and its name cannot be used again.
+        """End a job now, for good: it cannot be resumed.
 
         Args:
             job: Id of the job.

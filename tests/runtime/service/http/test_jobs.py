@@ -31,7 +31,8 @@ def test_a_job_is_in_the_journal_when_it_is_answered_and_runs(served: Served) ->
     assert (job["iteration"], job["iterations"], job["metrics"]) == (3, 3, {"count": 3.0})
     again = served.ask("POST", "/v1/jobs", {"id": "one", **JOB})
     assert again.status == 409 and again.value == {
-        "error": "job one: this service has had a job of that name; names can be used again after the next roll-over of the journal"
+        "error": "job one: this service has had a job of that name; "
+        "names can be used again once its journal is rolled over without jobs"
     }
 
 
