@@ -118,6 +118,9 @@ class Iterations:
     def synced(self, lease: Lease, number: int, seconds: float) -> None:
         """Record that the new weights of an iteration are on the rollout nodes.
 
+        The sync is not measured if the job has given up its nodes since the training, because it waits for a place after its last
+        measured iteration or the service has been replaced.
+
         Args:
             lease: Lease of the job.
             number: Number of the iteration.
@@ -132,7 +135,8 @@ class Iterations:
         _check_goes_on(run.has_seat(handle) or not run.stopping)
         if "sync" in turns.granted:
             self.finish(lease, "sync")
-        if turns.synced(number):
+        has_nodes = run.has_seat(handle) and lease.placement is self.ledger.placement_of(handle)
+        if turns.synced(number) and has_nodes:
             now_s = run.log.now()
             if handle.is_guest:
                 handle.profile.record_phase("sync", seconds)

@@ -89,6 +89,37 @@ def test_of_two_owners_that_come_at_once_one_gets_the_place_that_is_found_then(t
     served(work, attached_plan(tmp_path, unknown("a")))
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_sync_after_the_lent_nodes_have_gone_ends_neither_the_service_nor_its_request(is_replaced: bool, tmp_path: Path) -> None:
+    """The last measured iteration is counted, and the full cluster has no place for the job, or the service is replaced."""
+
+    async def work(run: Served) -> None:
+        host = await run.place("host")
+        await run.iterate(host, 0)
+        lease = await run.place("a")
+        number = 0 if is_replaced else 1
+        for k in range(number):
+            await run.iterate(lease, k)
+        for phase in ("rollout", "training"):
+            await run.phase(lease, phase, number)
+        if is_replaced:
+            run = await run.replaced()
+        assert not run.driver.run.has_seat(run.driver.run.handles["a"])
+        for _ in range(2):  # the first answer may have been lost
+            assert await run.leases.synced(lease, number, 0.1) == {}
+        await run.iterate(host, 1)
+        await run.leases.end(host, done=True)
+        if (await run.leases.acquire(lease, "rollout", number + 1, 5.0)).get("move"):
+            lease = await run.place("a")
+        else:
+            await run.leases.release(lease, "rollout", number + 1)
+        facts = await run.stop(permits=False)
+        assert audit(facts).problems == ()
+
+    large: Any = {"host_memory_gb": 7.5}
+    served(work, attached_plan(tmp_path, job("host"), unknown("a") | {"rollout": large, "training": large}, nodes=PAIR))
+
+
 def test_an_owner_whose_lent_nodes_have_gone_with_the_coordinator_may_say_that_its_job_is_done(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         lease = await run.place("a")
