@@ -55,7 +55,7 @@ def park(run: RunState, handle: JobHandle) -> Consequences:
 
 def end_over_budget(handle: JobHandle) -> Consequences:
     """End the processes of a job whose budget is spent, between two iterations. It leaves its place when they have ended."""
-    handle.begin_end(JobEnd(OVER_BUDGET, "step", "its budget is spent"), again=True)  # again: where its node is lost meanwhile
+    handle.begin_end(JobEnd(OVER_BUDGET, "step", "its budget is spent"))
     handle.permits.clear()
     return Consequences((facts.Absent(handle.id),), errands=(Errand(handle, ends=True),))
 

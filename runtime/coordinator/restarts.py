@@ -76,8 +76,11 @@ def cleared(run: RunState, handle: JobHandle, resume: ResumePoint, clock: Callab
         yield halted(handle)  # it has its nodes again when the run continues
     elif run.stopping and handle.ending.restarts:
         yield halted(handle, slices)
-    elif _has_kept_place(run, handle, OVER_BUDGET):
-        yield left(handle, over_budget=True)
+    elif handle.ending.why is not None and handle.ending.why.outcome == OVER_BUDGET:
+        follows = left(handle, over_budget=True)
+        if not _has_kept_place(run, handle, OVER_BUDGET):  # a node was lost meanwhile, and the scheduler has evicted the job
+            follows = follows._replace(reports=(*follows.reports, facts.Cleared(handle.id)))
+        yield follows
     elif handle.ending.restarts and not handle.is_over and (_deaths(handle) < DEATHS or isinstance(handle.spec, OwnersJob)):
         follows, problem = _restarted(run, handle, resume, slices, now_s)
         yield follows
@@ -151,4 +154,4 @@ def _has_kept_place(run: RunState, handle: JobHandle, outcome: str) -> bool:
 def _deaths(handle: JobHandle) -> int:
     """Return the number of consecutive deaths of a job that is ending. One that gives up its place has not died."""
     assert handle.ending.why is not None
-    return handle.ending.deaths + (handle.ending.why.outcome not in (EVICTED, PARKED, OVER_BUDGET))
+    return handle.ending.deaths + (handle.ending.why.outcome not in (EVICTED, PARKED))

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from rollmux_env.errors import Conflict
+from rollmux_env.scheduler.facts import Lost
+from runtime.coordinator.consequences import Consequences
 from runtime.journal.audit import audit
 from runtime.journal.facts import IterationSlice, JobFailed, LeaseEnded, NodesSuspected
 from runtime.journal.write import JOURNAL, read_facts
@@ -252,6 +254,28 @@ def test_nodes_of_a_command_whose_budget_is_spent_are_granted_when_it_has_ended(
     facts = served(work, attached_plan(tmp_path / "run", first, second))
     assert not (tmp_path / "both").exists()
     assert audit(facts).jobs == {"a": "over_budget", "b": "done"}
+
+
+def test_a_command_whose_budget_is_spent_does_not_arrive_again_if_its_node_is_lost_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_process, "_ENDS_S", 0.1)
+
+    async def work(run: Served) -> list[Any]:
+        run.driver.commands.give_access(lambda _: {})
+        lease = await run.place("a", pids=(await pid_in(tmp_path / "a"),))
+        await run.iterate(lease, 0)
+        assert await run.leases.heartbeat(lease) == {"stop": True}
+        run.driver.run.apply(Consequences((Lost(frozenset({"rollout-0"})),)))
+        while not run.driver.run.handles["a"].life.is_gone and not run.driver.run.scheduler.state.waiting:
+            await asyncio.sleep(0.01)
+        assert not run.driver.run.scheduler.state.waiting and not run.driver.run.scheduler.members.seats
+        return await run.stop()
+
+    (tmp_path / "run").mkdir()
+    ignores = shell("a", "trap '' TERM; echo $$ > a; exec sleep 600", folder=str(tmp_path), budget={"hours": 1e-9})
+    facts = served(work, attached_plan(tmp_path / "run", ignores))
+    assert audit(facts).jobs == {"a": "over_budget"}
 
 
 def test_a_command_that_hangs_after_it_has_given_its_lease_back_is_ended_and_started_again(tmp_path: Path) -> None:
