@@ -174,7 +174,7 @@ def test_every_recipe_of_a_service_has_the_policy_and_a_cluster_for_a_team() -> 
     starting = {path.name for path in DEPLOY.iterdir() if re.search(r'rollmux serve /|rollmux serve ~|"serve", ', path.read_text())}
     assert starting == recipes.keys()
     guide = (ROOT / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
-    (recommended,) = re.findall(r"\$ rollmux serve rollmux-service --policy (\S+) --cluster", guide)
+    (recommended,) = re.findall(r"\$ rollmux serve rollmux-service --no-ray --policy (\S+) --cluster", guide)
     make_policy(planning_switches(recommended))
     group = typer.main.get_command(rollmux.command())
     serve = group.commands["serve"]  # type: ignore[attr-defined] # it is a group

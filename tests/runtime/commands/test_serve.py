@@ -169,7 +169,7 @@ def test_a_service_that_is_told_to_stop_while_its_ray_starts_leaves_nothing_behi
     [
         (["status"], "no service runs there; `rollmux serve"),
         (["cancel", "a"], "no service runs there"),
-        (["logs", "a"], "job a: no process of such a job has begun"),
+        (["logs", "a"], "no service runs there"),
         (["logs", "a", "--follow"], "no service runs there"),
         (["serve", "x", "--policy", "optimal"], "no one could run it"),
         (["serve", "x", "--cluster", "missing.yaml"], "missing.yaml"),

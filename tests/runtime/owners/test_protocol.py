@@ -153,7 +153,7 @@ def test_owners_of_both_transports_say_the_same_to_the_scheduler(script: list[bo
     ways: list[Callable[[Path, Sequence[bool]], Awaitable[list[Word]]]] = [by_http, by_ray]
 
     async def main() -> list[list[Word]]:
-        with TemporaryDirectory() as here, TemporaryDirectory() as there:
+        with TemporaryDirectory(ignore_cleanup_errors=True) as here, TemporaryDirectory(ignore_cleanup_errors=True) as there:
             return [await way(Path(place), script) for way, place in zip(ways, (here, there), strict=True)]
 
     http, ray = asyncio.run(main())
@@ -165,7 +165,7 @@ def test_owners_of_both_transports_say_the_same_to_the_scheduler(script: list[bo
 @settings(max_examples=10, deadline=None)
 def test_what_an_attached_owner_may_ask_is_what_the_table_says(asks: list[Turn]) -> None:
     async def main() -> None:
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             run = Served(attached_plan(Path(folder), job("a", iterations=4, staleness=1)))
             lease, turns = await run.place("a"), Turns(4, 1)
             for turn in asks:
@@ -213,7 +213,7 @@ def ray_owner(_: LittleService) -> None:
 
 def http_owner(_: LittleService) -> None:
     async def main() -> None:
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             run = Served(attached_plan(Path(folder), job("a", iterations=2, sync_s=1.0)))
             lease = await run.place("a")
             await run.iterate(lease, 0)

@@ -140,7 +140,7 @@ def test_a_dry_run_keeps_nobody_from_looking(served: Served, ann: str, bob: str,
         over.set()
         return ()
 
-    monkeypatch.setattr(forecast, "preview", look)
+    monkeypatch.setattr(forecast, "forecast_arrivals", look)
     with ThreadPoolExecutor(1) as asking:
         asking.submit(served.ask, "POST", "/v1/jobs?dry_run=true", {"id": "tried", **SHARED}, bob)
         assert begun.wait(PATIENCE_S)
