@@ -147,6 +147,11 @@ class RunRecord:
         """Ids of the jobs that ended because their budget was exhausted."""
         return frozenset(event.job_id for event in self.log if isinstance(event, OverBudget))
 
+    @property
+    def reported_done(self) -> frozenset[str]:
+        """Ids of the jobs whose owners have reported them done, or whose commands have ended with status 0."""
+        return frozenset(fact.job_id for fact in self.leases_ended if fact.done)
+
     def reports_of(self, kind: type[Reported]) -> Iterator[tuple[float, Reported]]:
         """Yield time and content of all reports of one kind to the scheduler."""
         return ((instant.at_s, fact) for instant in self.scheduler_reports for fact in instant.facts if isinstance(fact, kind))

@@ -55,7 +55,7 @@ def _own(record: RunRecord, handle: JobHandle) -> RunRecord:
 
 def _is_over(handle: JobHandle, record: RunRecord) -> bool:
     """Return whether a job has ended, or has no iterations left. The owner of an attached job decides when it is complete."""
-    ended = {fact.job_id for fact in (*record.failed, *record.cancelled)} | record.over_budget
+    ended = {fact.job_id for fact in (*record.failed, *record.cancelled)} | record.over_budget | record.reported_done
     return handle.id in ended or handle.spec.has_done(handle.counts.done)
 
 
@@ -71,8 +71,7 @@ def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: Recalled
     is_over, why = _is_over(handle, record), "the run was resumed"
     if attached:
         handle.counts.resume(record.done[job_id])
-        is_done = any(fact.job_id == job_id and fact.done for fact in record.leases_ended)
-        is_over = is_done or (is_over and not (state.is_running(job_id) and leases.are_in_use(job_id)))
+        is_over = is_over and not (state.is_running(job_id) and leases.are_in_use(job_id))
     if is_over:
         handle.close()
         return

@@ -148,6 +148,8 @@ class CommandProcesses(AttachedProcesses):
     async def _run(self, handle: JobHandle, placement: AttachedPlacement) -> None:
         """Start a command, or take it over from the former coordinator, and wait until it ends."""
         await self._listens.wait()
+        if handle.ending.why is not None:  # it ended under a former coordinator, and keeps its place while processes of it live
+            return
         lease, status = placement.active_lease, None
         how = "has ended"
         if lease is not None and living(lease.owner):

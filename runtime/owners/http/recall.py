@@ -42,17 +42,19 @@ def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None
             ledger.leases[lease.id] = lease
 
 
-def continue_leases(ledger: Ledger, over: Collection[str]) -> None:
+def continue_leases(ledger: Ledger, failed: Collection[str], done: Collection[str]) -> None:
     """Report the phases that leases hold to the scheduler of a resumed run, before it grants anything.
 
     Args:
         ledger: Ledger of the run, after `recall_leases`. Jobs have their placements again.
-        over: Ids of the jobs that were cancelled or have failed.
+        failed: Ids of the jobs that were cancelled or have failed.
+        done: Ids of the jobs that are done.
     """
     run = ledger.run
+    ends = dict.fromkeys(done, JobEnd("done")) | dict.fromkeys(failed, JobEnd("cancelled"))
     for job_id, lease in [*ledger.recalled.items()]:  # only jobs without a placement are left
         del ledger.recalled[job_id]
-        if lease.handle.job is None and lease.turns.is_between and not lease.ended and job_id not in over:
+        if lease.handle.job is None and lease.turns.is_between and not lease.ended and job_id not in ends:
             _measured_again(ledger, lease)
         else:
             _displaced(ledger, lease)
@@ -60,17 +62,17 @@ def continue_leases(ledger: Ledger, over: Collection[str]) -> None:
         placement = ledger.placement_of(handle)
         if placement is not None and placement.lease is not None:
             placement.unclaimed_since_s = run.log.now()
-            _continue(ledger, placement, placement.lease, handle.id in over)
+            _continue(ledger, placement, placement.lease, ends.get(handle.id))
 
 
-def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, is_over: bool) -> None:
+def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, end: JobEnd | None) -> None:
     """Resume a lease whose job has a placement.
 
     Args:
         ledger: Ledger of the run.
         placement: Placement of the job, with its last lease.
         lease: The lease.
-        is_over: Whether the job was cancelled or has failed.
+        end: End of the job, which keeps its place only until its nodes are free, or None if it goes on.
     """
     run, handle, turns = ledger.run, lease.handle, lease.turns
     elsewhere = lease.is_elsewhere
@@ -78,8 +80,8 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, is_ove
         # Freeing the nodes of the last lease must not free those of the next one.
         placement.lease, lease.placement = None, AttachedPlacement(placement.unclaimed_since_s)
         _displaced(ledger, lease)
-        if is_over:
-            handle.begin_end(JobEnd("cancelled"))
+        if end is not None:
+            handle.begin_end(end)
             run.apply(Consequences((facts.Failed(handle.id),)))
         return
     if elsewhere:
@@ -90,10 +92,10 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, is_ove
     lease.last_heartbeat_s = lease.last_heartbeat_s if lease.ended else placement.unclaimed_since_s
     handle.permits.restart_clocks(placement.unclaimed_since_s)  # without a coordinator no phase could be released
     run.apply(continued(handle, turns.rollouts, turns.trainings, turns.open))
-    if is_over:
+    if end is not None:
         if not lease.ended:
             lease.apply_event("stop")
-        handle.begin_end(JobEnd("cancelled"))
+        handle.begin_end(end)
         lease.stop_requested_s = placement.unclaimed_since_s
         run.apply(Consequences((facts.Failed(handle.id),)))
     elif lease.ended:

@@ -25,7 +25,7 @@ from runtime.owners.http import command_process
 from runtime.service.address import Listen
 from runtime.service.http.listening import ListeningService
 from runtime.service.tokens import Right, Tokens
-from tests.runtime.pretend import HERE, Served, attached_plan, job, served, specs_of
+from tests.runtime.pretend import HERE, Served, attached_plan, job, node, served, specs_of
 
 OWNER = """
 import json, os, sys, urllib.request
@@ -371,4 +371,42 @@ def test_a_command_that_ends_well_is_done_while_a_process_of_it_cannot_be_ended(
     with subprocess.Popen(["env", "-i", "sleep", "600"]) as child:
         facts = served(lambda run: work(run, child.pid), attached_plan(tmp_path / "run", shell("a", waits, folder=str(tmp_path))))
     assert audit(facts).jobs == {"a": "done"}
+    assert (tmp_path / "a").read_text().count("\n") == 1
+
+
+def test_a_done_command_whose_process_lives_stops_no_grant_of_a_continued_service(tmp_path: Path) -> None:
+    async def work(run: Served, pid: int) -> list[Any]:
+        run.driver.commands.give_access(lambda _: {})
+        await run.place("a", pids=(await pid_in(tmp_path / "a"), pid))
+        (tmp_path / "end").touch()
+        while not run.leases.ledger.suspect_nodes():
+            await asyncio.sleep(0.02)
+        await run.settle()
+        run = await run.replaced()
+        run.driver.commands.give_access(lambda _: {})
+        handle = run.driver.run.handles["a"]
+        await run.settle()
+        assert run.leases.ledger.suspect_nodes() == dict.fromkeys(("rollout-0", "training-0"), "a")
+        assert not run.driver.run.scheduler.members.stopped and not handle.life.is_gone
+        lease = await run.place("b")
+        await run.iterate(lease, 0)
+        os.kill(pid, 9)
+        while not handle.life.is_gone:
+            run.pass_time(1.0)
+            await asyncio.sleep(0.02)
+        assert not run.leases.ledger.suspect_nodes()
+        return await run.stop(resumed=True)
+
+    (tmp_path / "run").mkdir()
+    waits = "echo $$ >> a; until test -e end; do sleep 0.02; done"
+    nodes = tuple(node(f"{pool}-{number}") for pool in ("rollout", "training") for number in range(2))
+    large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
+    more: dict[str, Any] = {"rollout": large, "training": large}
+    jobs = shell("a", waits, folder=str(tmp_path), **more), job("b", **more)
+    with subprocess.Popen(["env", "-i", "sleep", "600"]) as child:
+        try:
+            facts = served(lambda run: work(run, child.pid), attached_plan(tmp_path / "run", *jobs, nodes=nodes))
+        finally:
+            child.kill()
+    assert audit(facts).jobs == {"a": "done", "b": "present"}
     assert (tmp_path / "a").read_text().count("\n") == 1
