@@ -101,6 +101,9 @@ class Charges:
 
     Args:
         half_life_s: Time after which usage counts half, seconds.
+
+    Attributes:
+        lent_to: Users of the jobs that have lent nodes now, by job id.
     """
 
     def __init__(self, half_life_s: float) -> None:
@@ -111,7 +114,7 @@ class Charges:
         self._jobs: dict[int, Job] = {}
         self._running: dict[str, dict[int, None]] = {}  # rows of each user's running jobs, in order of admission
         self._lent: dict[str, LentCharges] = {}  # of jobs that have been profiled, until they arrive
-        self._lent_to: dict[str, str] = {}  # users of the jobs that have lent nodes now
+        self.lent_to: Mapping[str, str] = {}
         self._lent_share, self._lent_s = NOTHING, 0.0  # share of each of them, and since when
         self._ends_s: dict[int, float] = {}  # for running jobs with a budget, the time at which it will be exhausted
 
@@ -121,7 +124,7 @@ class Charges:
         twin._usage, twin._month_s = self._usage.copy(), self._month_s
         twin._accounts, twin._jobs, twin._ends_s = self._accounts.copy(), self._jobs.copy(), self._ends_s.copy()
         twin._running = {user: rows.copy() for user, rows in self._running.items()}
-        twin._lent, twin._lent_to = self._lent.copy(), self._lent_to
+        twin._lent, twin.lent_to = self._lent.copy(), self.lent_to
         twin._lent_share, twin._lent_s = self._lent_share, self._lent_s
         return twin
 
@@ -172,27 +175,22 @@ class Charges:
         lent_s = now_s - max(self._lent_s, self._month_s)
         return (node_s + self._borrowers(user) * self._lent_share.nodes * lent_s) / 3600
 
-    @property
-    def lent_to(self) -> Mapping[str, str]:
-        """Jobs that have lent nodes now, and their users."""
-        return self._lent_to
-
     def lent_job_ids(self) -> set[str]:
         """Return the ids of jobs that have been charged for lent nodes and have not arrived since then."""
-        return self._lent.keys() | self._lent_to.keys()
+        return self._lent.keys() | self.lent_to.keys()
 
     def lent_charges(self, job_id: str, now_s: float) -> LentCharges | None:
         """Return what a job has been charged for lent nodes, or None if it has had none or has arrived since then."""
-        return self._lent_charges(job_id, now_s) if job_id in self._lent_to else self._lent.get(job_id)
+        return self._lent_charges(job_id, now_s) if job_id in self.lent_to else self._lent.get(job_id)
 
     def _lent_charges(self, job_id: str, now_s: float) -> LentCharges:
-        user, seconds, share = self._lent_to[job_id], now_s - self._lent_s, self._lent_share
+        user, seconds, share = self.lent_to[job_id], now_s - self._lent_s, self._lent_share
         before = self._lent.get(job_id, LentCharges(user))
         return LentCharges(user, before.usd + share.usd_per_hour * seconds / 3600, before.node_s + share.nodes * seconds)
 
     def _borrowers(self, user: str) -> int:
         """Return the number of a user's jobs that have lent nodes."""
-        return sum(one == user for one in self._lent_to.values())
+        return sum(one == user for one in self.lent_to.values())
 
     def _usage_at(self, user: str, now_s: float) -> float:
         """Return the settled usage of a user as it counts now, in node-seconds."""
@@ -210,7 +208,7 @@ class Charges:
 
     def users(self) -> frozenset[str]:
         """Return the users whose jobs have been charged something, or run."""
-        return frozenset((*self._usage, *self._running, *self._lent_to.values()))
+        return frozenset((*self._usage, *self._running, *self.lent_to.values()))
 
     def running(self, user: str) -> tuple[int, ...]:
         """Return the rows of a user's running jobs."""
@@ -282,11 +280,11 @@ class Charges:
             users: User of each job, by id.
             share: Share of the cluster that is lent to all of them.
         """
-        for job_id, user in self._lent_to.items():
+        for job_id, user in self.lent_to.items():
             self._lent[job_id] = self._lent_charges(job_id, now_s)
             self._use(user, self._lent_share.nodes, self._lent_s, now_s)
         each = 1 / max(1, len(users))
-        self._lent_to, self._lent_s = dict(users), now_s
+        self.lent_to, self._lent_s = dict(users), now_s
         self._lent_share = Share(share.nodes * each, share.usd_per_hour * each)
 
     def hold(self, row: int, now_s: float, share: Share) -> None:
