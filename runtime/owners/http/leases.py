@@ -42,6 +42,9 @@ from runtime.owners.protocol import turns_of
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:@+%<>()=-]{0,63}")
 MOST_METRICS = 64  # per iteration: they are in the journal, in every status and in lines of the log
+_METRICS_RULE = (
+    f"an iteration has {MOST_METRICS} at most, of finite values, with names of up to 64 letters, digits and _./:@+%<>()=-"
+)
 _OWN = "owner"  # name under which the progress of an attached job is counted
 _KNOWS_S = 0.2  # least time between two searches for the processes of an owner
 
@@ -259,7 +262,10 @@ class Leases:
             if not self._may_release(lease, phase, iteration, extra):
                 await self._run.durable()
                 return {}
-            keep_metrics(lease.metrics.setdefault(iteration, {}), metrics or {})
+            left_out = keep_metrics(lease.metrics.setdefault(iteration, {}), metrics or {})
+            if left_out and not lease.metrics_warned:
+                lease.metrics_warned = True
+                self._run.log.write_job_log(lease.handle.id, f"metric {one_line(left_out[0], 80)} is left out: {_METRICS_RULE}")
             if device_gb is not None:
                 self._iterations.check_kept_memory(lease, phase, device_gb)
             self._iterations.finish(lease, phase)
@@ -457,16 +463,20 @@ def check_from(handle: JobHandle, from_iteration: int | None) -> None:
         raise Unprocessable(f"job {handle.id}: from_iteration: {counted}; its owner cannot continue after {from_iteration}")
 
 
-def keep_metrics(metrics: dict[str, float], reported: Mapping[str, float]) -> None:
-    """Add what an owner has reported to the metrics of an iteration. Invalid ones and those beyond the limit are left out.
+def keep_metrics(metrics: dict[str, float], reported: Mapping[str, float]) -> list[str]:
+    """Add what an owner has reported to the metrics of an iteration, and return the names of those that are left out.
 
     Args:
         metrics: Metrics of the iteration so far, by name; at most `MOST_METRICS`.
         reported: Metrics to add; names have to match `METRIC_NAME`, and values have to be finite.
     """
+    left_out = []
     for name, value in reported.items():
         if isfinite(value) and METRIC_NAME.fullmatch(name) and (name in metrics or len(metrics) < MOST_METRICS):
             metrics[name] = value
+        else:
+            left_out.append(name)
+    return left_out
 
 
 def _iteration_of(lease: Lease, phase: HoldName, iteration: int | None) -> int:

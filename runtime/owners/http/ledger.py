@@ -76,6 +76,7 @@ class Lease:
         turns: Progress of the owner, and the phases that it has asked for or been granted.
         requests: Number of open requests.
         metrics: Metrics of iterations that are not over, by number of the iteration.
+        metrics_warned: Whether the job's log says that a metric of the owner is left out.
         warm: Phases that the owner has run before.
         state: State of the owner in `rollmux_protocol.ATTACHMENT`.
         ended: Reason why the lease is over, or an empty string while it is active.
@@ -92,6 +93,7 @@ class Lease:
     turns: Turns
     requests: int = 0
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    metrics_warned: bool = False
     warm: set[str] = field(default_factory=set)
     state: str = field(default_factory=lambda: following(ATTACHMENT, "away", "attach"))
     ended: str = ""

@@ -592,6 +592,8 @@ def test_metrics_beyond_the_bounds_are_left_out(tmp_path: Path) -> None:
             "pass@1": 0.75,
             "m0": 0.0,
         }
+        told = [line for line in lines(tmp_path / LOGS / "a") if "is left out" in line]
+        assert len(told) == 1 and "metric a b is left out: an iteration has 64 at most" in told[0]
 
     served(work, attached_plan(tmp_path, job("a")))
 
