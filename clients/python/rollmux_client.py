@@ -180,15 +180,8 @@ class Service:
         except IndexError:
             connection = self._kind(self._host, self._port)
         content = None if body is None else json.dumps(body).encode()
-        reused = connection.sock is not None
         try:
-            try:
-                response, text = self._exchange(connection, method, path, content, timeout_s)
-            except (ConnectionResetError, BrokenPipeError):  # RemoteDisconnected too: the server closed the idle connection
-                if not reused:
-                    raise
-                connection.close()
-                response, text = self._exchange(connection, method, path, content, timeout_s)
+            response, text = self._exchange_anew(connection, method, path, content, timeout_s)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise ConnectionError(f"{self._host}: {str(error) or type(error).__name__}") from error
@@ -199,19 +192,23 @@ class Service:
             connection.close()
             raise
         self._idle.append(connection)
-        if 300 <= response.status < 400:
-            raise Refused(response.status, self._redirected(response, path))
-        if response.status >= 400:
-            try:
-                said = json.loads(text).get("error")
-            except (ValueError, AttributeError):  # not JSON, or not an object
-                said = None
-            if not said and response.status in _AGAIN:  # a proxy's, so the service has not been heard
-                raise ConnectionError(f"{self._host}: answers {response.status}, and no service does so: is it behind a proxy?")
-            after = response.headers.get("Retry-After", "")
-            after_s = min(_MOST_AFTER_S, float(after)) if after.isdecimal() else 0.0
-            raise Refused(response.status, str(said or f"{method} {path}: status {response.status}"), after_s)
+        if response.status >= 300:
+            raise self._refusal(response, text, method, path)
         return text, response.headers
+
+    def _refusal(self, response: http.client.HTTPResponse, text: bytes, method: str, path: str) -> Exception:
+        """Return the exception for an answer with an error or a redirection."""
+        if response.status < 400:
+            return Refused(response.status, self._redirected(response, path))
+        try:
+            said = json.loads(text).get("error")
+        except (ValueError, AttributeError):  # not JSON, or not an object
+            said = None
+        if not said and response.status in _AGAIN:  # a proxy's, so the service has not been heard
+            return ConnectionError(f"{self._host}: answers {response.status}, and no service does so: is it behind a proxy?")
+        after = response.headers.get("Retry-After", "")
+        after_s = min(_MOST_AFTER_S, float(after)) if after.isdecimal() else 0.0
+        return Refused(response.status, str(said or f"{method} {path}: status {response.status}"), after_s)
 
     def _redirected(self, response: http.client.HTTPResponse, path: str) -> str:
         """Explain a redirection and the URL to set instead. It is not followed, so that no other server gets the token."""
@@ -220,6 +217,19 @@ class Service:
         if re.fullmatch(r"https?://[\w.:~%/\[\]-]+", base, re.ASCII):
             return f"{self.url} answers {response.status} to {base}: set ROLLMUX_URL={base}"
         return f"{self.url} answers {response.status}, which no service does: set ROLLMUX_URL to the URL of the service itself"
+
+    def _exchange_anew(
+        self, connection: http.client.HTTPConnection, method: str, path: str, content: bytes | None, timeout_s: float
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        """Send a request, and send it again on a new connection if the server has closed an idle one."""
+        reused = connection.sock is not None
+        try:
+            return self._exchange(connection, method, path, content, timeout_s)
+        except (ConnectionResetError, BrokenPipeError):  # RemoteDisconnected too
+            if not reused:
+                raise
+            connection.close()
+            return self._exchange(connection, method, path, content, timeout_s)
 
     def _exchange(
         self, connection: http.client.HTTPConnection, method: str, path: str, content: bytes | None, timeout_s: float

@@ -239,18 +239,22 @@ class Scheduler:
         self.server.admit(now_s, changes.arriving, asks)
         if settling is not None:
             settling.settle()
-        if not self._has_phases:
-            return
         # 6. Say where jobs are now, and lend free nodes to guests.
-        yield from self._commands_of(planner.events[first:])
-        yield from map(YieldPlace, planner.take_parks())
-        yield from (KeepWaiting(one.job.id) for one in changes.arriving if one.job.id in self.state.waiting)
-        if not members.stopped and planner.reserved is None:  # reserved places may need the nodes that are free
-            yield from members.lend(self.guests)
-            if settling is not None and self.guests.present:
-                settling.follow_guests()
-                if settling.resizes:
-                    settling.resize()
+        if self._has_phases:
+            yield from self._commands_of(planner.events[first:])
+            yield from map(YieldPlace, planner.take_parks())
+            yield from (KeepWaiting(one.job.id) for one in changes.arriving if one.job.id in self.state.waiting)
+            yield from self._lend()
+
+    def _lend(self) -> Iterator[Command]:
+        """Lend free nodes to guests, and charge them."""
+        if self.members.stopped or self.planner.reserved is not None:  # reserved places may need the nodes that are free
+            return
+        yield from self.members.lend(self.guests)
+        if self.settling is not None and self.guests.present:
+            self.settling.follow_guests()
+            if self.settling.resizes:
+                self.settling.resize()
 
     def _end_guests(self) -> bool:
         """Take the nodes of guests that are done, and return whether there were any."""

@@ -10,6 +10,7 @@ import typer
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
 from rollmux_env.errors import InputError, require
+from rollmux_env.keys.cluster import Cluster
 from rollmux_env.report.compiling import announce_compiling
 from rollmux_env.report.folder import make_folder
 from runtime.commands.options import Address, DispatchName, PolicyName
@@ -35,6 +36,37 @@ def _check_journal(folder: Path) -> None:
     record = read_run(folder)
     if not has_service(folder) and any(not fact.spec.is_attached for fact in record.submitted):
         raise InputError(f"{folder}: holds a run, and no service; `{continuing(folder)}` continues it")
+
+
+def _limits_of(path: Path | None, no_ray: bool) -> Cluster | None:
+    """Return the cluster of a file, or None without one.
+
+    Args:
+        path: File of --cluster, or None.
+        no_ray: Whether the service runs without Ray.
+
+    Raises:
+        InputError: If the file cannot be read, or names hosts of a service with Ray; one line.
+    """
+    if path is None:
+        return None
+    limits = load_cluster(path)
+    if load_hosts(path) is not None and not no_ray:
+        raise InputError("--cluster: its hosts go with --no-ray; a Ray cluster says itself which nodes it has")
+    return limits
+
+
+def _serve_here(folder: Path, wish: ServiceOptions, cluster: Path | None) -> None:
+    from runtime.service.serve_here import serve_here  # it imports the HTTP server, of an extra
+
+    serve_here(folder, wish, cluster, typer.echo)
+
+
+def _serve_on_ray(folder: Path, wish: ServiceOptions, address: str | None) -> None:
+    with head(folder, address, typer.echo) as service:
+        from runtime.service.serve_loop import serve_loop  # it imports Ray, whose environment `head` prepares
+
+        serve_loop(folder, service, wish, typer.echo)
 
 
 def serve(
@@ -94,10 +126,7 @@ def serve(
     require(*(("serve", "serve --no-ray") if no_ray else ("run", "serve")))
     if no_ray and address is not None:
         raise InputError("--no-ray: does not go with --address")
-    limits = load_cluster(cluster) if cluster is not None else None
-    hosts = load_hosts(cluster) if cluster is not None else None
-    if hosts is not None and not no_ray:
-        raise InputError("--cluster: its hosts go with --no-ray; a Ray cluster says itself which nodes it has")
+    limits = _limits_of(cluster, no_ray)
     listen = parse_listen(http, beyond_loopback)
     make_runnable(planning_switches(policy), seed or 0)
     make_dispatch(dispatch or DISPATCH)
@@ -110,14 +139,9 @@ def serve(
             announce_compiling()
             wish = ServiceOptions(policy, dispatch, seed, limits, listen, beyond_loopback, grace, max_hold)
             if no_ray:
-                from runtime.service.serve_here import serve_here  # it imports the HTTP server, of an extra
-
-                serve_here(folder, wish, cluster, typer.echo)
+                _serve_here(folder, wish, cluster)
             else:
-                with head(folder, address, typer.echo) as service:
-                    from runtime.service.serve_loop import serve_loop  # it imports Ray, whose environment `head` prepares
-
-                    serve_loop(folder, service, wish, typer.echo)
+                _serve_on_ray(folder, wish, address)
     except KeyboardInterrupt:
         typer.echo("stopped at once")
         raise

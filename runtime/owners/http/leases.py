@@ -518,16 +518,8 @@ async def find_place(
         await run.written()
         handle = _handle_of(run, job_id)
         placement = ledger.placement_of(handle)
-        if placement is not None and (lease := placement.active_lease) is not None:
-            if not lease.must_move or lease.turns.open:
-                raise Conflict(f"job {job_id}: another lease of it lives")
-            iterations.leave(lease, "its owner has attached again")
+        if _replace_last(iterations, handle, placement):
             continue
-        last = ledger.last_of(job_id)
-        if last is not None and not last.ended and last.placement is not placement:  # of lent nodes of the former coordinator
-            ledger.end(last, "its owner has attached again", None)
-        if isinstance(handle.spec, CommandJob) and handle.permits.holds and handle.life.is_alive:
-            raise Conflict(f"job {job_id}: its command has given its lease back within a phase, and has to end first")
         suspected = ledger.suspected.get(job_id)
         left_s = ledger.free_for_attaching(suspected, pids) if suspected is not None else 0.0
         if not left_s and handle.ending.why is None and not run.stopping:
@@ -541,6 +533,34 @@ async def find_place(
         if clock.time() >= until_s or run.stopping:
             return handle, None
         await handle.changed.wait(min(until_s - clock.time(), left_s or inf))
+
+
+def _replace_last(iterations: Iterations, handle: JobHandle, placement: AttachedPlacement | None) -> bool:
+    """End the lease of a job's last owner, which another one replaces.
+
+    Args:
+        iterations: Progress of the attached jobs.
+        handle: The job.
+        placement: Its period in its current placement, or None.
+
+    Returns:
+        Whether the job has left its placement.
+
+    Raises:
+        Conflict: If the lease is active, and its owner need not move or is within a phase; one line.
+    """
+    ledger, again = iterations.ledger, "its owner has attached again"
+    if placement is not None and (lease := placement.active_lease) is not None:
+        if not lease.must_move or lease.turns.open:
+            raise Conflict(f"job {handle.id}: another lease of it lives")
+        iterations.leave(lease, again)
+        return True
+    last = ledger.last_of(handle.id)
+    if last is not None and not last.ended and last.placement is not placement:  # of lent nodes of the former coordinator
+        ledger.end(last, again, None)
+    if isinstance(handle.spec, CommandJob) and handle.permits.holds and handle.life.is_alive:
+        raise Conflict(f"job {handle.id}: its command has given its lease back within a phase, and has to end first")
+    return False
 
 
 def _is_to_have(run: RunLoop, placement: AttachedPlacement | None, handle: JobHandle) -> bool:
