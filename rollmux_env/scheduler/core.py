@@ -350,6 +350,7 @@ def _receivers_of(
         facts.QuotaChanged: jobs.quota_changed,
         facts.MonthStarted: jobs.month_started,
         facts.Absent: members.absent,
+        facts.RequestsWithdrawn: members.requests_withdrawn,
         facts.Stop: members.stop,
     }
     if settling is not None:

@@ -152,10 +152,13 @@ class Dispatcher:
         Raises:
             ValueError: If the member has an unfinished iteration.
         """
-        row = self._members[job_id].row
-        if not rules.is_between(row):
+        if not rules.is_between(self._members[job_id].row):
             raise ValueError(f"job {job_id} has an unfinished iteration")
-        rules.suspend(self.group, row)
+        self.drop_iteration(job_id)
+
+    def drop_iteration(self, job_id: str) -> None:
+        """Report that a member which trains and syncs nothing drops its iteration in progress, and is absent from then on."""
+        rules.suspend(self.group, self._members[job_id].row)
         self._drop_withdrawn()
 
     def threshold(self, job_id: str) -> None:

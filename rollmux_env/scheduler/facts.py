@@ -285,6 +285,16 @@ class Absent(_OfJob):
     """
 
 
+class RequestsWithdrawn(_OfJob):
+    """Withdrawal of a job's requests for permits. Phases that it holds continue.
+
+    If it holds none, it drops an unfinished iteration, and blocks no other job until it is ready for a rollout.
+
+    Attributes:
+        job_id: Identifier of the job.
+    """
+
+
 class Lost(_OfNodes):
     """Loss of nodes.
 
@@ -368,6 +378,7 @@ Fact = (
     | Cleared
     | Halted
     | Absent
+    | RequestsWithdrawn
     | Lost
     | Drained
     | Undrained

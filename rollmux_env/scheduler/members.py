@@ -103,6 +103,18 @@ class Members:
             seat.group.absent(job_id)
             self._touched[seat.group] = None
 
+    def requests_withdrawn(self, job_id: str) -> None:
+        """Withdraw a member's requests for permits. Unless it holds a phase, it is then absent, also within an iteration."""
+        seat = self.seats[job_id]
+        if seat.failed:
+            return
+        if self._holding is not None:
+            self._holding.withdraw(job_id)
+        seat.group.withdraw(job_id)
+        if not seat.holds:
+            seat.group.drop_iteration(job_id)
+        self._touched[seat.group] = None
+
     def stop(self) -> None:
         """Stop giving permits."""
         self.stopped = True

@@ -37,6 +37,7 @@ SCHEDULER_KINDS: dict[str, type[scheduler_facts.Fact]] = {
     "Cleared": scheduler_facts.Cleared,
     "Halted": scheduler_facts.Halted,
     "Absent": scheduler_facts.Absent,
+    "RequestsWithdrawn": scheduler_facts.RequestsWithdrawn,
     "Lost": scheduler_facts.Lost,
     "Drained": scheduler_facts.Drained,
     "Undrained": scheduler_facts.Undrained,

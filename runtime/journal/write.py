@@ -65,7 +65,7 @@ _BATCHED = (
     journal_facts.PhaseGranted,
 )
 _AT_ONCE = (  # reports to the scheduler that must not be lost and do not follow from other facts
-    *(scheduler_facts.Confined, scheduler_facts.Continued, scheduler_facts.Absent),
+    *(scheduler_facts.Confined, scheduler_facts.Continued, scheduler_facts.Absent, scheduler_facts.RequestsWithdrawn),
     *(scheduler_facts.Drained, scheduler_facts.Undrained, scheduler_facts.Joined),
     *(scheduler_facts.QuotaChanged, scheduler_facts.MonthStarted),
 )

@@ -239,7 +239,8 @@ class Iterations:
     def hand_back(self, lease: Lease) -> None:
         """End the lease of a command that reports its job done. The exit status of the command decides later whether it is.
 
-        Phases that it has only asked for are withdrawn. One that it holds keeps its nodes until the command has ended.
+        Phases that it has only asked for are withdrawn, and an unfinished iteration counts for nothing. A phase that it holds keeps
+        its nodes until the command has ended.
 
         Args:
             lease: Lease of the command.
@@ -256,8 +257,8 @@ class Iterations:
             turns.drop(phase)
         self.ledger.end(lease, _SAYS_DONE, None)
         lease.placement.unclaimed_since_s = run.log.now()
-        if turns.is_between and run.has_seat(handle) and not handle.permits.holds:
-            run.apply(Consequences((facts.Absent(handle.id),)))
+        if run.has_seat(handle):
+            run.apply(Consequences((facts.RequestsWithdrawn(handle.id),)))
 
     def count_rest(self, lease: Lease) -> None:
         """Count an iteration that lacks only its sync, and end the phases of a job that has all of its iterations."""

@@ -72,6 +72,7 @@ def test_every_fact_has_a_method_that_takes_it_and_every_command_its_answers() -
     from_jobs = {facts.Queued, facts.Unprofiled, facts.Sampled, facts.Synced, facts.Iterated, facts.PauseEnded, facts.Absent}
     assert set(get_args(facts.Fact)) - answers == {
         *from_jobs,
+        facts.RequestsWithdrawn,
         facts.Confined,
         facts.Alone,
         facts.Estimated,

@@ -347,6 +347,64 @@ def test_the_exit_status_decides_also_where_a_command_says_that_it_is_done_withi
     assert ends_of_a == [(says, False), (says, False), ("its command has ended with status 0", True)]
 
 
+@pytest.mark.parametrize("dispatch", ("fifo", "round-robin"))
+def test_a_command_that_says_that_it_is_done_within_an_iteration_keeps_no_node_from_others(tmp_path: Path, dispatch: str) -> None:
+    """It has asked for its training, or comes before the other job on their nodes."""
+
+    async def work(run: Served) -> list[Any]:
+        run.driver.commands.give_access(lambda _: {})
+        pid = await pid_in(tmp_path / "a")
+        lease, other = await run.place("a", pids=(pid,)), await run.place("b")
+        await run.phase(lease, "rollout", 0)
+        if dispatch == "fifo":
+            await run.phase(other, "rollout", 0)
+            assert (await run.leases.acquire(other, "training", 0, 5.0))["granted"]
+            assert not (await run.leases.acquire(lease, "training", 0, 0.0))["granted"]
+        await run.leases.end(lease, done=True)
+        if dispatch == "fifo":
+            await run.leases.release(other, "training", 0)
+        else:
+            await run.iterate(other, 0)
+        await run.iterate(other, 1)
+        lease = await run.place("a", pids=(pid,))  # it does its iteration again
+        await run.iterate(lease, 0)
+        await run.iterate(other, 2)
+        await run.leases.end(lease, done=True)
+        (tmp_path / "end").touch()
+        while not run.driver.run.handles["a"].life.is_gone:
+            await asyncio.sleep(0.02)
+        return await run.stop()
+
+    (tmp_path / "run").mkdir()
+    jobs = shell("a", "echo $$ > a; until test -e end; do sleep 0.02; done", folder=str(tmp_path)), job("b")
+    facts = served(work, attached_plan(tmp_path / "run", *jobs, dispatch=dispatch))
+    assert audit(facts).jobs == {"a": "done", "b": "present"}
+    assert [fact.number for fact in facts if isinstance(fact, IterationSlice) and fact.job_id == "a"] == [0]
+
+
+def test_a_command_that_says_that_it_is_done_within_a_rollout_does_not_get_the_training_that_it_asked_for(tmp_path: Path) -> None:
+    async def work(run: Served) -> list[Any]:
+        run.driver.commands.give_access(lambda _: {})
+        lease, other = await run.place("a", pids=(await pid_in(tmp_path / "a"),)), await run.place("b")
+        await run.phase(other, "rollout", 0)
+        assert (await run.leases.acquire(other, "training", 0, 5.0))["granted"]
+        await run.phase(lease, "rollout", 0)
+        assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]
+        assert not (await run.leases.acquire(lease, "training", 0, 0.0))["granted"]
+        await run.leases.end(lease, done=True)
+        await run.leases.release(other, "training", 0)
+        assert run.driver.run.handles["a"].permits.holds.keys() == {"rollout"}
+        (tmp_path / "end").touch()
+        await run.iterate(other, 1)
+        return await run.stop()
+
+    (tmp_path / "run").mkdir()
+    waits = "echo $$ > a; until test -e end; do sleep 0.02; done"
+    jobs = shell("a", waits, folder=str(tmp_path), staleness=1), job("b", staleness=1)
+    facts = served(work, attached_plan(tmp_path / "run", *jobs, policy="rollmux,prune=false"))
+    assert audit(facts).jobs == {"a": "done", "b": "present"}
+
+
 def test_a_command_that_ends_well_is_done_while_a_process_of_it_cannot_be_ended(tmp_path: Path) -> None:
     async def work(run: Served, pid: int) -> list[Any]:
         ledger, handle = run.leases.ledger, run.driver.run.handles["a"]
