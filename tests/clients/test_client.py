@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import rollmux_client
 
+from tests.children import Child
 from tests.clients.little_service import TOKEN, LittleService, Turn, serving
 
 
@@ -130,7 +131,7 @@ def test_an_older_service_is_told_apart_and_all_else_goes_on_with_it(service: Li
 
 def test_processes_that_are_added_during_a_search_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = rollmux_client.LeaseProcesses()
-    with subprocess.Popen(["sleep", "600"]) as rank:
+    with Child(["sleep", "600"]) as rank:
 
         def carriers(*_: Any) -> set[int]:
             mine.add([rank.pid])  # in another thread
@@ -140,7 +141,6 @@ def test_processes_that_are_added_during_a_search_stay_known(monkeypatch: pytest
         table = rollmux_client.processes()
         mine.find(table)
         found = mine.find(table)
-        rank.kill()
     assert found == {rank.pid}
 
 

@@ -14,13 +14,15 @@ import pytest
 import rollmux_client
 import rollmux_devices
 
+from tests.children import Child
+
 GB = 10**9
 
 
 @pytest.fixture
 def child() -> Iterator[int]:
     """A process of this one's, in a session of its own, as the workers of Ray are."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as process:
+    with Child([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True) as process:
         yield process.pid
         process.communicate(b"\n")
 

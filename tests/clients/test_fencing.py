@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import rollmux_client
 
+from tests.children import Child
 from tests.clients.little_service import LittleService, Turn, serving
 
 HERE = Path(rollmux_client.__file__).parent
@@ -91,9 +92,9 @@ def test_pids_are_those_of_the_group_of_descendants_and_of_what_carries_the_leas
     marked = {"env": {"ROLLMUX_LEASE": "lease-7"}}
     forks = f"{sys.executable} -c 'import os, time; print(os.getpid(), flush=True); time.sleep(60)' &"
     with (
-        subprocess.Popen(["sleep", "60"]) as child,
-        subprocess.Popen(["sleep", "60"], start_new_session=True) as apart,
-        subprocess.Popen(["sh", "-c", forks], start_new_session=True, **marked, **quiet) as launcher,  # type: ignore[call-overload]
+        Child(["sleep", "60"]) as child,
+        Child(["sleep", "60"], start_new_session=True) as apart,
+        Child(["sh", "-c", forks], start_new_session=True, **marked, **quiet) as launcher,  # type: ignore[call-overload]
     ):
         orphan = int(launcher.stdout.readline())
         launcher.wait()  # its child has another parent from now on

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import rollmux_client
 
+from tests.children import Child
 from tests.clients import little_service
 from tests.clients.little_service import TOKEN, LittleService, serving
 from tests.conftest import Command
@@ -123,12 +124,11 @@ def test_signals_are_passed_on_and_what_a_command_leaves_behind_ends(file: Path,
     with serving({}) as little:
         point_to(little, monkeypatch)
         start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", sys.executable, "-c", CATCHES]
-        with subprocess.Popen(
-            start, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": CLIENT}
-        ) as process:
+        with Child(start, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
             process.send_signal(signal.SIGUSR1)
             assert process.stdout.read() == "caught\n"  # nobody has the pipe any more
+            process.wait()
         assert process.returncode == 7 and little.jobs["mine"].lease is None
 
 
@@ -138,11 +138,10 @@ def test_a_signal_while_it_waits_for_a_placement_ends_it(file: Path, monkeypatch
         with little.changed:
             little._attach(little.jobs["mine"])  # noqa: SLF001 (somebody else has the job)
         start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", "true"]
-        with subprocess.Popen(
-            start, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": CLIENT}
-        ) as process:
+        with Child(start, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
             assert process.stderr is not None and "another lease of the job lives" in process.stderr.readline()
             process.terminate()
+            process.wait()
         assert process.returncode == 128 + signal.SIGTERM
 
 
@@ -193,8 +192,9 @@ def test_what_a_launcher_has_started_in_other_sessions_ends_with_it(file: Path, 
         point_to(little, monkeypatch)
         launch = [sys.executable, "-c", LAUNCHER, str(file.parent / "on"), "0"]
         start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", *launch]
-        with subprocess.Popen(start, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
+        with Child(start, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
             assert process.stdout is not None and process.stdout.read() == b""  # ends when nobody has the pipe any more
+            process.wait()
         assert process.returncode == 128 + signal.SIGABRT and little.jobs["mine"].lease is None
 
 
@@ -203,11 +203,12 @@ def test_a_lost_lease_ends_what_has_left_the_session_of_the_command(file: Path, 
         point_to(little, monkeypatch)
         launch = [sys.executable, "-c", LAUNCHER, str(file.parent / "on"), "1000"]
         start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", *launch]
-        with subprocess.Popen(start, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
+        with Child(start, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
             while not Path("on").exists():
                 signal.sigtimedwait([], 0.05)
             little.silent.set()
             assert process.stdout is not None and process.stdout.read() == b""
+            process.wait()
         assert process.returncode == 128 + signal.SIGKILL
 
 
@@ -217,7 +218,7 @@ def test_what_a_killed_exec_has_left_ends_before_the_next_one_attaches(
     with serving({}) as little:
         point_to(little, monkeypatch)
         start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", "sh", "-c", "setsid sleep 1000 & echo on; wait"]
-        with subprocess.Popen(start, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
+        with Child(start, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": CLIENT}) as process:
             assert process.stdout is not None and process.stdout.readline() == b"on\n"
             process.kill()
             process.wait()
@@ -284,7 +285,7 @@ def test_a_signal_that_is_ignored_at_the_start_stays_ignored(file: Path, monkeyp
             "echo on; read go; kill -HUP $$; echo $go",
         ]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        with subprocess.Popen(start, cwd=ROOT, env=os.environ | {"PYTHONPATH": CLIENT}, **pipes) as process:  # type: ignore[call-overload]
+        with Child(start, cwd=ROOT, env=os.environ | {"PYTHONPATH": CLIENT}, **pipes) as process:  # type: ignore[call-overload]
             assert process.stdout.readline() == b"on\n"
             process.send_signal(signal.SIGHUP)
             assert process.communicate(b"goes on\n")[0] == b"goes on\n"

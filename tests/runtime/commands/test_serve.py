@@ -16,6 +16,7 @@ import pytest
 from runtime.journal.write import DRIVER_LOCK, read_run
 from runtime.machines.own_ray import MARK, end_processes
 from runtime.service.address import find
+from tests.children import Child
 from tests.conftest import Command
 from tests.runtime.modes import others_may_read
 from tests.runtime.sockets import listens_only_on_loopback
@@ -59,10 +60,10 @@ class Shell:
             time.sleep(0.2)
         return server
 
-    def stream(self, *arguments: str) -> subprocess.Popen[str]:
+    def stream(self, *arguments: str) -> Child[str]:
         command = [sys.executable, "-m", "rollmux", *arguments]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=self.environment, stdout=pipe, stderr=pipe, text=True)
+        return Child(command, env=self.environment, stdout=pipe, stderr=pipe, text=True)
 
     def jobs(self) -> dict[str, dict[str, object]]:
         status, out, err = self.run("status", "--format", "json")

@@ -13,6 +13,7 @@ import pytest
 
 from runtime.machines import job_processes
 from runtime.machines.job_processes import end_job_processes, started
+from tests.children import Child
 
 LEAVES = """
 import os, subprocess, sys, time
@@ -42,14 +43,13 @@ def test_what_a_job_leaves_behind_ends_and_nothing_else(tmp_path: Path) -> None:
     for name in ("job", "job2"):
         subprocess.run([sys.executable, "-c", LEAVES, str(tmp_path / name), str(tmp_path / "pids")], check=True)
         pids[name] = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
-    with subprocess.Popen(["tail", "-f", str(tmp_path / "job" / "controller.log")], stdout=subprocess.DEVNULL) as reader:
+    with Child(["tail", "-f", str(tmp_path / "job" / "controller.log")], stdout=subprocess.DEVNULL) as reader:
         assert all(started(pid) for pid in pids["job"] + pids["job2"])
         end_job_processes(str(tmp_path / "job"))
         assert not any(started(pid) for pid in pids["job"])
         assert all(started(pid) for pid in pids["job2"]) and reader.poll() is None and started(os.getpid())
         end_job_processes(str(tmp_path))
         assert not any(started(pid) for pid in pids["job2"]) and reader.poll() is None
-        reader.kill()
 
 
 def test_a_process_whose_first_thread_has_ended_lives_and_ends_with_its_job_if_it_was_known(
@@ -59,7 +59,7 @@ def test_a_process_whose_first_thread_has_ended_lives_and_ends_with_its_job_if_i
     monkeypatch.setattr(job_processes, "_GRACE_S", 0.0)
     thread = "threading.Thread(target=time.sleep, args=(1000,)).start()"
     works = f"import ctypes, threading, time; {thread}; ctypes.CDLL(None).pthread_exit(0)"
-    with subprocess.Popen([sys.executable, "-c", works]) as process:
+    with Child([sys.executable, "-c", works]) as process:
         while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             time.sleep(0.01)
         start = started(process.pid)

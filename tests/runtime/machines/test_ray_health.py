@@ -11,6 +11,7 @@ import ray
 from ray._private import worker
 
 from runtime.machines import ray_health
+from tests.children import Child
 
 
 def test_no_process_of_rays_is_left_unwaited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +42,7 @@ def test_the_processes_of_a_ray_whose_start_has_failed_are_known() -> None:
             self.all_processes = {"gcs": [SimpleNamespace(process=process)]}
             raise TimeoutError
 
-    with subprocess.Popen(["sleep", "600"]) as process:
+    with Child(["sleep", "600"]) as process:
         with pytest.raises(TimeoutError) as failed:
             Node()
         assert ray_health.started_in_vain(failed.value) == [process]

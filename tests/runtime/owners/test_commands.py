@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from runtime.owners.http import command_process
 from runtime.service.address import Listen
 from runtime.service.http.listening import ListeningService
 from runtime.service.tokens import Right, Tokens
+from tests.children import Child
 from tests.runtime.pretend import HERE, Served, attached_plan, job, node, served, specs_of
 
 OWNER = """
@@ -217,7 +217,7 @@ def test_nodes_of_a_command_stay_its_own_while_a_process_of_it_cannot_be_ended(t
     waits = "import os, time; open('pid', 'w')\nwhile not os.path.exists('end'): time.sleep(0.02)\n"
     ends = "os.path.exists('well') or os.kill(os.getpid(), 9)"
     plan = attached_plan(tmp_path / "run", command("a", "-c", waits + ends, folder=str(tmp_path)))
-    with subprocess.Popen(["env", "-i", "sleep", "600"]) as child:
+    with Child(["env", "-i", "sleep", "600"]) as child:
         served(lambda run: work(run, child.pid), plan)
 
 
@@ -426,7 +426,7 @@ def test_a_command_that_ends_well_is_done_while_a_process_of_it_cannot_be_ended(
 
     (tmp_path / "run").mkdir()
     waits = "echo $$ >> a; until test -e end; do sleep 0.02; done"
-    with subprocess.Popen(["env", "-i", "sleep", "600"]) as child:
+    with Child(["env", "-i", "sleep", "600"]) as child:
         facts = served(lambda run: work(run, child.pid), attached_plan(tmp_path / "run", shell("a", waits, folder=str(tmp_path))))
     assert audit(facts).jobs == {"a": "done"}
     assert (tmp_path / "a").read_text().count("\n") == 1
@@ -461,10 +461,7 @@ def test_a_done_command_whose_process_lives_stops_no_grant_of_a_continued_servic
     large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
     more: dict[str, Any] = {"rollout": large, "training": large}
     jobs = shell("a", waits, folder=str(tmp_path), **more), job("b", **more)
-    with subprocess.Popen(["env", "-i", "sleep", "600"]) as child:
-        try:
-            facts = served(lambda run: work(run, child.pid), attached_plan(tmp_path / "run", *jobs, nodes=nodes))
-        finally:
-            child.kill()
+    with Child(["env", "-i", "sleep", "600"]) as child:
+        facts = served(lambda run: work(run, child.pid), attached_plan(tmp_path / "run", *jobs, nodes=nodes))
     assert audit(facts).jobs == {"a": "done", "b": "present"}
     assert (tmp_path / "a").read_text().count("\n") == 1

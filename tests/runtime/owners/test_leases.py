@@ -32,6 +32,7 @@ from runtime.output import LOGS, lines
 from runtime.owners.http.carriers import is_kernels
 from runtime.owners.http.leases import MOST_METRICS
 from runtime.owners.http.ledger import own_processes
+from tests.children import Child
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job, just_before_attaching, owner_pid, served
 
 
@@ -156,7 +157,7 @@ def test_the_log_of_an_attached_job_has_its_iterations_and_says_where_its_output
 
 def test_what_a_lost_lease_held_is_granted_to_nobody_until_its_processes_are_seen_dead(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
-        with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
+        with Child([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
             a, b = await run.place("a", pids=(owner.pid,)), await run.place("b")
             assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
             waits = asyncio.ensure_future(run.leases.acquire(b, "rollout", 0, 30.0))
@@ -167,7 +168,6 @@ def test_what_a_lost_lease_held_is_granted_to_nobody_until_its_processes_are_see
             assert (await run.leases.heartbeat(a, ()))["stop"] is True
             with pytest.raises(Conflict, match=f"process {owner.pid} of its last lease lives, and may use rollout-0"):
                 await run.leases.attach("a", 0.0, run.driver.run.plan.nodes[0].host, (1,))
-            owner.kill()
         run.leases.ledger.check_leases()
         assert (await waits)["granted"] and run.leases.ledger.suspect_nodes() == {}
         await run.leases.release(b, "rollout", 0, {}, None)
@@ -278,7 +278,7 @@ def test_a_lease_that_holds_nothing_keeps_its_place_while_a_process_of_it_lives_
     """As one that `rollmux exec` could not end, and for which it does not give the lease back."""
 
     async def work(run: Served) -> None:
-        with subprocess.Popen(["sleep", "600"]) as child:
+        with Child(["sleep", "600"]) as child:
             lease = await run.place("a", pids=(child.pid,))
             waits = asyncio.ensure_future(run.leases.attach("b", 30.0, HERE, ()))
             await run.iterate(lease, 0)
@@ -287,7 +287,6 @@ def test_a_lease_that_holds_nothing_keeps_its_place_while_a_process_of_it_lives_
             assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a", "training-0": "a"} and not waits.done()
             run = await run.replaced()
             assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a", "training-0": "a"}
-            child.kill()
         run.pass_time(1.0)
         assert run.leases.ledger.suspect_nodes() == {}
         assert "lease" in await run.leases.attach("b", 30.0, HERE, ())

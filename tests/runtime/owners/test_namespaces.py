@@ -16,6 +16,7 @@ from rollmux_client import Service, pid_space
 from rollmux_env.errors import Conflict
 from runtime.journal.facts import OwnerAttached
 from runtime.owners.http import ledger
+from tests.children import Child
 from tests.runtime.pretend import HERE, Listening, Served, attached_plan, job, plan_of, served
 
 INSIDE = "4026-boot pid:[1234]"
@@ -24,9 +25,8 @@ INSIDE = "4026-boot pid:[1234]"
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
     """A process of nobody's."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+    with Child([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
-        process.kill()
 
 
 async def lost(run: Served) -> None:
@@ -98,10 +98,9 @@ def test_a_node_comes_free_when_a_late_heartbeat_names_only_the_dead(tmp_path: P
     dead = [subprocess.Popen(["sleep", "0"]) for _ in range(2)]
 
     async def work(run: Served) -> None:
-        with subprocess.Popen(["sleep", "60"]) as owner:
+        with Child(["sleep", "60"]) as owner:
             lease = await run.place("a", pids=(owner.pid,))
             assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
-            owner.kill()
         for child in dead:
             child.wait()
         await run.leases.heartbeat(lease, (owner.pid, *(child.pid for child in dead)))
@@ -116,17 +115,15 @@ def test_a_node_comes_free_when_a_late_heartbeat_names_only_the_dead(tmp_path: P
 
 def test_a_process_that_carries_the_lease_and_was_never_named_keeps_a_node(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
-        with subprocess.Popen(["sleep", "60"]) as owner:
+        with Child(["sleep", "60"]) as owner:
             lease = await run.place("a", pids=(owner.pid,))
             assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
-            owner.kill()
-        with subprocess.Popen(["sleep", "60"], env={"ROLLMUX_LEASE": lease}, start_new_session=True) as rank:
+        with Child(["sleep", "60"], env={"ROLLMUX_LEASE": lease}, start_new_session=True) as rank:
             await lost(run)
             run.leases.ledger.check_leases()
             assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
             with pytest.raises(Conflict, match=f"process {rank.pid} of its last lease lives"):
                 await run.place("a")
-            rank.kill()
         run.leases.ledger.check_leases()
         assert run.leases.ledger.suspect_nodes() == {}
         await run.stop()
@@ -138,8 +135,8 @@ def test_processes_of_other_users_belong_to_an_owner_that_has_started_them(monke
     """As by sudo; a number that was used again, after all of the owner's have ended, is nobody's."""
     here = pid_space()
     with (
-        subprocess.Popen(["sh", "-c", "setsid sleep 60 & echo $!; wait"], stdout=subprocess.PIPE) as launcher,
-        subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger,
+        Child(["sh", "-c", "setsid sleep 60 & echo $!; wait"], stdout=subprocess.PIPE) as launcher,
+        Child(["sleep", "60"], start_new_session=True) as stranger,
     ):
         assert launcher.stdout is not None
         child = int(launcher.stdout.readline())
@@ -151,13 +148,12 @@ def test_processes_of_other_users_belong_to_an_owner_that_has_started_them(monke
         launcher.wait()
         assert ledger.known_processes(owner, (stranger.pid,)) == owner.processes
         os.kill(child, signal.SIGKILL)
-        stranger.kill()
 
 
 def test_a_process_of_another_job_is_not_taken_as_the_owners(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         carries = {"ROLLMUX_LEASE": "others", "ROLLMUX_JOB": "b"}
-        with subprocess.Popen(["sleep", "60"]) as owner, subprocess.Popen(["sleep", "60"], env=carries) as other:
+        with Child(["sleep", "60"]) as owner, Child(["sleep", "60"], env=carries) as other:
             lease = await run.place("a", pids=(1, other.pid, owner.pid))
             assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
             await run.leases.heartbeat(lease, (owner.pid, other.pid, 1))
@@ -167,7 +163,6 @@ def test_a_process_of_another_job_is_not_taken_as_the_owners(tmp_path: Path) -> 
             await run.settle()
             run.leases.ledger.check_leases()
             assert run.leases.ledger.suspect_nodes() == {}
-            other.kill()
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a")))
@@ -220,7 +215,7 @@ print("goes on")
 @pytest.mark.parametrize("words", [("session",), ()])
 def test_the_first_process_of_a_container_ends_itself(words: tuple[str, ...]) -> None:
     line = inside(FENCED, *words)
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    with Child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         out, err = process.communicate(timeout=60)
     assert (
         process.returncode in (137, -9)
@@ -256,7 +251,7 @@ def test_an_owner_in_a_container_with_the_number_of_a_stranger(tmp_path: Path, s
             client.ask("POST", "/v1/jobs", job("mine"))
         environment = os.environ | {"ROLLMUX_URL": service.url, "ROLLMUX_TOKEN": service.token}
         line = inside(OWNER, str(stranger.pid))
-        with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True) as owner:
+        with Child(line, env=environment, stdout=subprocess.PIPE, text=True) as owner:
             try:
                 assert owner.stdout is not None and owner.stdout.readline() == f"{stranger.pid}\n"
                 os.kill(child_of(child_of(owner.pid)), signal.SIGSTOP)
