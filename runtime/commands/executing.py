@@ -48,6 +48,7 @@ def execute_command(
             while True:
                 _end_earlier(job.name, service.url, say)
                 job.attach()
+                _end_orphans_of_others(job, service, say)
                 say(f"job {job.name} runs on {' '.join(node['name'] for nodes in job.nodes.values() for node in nodes)}")
                 _say_where(job, entry, say)
                 status, left = command.run(_environment(job, service), _cores(job))
@@ -91,6 +92,28 @@ def _end_earlier(job_id: str, url: str, say: Callable[[str], None]) -> None:
             said = True
             say(f"job {job_id} waits: another `rollmux exec` of it has process {pid} on this machine")
         time.sleep(1.0)
+    _end_orphans(job_id, url, say)
+
+
+def _end_orphans_of_others(job: rollmux_client.Job, service: rollmux_client.Service, say: Callable[[str], None]) -> None:
+    """End what another `rollmux exec` has left that had the job while this one waited for a placement, and was killed.
+
+    Args:
+        job: The attached job. Its lease is not given back if a process cannot be ended.
+        service: The service.
+        say: Callback for a line about what is ended.
+
+    Raises:
+        InputError: If a process cannot be ended; one line.
+    """
+    try:
+        _end_orphans(job.name, service.url, say)
+    except InputError:
+        job.abandon()
+        raise
+
+
+def _end_orphans(job_id: str, url: str, say: Callable[[str], None]) -> None:
     if orphans := _earlier(job_id, url, has_keeper=False):
         pids = ", ".join(map(str, sorted(orphans)))
         say(f"what an earlier `rollmux exec` of job {job_id} has left ends: process {pids}")

@@ -109,9 +109,9 @@ class Owner:
         try:
             while any(not one.owner.process.dead for one in self.scene.ranks_on(self.plan.id)):
                 here.block(1.0)  # another `rollmux exec` of the job has them
-            for one in self.scene.ranks_on(self.plan.id):
-                self.scene.end_ranks(one.owner)
+            self._end_orphans()
             with self.job as job:
+                self._end_orphans()  # of another `rollmux exec` that had the job while this one waited for a place
                 try:
                     self._work(job)
                 finally:
@@ -130,6 +130,12 @@ class Owner:
             forgotten = "has no such job" in str(error) and bool(self.scene.disk.begins[1:])  # it was over when a part ended
             self.status = 0 if "has ended" in str(error) or forgotten else 1
         self.process.kill()
+
+    def _end_orphans(self) -> None:
+        """As `rollmux exec`: what a dead one has left of the job ends."""
+        for one in self.scene.ranks_on(self.plan.id):
+            if one.owner.process.dead:
+                self.scene.end_ranks(one.owner)
 
     def _work(self, job: Job) -> None:
         kind = self.plan.kind

@@ -229,6 +229,33 @@ def test_what_a_killed_exec_has_left_ends_before_the_next_one_attaches(
     assert status == 0 and "what an earlier `rollmux exec` of job mine has left ends: process " in said
 
 
+@pytest.mark.parametrize("ends", [True, False])
+def test_what_another_exec_has_left_ends_also_if_that_one_had_the_job_while_this_one_waited(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    orphans: list[Child] = []
+    attach = rollmux_client.Job.attach
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+
+        def attach_later(job: rollmux_client.Job) -> None:
+            marks = {"ROLLMUX_URL": little.url, "ROLLMUX_JOB": "mine", "ROLLMUX_LEASE": "its", rollmux_client.KEEPER: "1 0"}
+            orphans.append(Child(["sleep", "1000"], env=os.environ | marks))
+            attach(job)
+
+        monkeypatch.setattr(rollmux_client.Job, "attach", attach_later)
+        if not ends:
+            monkeypatch.setattr("runtime.commands.executing.end_all", lambda find, grace_s: find())
+        status, _, said = command("exec", str(file), "--", "true")
+        (orphan,) = orphans
+        with orphan:
+            assert "what an earlier `rollmux exec` of job mine has left ends: process " in said
+            assert (status == 0, orphan.poll() is not None) == (ends, ends)
+            orphan.kill()
+        assert ends or "cannot be ended; end it first" in said
+        assert (little.jobs["mine"].lease is None) == ends
+
+
 def test_a_lease_of_a_process_that_cannot_be_ended_is_not_given_back(
     command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
