@@ -7,6 +7,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.profiling import enlisted
 from runtime.coordinator.run_loop import RunLoop
+from runtime.jobs.spec import CommandJob
 from runtime.journal.facts import Fact, JobFailed, JobRestarted, SchedulerRestored
 from runtime.journal.leases import RecalledLeases
 from runtime.journal.record import RunRecord, cold_starts_of
@@ -62,7 +63,7 @@ def _is_over(handle: JobHandle, record: RunRecord) -> bool:
 def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: RecalledLeases, notes: list[Fact]) -> None:
     """Restore a job from the journal and its checkpoints. An attached job loses no work.
 
-    An attached job that has ended keeps its place while a process may be using it.
+    An attached job that has ended keeps its place while a process may be using it. For a command that is until it has been ended.
     """
     state, job_id, attached = run.scheduler.state, handle.id, handle.spec.is_attached
     handle.set_job(state.job(job_id) if state.knows(job_id) else record.jobs.get(job_id))
@@ -71,7 +72,8 @@ def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: Recalled
     is_over, why = _is_over(handle, record), "the run was resumed"
     if attached:
         handle.counts.resume(record.done[job_id])
-        is_over = is_over and not (state.is_running(job_id) and leases.are_in_use(job_id))
+        may_use = isinstance(handle.spec, CommandJob) or leases.are_in_use(job_id)
+        is_over = is_over and not (state.is_running(job_id) and may_use)
     if is_over:
         handle.close()
         return

@@ -63,6 +63,9 @@ def continue_leases(ledger: Ledger, failed: Collection[str], done: Collection[st
         if placement is not None and placement.lease is not None:
             placement.unclaimed_since_s = run.log.now()
             _continue(ledger, placement, placement.lease, ends.get(handle.id))
+        elif placement is not None and handle.id in ends:  # a command without a lease, which may not have ended
+            handle.begin_end(ends[handle.id])
+            run.apply(Consequences((facts.Failed(handle.id),)))
 
 
 def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, end: JobEnd | None) -> None:

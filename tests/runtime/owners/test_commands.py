@@ -432,6 +432,35 @@ def test_a_command_that_ends_well_is_done_while_a_process_of_it_cannot_be_ended(
     assert (tmp_path / "a").read_text().count("\n") == 1
 
 
+@pytest.mark.parametrize("attaches", (True, False))
+def test_a_cancelled_command_whose_service_is_killed_meanwhile_is_ended_before_its_nodes_are_free(
+    tmp_path: Path, attaches: bool
+) -> None:
+    async def work(run: Served) -> list[Any]:
+        run.driver.commands.give_access(lambda _: {})
+        pid = await pid_in(tmp_path / "a")
+        if attaches:
+            await run.place("a", pids=(pid,))
+        handle = run.driver.run.handles["a"]
+        child = run.driver.commands._commands[handle]._child  # which the killed service does not reap
+        await run.driver.lifecycle.cancel(handle)
+        await run.settle()
+        run = await run.replaced()
+        run.driver.commands.give_access(lambda _: {})
+        assert started(pid) and run.driver.run.scheduler.state.waiting
+        await run.place("b")
+        assert not started(pid) and run.driver.run.handles["a"].life.is_gone
+        assert child is not None and child.wait() == -9
+        return await run.stop(resumed=True)
+
+    (tmp_path / "run").mkdir()
+    large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
+    more: dict[str, Any] = {"rollout": large, "training": large}
+    ignores = shell("a", "trap '' TERM; echo $$ > a; exec sleep 600", folder=str(tmp_path), **more)
+    facts = served(work, attached_plan(tmp_path / "run", ignores, job("b", **more)))
+    assert audit(facts).jobs == {"a": "cancelled", "b": "present"}
+
+
 def test_a_done_command_whose_process_lives_stops_no_grant_of_a_continued_service(tmp_path: Path) -> None:
     async def work(run: Served, pid: int) -> list[Any]:
         run.driver.commands.give_access(lambda _: {})
