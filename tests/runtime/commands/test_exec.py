@@ -233,7 +233,7 @@ def test_what_a_killed_exec_has_left_ends_before_the_next_one_attaches(
 def test_what_another_exec_has_left_ends_also_if_that_one_had_the_job_while_this_one_waited(
     command: Command, file: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
-    orphans: list[Child] = []
+    orphans: list[Child[bytes]] = []
     attach = rollmux_client.Job.attach
     with serving({}) as little:
         point_to(little, monkeypatch)
