@@ -419,9 +419,11 @@ class Served:
             await self.driver.run.durable()
 
     async def kill(self) -> None:
-        """The coordinator is no more: what it had not written is lost."""
-        for task in (*self.driver.run.tasks, self.outcome):
+        """The coordinator is no more: what it had not written is lost, and its commands go on."""
+        commands = self.driver.commands._running
+        for task in (*self.driver.run.tasks, self.outcome, *commands.values()):
             task.cancel()
+        commands.clear()
         await asyncio.gather(self.outcome, return_exceptions=True)
         lose(self.driver.run.log.journal)
 

@@ -8,6 +8,7 @@ from rollmux_env.scheduler import facts
 from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.permits import GrantedPermit
+from runtime.jobs.spec import CommandJob
 from runtime.jobside.messages import JobEnd
 from runtime.journal.facts import Fact, LeaseEnded, NodesSuspected
 from runtime.journal.leases import RecalledLease
@@ -16,7 +17,9 @@ from runtime.owners.protocol import continued
 
 
 def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None:
-    """Restore the active leases of a resumed run, and the lost ones whose nodes may still be in use.
+    """Restore the active leases of a resumed run, and the others whose nodes may still be in use.
+
+    A command that has given its lease back within a phase keeps the phase's nodes until it has been ended.
 
     Args:
         ledger: Ledger of the new run, to which they are added.
@@ -32,7 +35,7 @@ def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None
         if end is not None:
             lease.is_lost = True
             lease.apply_event("lose", end.why)
-        if end is None or lease.suspect_nodes:
+        if end is None or lease.suspect_nodes or (known.grants and isinstance(handle.spec, CommandJob)):
             for phase, grant in known.grants.items():
                 number = PROFILE if phase == "init" else grant.iteration
                 handle.permits.add_grant(GrantedPermit(phase, grant.asked_s, grant.start_s, grant.switched, False, number))

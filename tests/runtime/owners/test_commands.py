@@ -25,7 +25,7 @@ from runtime.service.address import Listen
 from runtime.service.http.listening import ListeningService
 from runtime.service.tokens import Right, Tokens
 from tests.children import Child
-from tests.runtime.pretend import HERE, Served, attached_plan, job, node, served, specs_of
+from tests.runtime.pretend import HERE, PATIENCE_S, Served, attached_plan, job, node, served, specs_of
 
 OWNER = """
 import json, os, sys, urllib.request
@@ -494,3 +494,35 @@ def test_a_done_command_whose_process_lives_stops_no_grant_of_a_continued_servic
         facts = served(lambda run: work(run, child.pid), attached_plan(tmp_path / "run", *jobs, nodes=nodes))
     assert audit(facts).jobs == {"a": "done", "b": "present"}
     assert (tmp_path / "a").read_text().count("\n") == 1
+
+
+def test_nodes_of_a_phase_within_which_a_command_gave_its_lease_back_are_granted_after_a_restart_once_it_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_process, "_ENDS_S", 0.4)
+
+    async def work(run: Served) -> list[Any]:
+        run.driver.commands.give_access(lambda _: {})
+        pid = await pid_in(tmp_path / "a")
+        lease, other = await run.place("a", pids=(pid,)), await run.place("b")
+        assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+        await run.leases.end(lease, done=True)
+        child = run.driver.commands._commands[run.driver.run.handles["a"]]._child  # which the killed service does not reap
+        run = await run.replaced()
+        asks = asyncio.ensure_future(run.leases.acquire(other, "rollout", 0, PATIENCE_S))
+        await run.settle()
+        assert started(pid) and not asks.done()
+        run.driver.commands.give_access(lambda _: {})
+        assert (await asks)["granted"] and not started(pid)
+        assert child is not None and child.wait() == -9
+        await run.leases.release(other, "rollout", 0)
+        await run.leases.end(other)
+        while not run.driver.run.handles["a"].life.is_gone:
+            await asyncio.sleep(0.02)
+        return await run.stop(resumed=True)
+
+    (tmp_path / "run").mkdir()
+    script = "if test -e a; then exit; fi; trap '' TERM; echo $$ > a; exec sleep 600"
+    jobs = shell("a", script, folder=str(tmp_path)), job("b")
+    facts = served(work, attached_plan(tmp_path / "run", *jobs))
+    assert audit(facts).jobs == {"a": "done", "b": "present"}
