@@ -25,6 +25,7 @@ from runtime.coordinator.ends import park
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import worst_case_s
 from runtime.coordinator.run_loop import RunLoop
+from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import CommandJob
 from runtime.jobside.messages import JobEnd, Stopped
 from runtime.journal.facts import LeaseEnded, NodesFreed, NodesSuspected, OwnerAttached, OwnerProcess
@@ -426,7 +427,7 @@ class Ledger:
         for lease in [*self.leases.values()]:
             if lease.ended:
                 self._free_unused(lease, now_s)
-            elif why := self._why_lost(lease, now_s):
+            elif why := _why_lost(run, lease, now_s):
                 self.lose(lease, why)
         for handle in [*run.handles.values()]:
             placement = self.placement_of(handle)
@@ -452,34 +453,6 @@ class Ledger:
         self.run.log.say(f"{handle.id}: {why}")
         self.suspect(placement.lease)
         placement.end(JobEnd("died", "step", why))
-
-    def _why_lost(self, lease: Lease, now_s: float) -> str:
-        """Return why an active lease is lost, or an empty string if it is not."""
-        rules = self.run.plan.leases
-        if not lease.requests and now_s - lease.last_heartbeat_s > rules.ttl_s:
-            return f"its lease is lost: no sign of life for {rules.ttl_s:g} s"
-        if lease.stop_requested_s is not None and now_s - lease.stop_requested_s > rules.ttl_s:
-            return f"it was asked to stop, and has not done so for {rules.ttl_s:g} s"
-        if rules.max_hold_worst_cases is not None and (too_long := self._too_long(lease, rules.max_hold_worst_cases, now_s)):
-            return f"its lease is lost: {too_long}"
-        return ""
-
-    def _too_long(self, lease: Lease, most: float, now_s: float) -> str:
-        """Return a message about a phase of a lease that has exceeded its limit, or an empty string.
-
-        Args:
-            lease: The lease.
-            most: Limit, as a multiple of the phase's worst case or of the time that it is given without one.
-            now_s: Current time, in seconds of the run's clock.
-        """
-        handle = lease.handle
-        for phase in lease.turns.granted & handle.permits.holds.keys():
-            hold, (worst_s, is_planned) = handle.permits.holds[phase], worst_case_s(self.run, handle, phase)
-            held_s = now_s - max(hold.start_s, hold.ready_s)
-            if held_s > most * worst_s:
-                limit = f"its worst case of {worst_s:.4g} s" if is_planned else f"the {worst_s:.4g} s that it is given"
-                return f"its {phase} has taken {held_s:.0f} s, more than {most:g} times {limit}"
-        return ""
 
     def free_for_attaching(self, lease: Lease, pids: Collection[int]) -> float:
         """Free the nodes of a lost lease whose owner attaches again, because an owner that attaches uses nothing.
@@ -559,6 +532,37 @@ class Ledger:
             self.free(lease, lease.suspect_nodes, f"{rules.grace_s:g} s of grace have passed")
         elif _is_known(lease.owner) and not self._using(lease):
             self.free(lease, lease.suspect_nodes, "its owner's processes have ended")
+
+
+def _why_lost(run: RunState, lease: Lease, now_s: float) -> str:
+    """Return why an active lease is lost, or an empty string if it is not."""
+    rules = run.plan.leases
+    if not lease.requests and now_s - lease.last_heartbeat_s > rules.ttl_s:
+        return f"its lease is lost: no sign of life for {rules.ttl_s:g} s"
+    if lease.stop_requested_s is not None and now_s - lease.stop_requested_s > rules.ttl_s:
+        return f"it was asked to stop, and has not done so for {rules.ttl_s:g} s"
+    if rules.max_hold_worst_cases is not None and (too_long := _too_long(run, lease, rules.max_hold_worst_cases, now_s)):
+        return f"its lease is lost: {too_long}"
+    return ""
+
+
+def _too_long(run: RunState, lease: Lease, most: float, now_s: float) -> str:
+    """Return a message about a phase of a lease that has exceeded its limit, or an empty string.
+
+    Args:
+        run: The run.
+        lease: The lease.
+        most: Limit, as a multiple of the phase's worst case or of the time that it is given without one.
+        now_s: Current time, in seconds of the run's clock.
+    """
+    handle = lease.handle
+    for phase in lease.turns.granted & handle.permits.holds.keys():
+        hold, (worst_s, is_planned) = handle.permits.holds[phase], worst_case_s(run, handle, phase)
+        held_s = now_s - max(hold.start_s, hold.ready_s)
+        if held_s > most * worst_s:
+            limit = f"its worst case of {worst_s:.4g} s" if is_planned else f"the {worst_s:.4g} s that it is given"
+            return f"its {phase} has taken {held_s:.0f} s, more than {most:g} times {limit}"
+    return ""
 
 
 def wake(handle: JobHandle, why: str) -> None:
