@@ -202,13 +202,6 @@ def _resumed(state: State, event: events.Resumed) -> None:
     _give_back(state, state.pauses.end(event.job_id))
 
 
-def _nodes_kept(state: State, event: events.NodesKept) -> None:
-    nodes = state.pauses.keep(event.job_id, event.rollout_nodes, event.training_nodes)
-    state.nodes[nodes.rollout_pool, ROLLOUT] += event.rollout_nodes
-    state.nodes[nodes.training_pool, TRAINING] += event.training_nodes
-    state.charges.pause(state.row(event.job_id), state.now_s, nodes.share(state.prices))
-
-
 def _departed(state: State, event: events.Departed) -> None:
     row, jobs = state.row(event.job_id), state.tables.job_records
     _settle(state, int(jobs["group"][row]))
@@ -402,7 +395,6 @@ _CHANGES: dict[type[Event], Callable[..., None]] = {
     events.Ticked: _ticked,
     events.Resized: _resized,
     events.Lent: _lent,
-    events.NodesKept: _nodes_kept,
     events.QuotaSet: _quota_set,
     events.MonthBegun: _month_begun,
     events.Carried: _carried,

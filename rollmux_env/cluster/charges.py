@@ -1,8 +1,8 @@
 """The accounts of jobs: the nodes and dollars that each job is charged for.
 
-The nodes of a group are charged to its members in equal shares. The nodes that a moved job left, or still uses when all others have
-left them, are charged to that job until its pause ends. Nodes that are lent to jobs for their profiles are charged to these jobs in
-equal shares. So the shares of all jobs always add up to what is provisioned, and their dollars to its total cost.
+The nodes of a group are charged to its members in equal shares. The nodes that a moved job left are charged to that job until its
+pause ends. Nodes that are lent to jobs for their profiles are charged to these jobs in equal shares. So the shares of all jobs
+always add up to what is provisioned, and their dollars to its total cost.
 """
 
 from __future__ import annotations

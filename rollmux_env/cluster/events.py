@@ -236,25 +236,6 @@ class Lent:
 
 
 @dataclass(frozen=True)
-class NodesKept:
-    """A moving job still uses nodes that the other members of its former group have left, and is charged for them.
-
-    Its pause holds them until it ends, as the nodes that its move left.
-
-    Attributes:
-        at_s: Time of the event, seconds.
-        job_id: Identifier of the job.
-        rollout_nodes: Number of rollout nodes, besides those that its move left.
-        training_nodes: Number of training nodes, likewise.
-    """
-
-    at_s: float
-    job_id: str
-    rollout_nodes: int
-    training_nodes: int
-
-
-@dataclass(frozen=True)
 class QuotaSet:
     """A user has another quota from now on.
 
@@ -344,7 +325,6 @@ Event = (
     | Ticked
     | Resized
     | Lent
-    | NodesKept
     | QuotaSet
     | MonthBegun
     | Carried

@@ -46,13 +46,6 @@ class Pauses:
         """Record that a job has left nodes in a move."""
         self._by_job[job_id] = _Pause(until_s, nodes)
 
-    def keep(self, job_id: str, rollout_nodes: int, training_nodes: int) -> NodeCounts:
-        """Add nodes to those that a job has left in a move, and return all of them."""
-        until_s, nodes = self._by_job[job_id]
-        nodes = NodeCounts(*nodes[:2], nodes.rollout_nodes + rollout_nodes, nodes.training_nodes + training_nodes)
-        self._by_job[job_id] = _Pause(until_s, nodes)
-        return nodes
-
     def end(self, job_id: str) -> NodeCounts:
         """End the pause of a job, and return the nodes that become unused."""
         return self._by_job.pop(job_id).nodes

@@ -65,7 +65,6 @@ JobEvent = (
     | events.Begun
     | events.Moved
     | events.Resumed
-    | events.NodesKept
     | events.Departed
     | events.OverBudget
     | events.Parked
@@ -79,7 +78,6 @@ _NEEDS: dict[type[Event], str] = {  # error for an event whose job is in another
     events.Moved: f"{_RUNS}, or in a pause",
     events.Parked: f"{_RUNS}, or in a pause",
     events.Resumed: _PAUSED,
-    events.NodesKept: _PAUSED,
     events.Departed: _RUNS,
     events.OverBudget: _RUNS,
 }
@@ -123,8 +121,6 @@ def _problem_of_job(state: State, event: JobEvent) -> str | None:
     holds = job_id in state.waiting if needs == _WAITS else paused if needs == _PAUSED else state.is_running(job_id)
     if not holds or (isinstance(event, events.Moved | events.Parked) and paused):
         return f"job {job_id} {needs}"
-    if isinstance(event, events.NodesKept) and min(event.rollout_nodes, event.training_nodes) < 0:
-        return f"job {job_id} keeps a negative number of nodes"
     if isinstance(event, events.Admitted | events.Moved):
         check_nodes(state, job_id, event.placement)
     return None

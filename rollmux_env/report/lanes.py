@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Admitted, Departed, Event, Moved, NodesKept, Parked, Resumed
+from rollmux_env.cluster.events import Admitted, Departed, Event, Moved, Parked, Resumed
 from rollmux_env.cluster.group import Group
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
@@ -20,7 +20,6 @@ class NodeUse(NamedTuple):
     """The time in which a group holds a node, from its provisioning to its release.
 
     A node that a moved job vacates and no other job uses is held until the pause of the move ends, since it is paid for until then.
-    A node that the other members leave while a moving job still uses it is held as long.
 
     Attributes:
         group: Number of the group.
@@ -88,21 +87,12 @@ def follow(cluster: Cluster, log: Iterable[Event]) -> tuple[list[NodeUse], list[
     state = State(cluster, observed=True)
     since_s: dict[int, dict[_Node, float]] = {}  # time at which each node was provisioned, by group
     vacated: dict[str, list[NodeUse]] = {}  # by job: lanes of the nodes that its move vacated; their end is set when the pause ends
-    former: dict[str, int] = {}  # group that each moved job left last
     lanes: list[NodeUse] = []
     members: dict[tuple[float, int], Membership] = {}
     for event in log:
         at_s = event.at_s
         if isinstance(event, Resumed):
             lanes += [lane._replace(until_s=at_s) for lane in vacated.pop(event.job_id, [])]
-        if isinstance(event, NodesKept):
-            for pool, count in zip(POOLS, (event.rollout_nodes, event.training_nodes), strict=True):
-                ended = former.get(event.job_id), pool, at_s
-                lasting = [lane for lane in lanes if (lane.group, lane.pool, lane.until_s) == ended][:count]
-                vacated.setdefault(event.job_id, []).extend(lasting)
-                lanes = [lane for lane in lanes if lane not in lasting]
-        if isinstance(event, Moved):
-            former[event.job_id] = state.group_of(event.job_id).id
         for number, now in _apply_event(state, event).items():
             members.pop((at_s, number), None)  # keeps the dictionary in order of time
             members[at_s, number] = Membership(number, at_s, now.jobs if now else (), now.period_s if now else 0.0)

@@ -19,9 +19,8 @@ facts of an instant are reported first. Their consequences are then decided in t
 
 Facts of phases go to `Members`, those of jobs to `JobFacts`, those of nodes to `Settling`; this module decides the consequences.
 
-Nodes that only guests use are out of service for the policy. A moving job is charged for the nodes that it still uses when the
-members of its group have left them. The policy is asked later if fewer nodes are free than the state says: while jobs on lost nodes
-are not cleared.
+Nodes that only guests use are out of service for the policy. It is asked later if fewer nodes are free than the state says: while a
+moving job still uses nodes that the members of its group have left, and while jobs on lost nodes are not cleared.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ module decides which node in service has each of them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from math import inf
 
-from rollmux_env.cluster.events import Admitted, Departed, Lent, Moved, NodesKept, Parked
+from rollmux_env.cluster.events import Admitted, Departed, Lent, Moved, Parked
 from rollmux_env.kernel.tables import ROLLOUT, TRAINING
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler.guests import Guests
@@ -104,7 +104,6 @@ class Settling:
             self._assignments += self.nodes.lose(self._state.now_s)
             self.resizes = True
         self.follow_guests()
-        self._charge_moving()
         if self.resizes or self.nodes.drained or self._restrictions.alone:
             self.resize()
             self._restrictions.hidden = self.nodes.drained_groups() | {self._state.group_of(job_id).id for job_id in self._alone()}
@@ -203,40 +202,18 @@ class Settling:
 
     def _lent_nodes(self) -> Counter[PoolName]:
         """Return the number of nodes of each pool that are charged to guests: those that no group has and no moving job holds."""
-        number = self._guests.group
+        number, nodes, state = self._guests.group, self.nodes, self._state
         if number is None:
             return Counter()
         if number == PROFILING_GROUP:
-            return Counter(pool for _, pool, _ in self.nodes.others(number, ()))
-        of_guests = {name for seat in self._seats.values() if seat.guest for name in seat.nodes()}
-        return self._left_nodes(number, of_guests) & self._unheld_nodes(number)
-
-    def _charge_moving(self) -> None:
-        """Charge moving jobs for the nodes of their former groups that they use and that nobody else is charged for."""
-        moving = [seat for seat in self._seats.values() if seat.moving and self._state.is_paused(seat.job_id)]
-        for number in sorted({seat.seating.group for seat in moving}):
-            uncharged = self._unheld_nodes(number) - (self._lent if number == self._guests.group else Counter())
-            for seat in moving:
-                if uncharged and seat.seating.group == number:
-                    more = (self._left_nodes(number, seat.nodes()) - self._held_nodes([seat.job_id])) & uncharged
-                    uncharged -= more
-                    if more:
-                        self._planner.note(NodesKept(self._state.now_s, seat.job_id, more["rollout"], more["training"]))
-
-    def _left_nodes(self, number: int, names: Collection[str] | None = None) -> Counter[PoolName]:
-        """Return the number of nodes of each pool that a group has left but not returned, of `names` if given."""
-        left = self.nodes.others(number, self._places([number]))
-        return Counter(place[1] for place in left if names is None or self.nodes.node(*place).name in names)
-
-    def _held_nodes(self, job_ids: Iterable[str]) -> Counter[PoolName]:
-        """Return the number of nodes of each pool that are charged to moving jobs until their pauses end."""
-        counts = self._state.pauses.held_nodes(job_ids).sum(axis=0)
-        return Counter({"rollout": int(counts[ROLLOUT]), "training": int(counts[TRAINING])})
-
-    def _unheld_nodes(self, number: int) -> Counter[PoolName]:
-        """Return the number of nodes of each pool that a group has left and that no moving job is charged for."""
-        moving = [seat.job_id for seat in self._seats.values() if seat.moving and seat.seating.group == number]
-        return self._left_nodes(number) - self._held_nodes(moving)
+            return Counter(pool for _, pool, _ in nodes.others(number, ()))
+        seats = [seat for seat in self._seats.values() if seat.seating.group == number]
+        of_guests = {name for seat in seats if seat.guest for name in seat.nodes()}
+        moving = state.pauses.held_nodes(seat.job_id for seat in seats if seat.moving).sum(axis=0)
+        left = nodes.others(number, self._places([number]))
+        unheld = Counter(pool for _, pool, _ in left)
+        unheld.subtract({"rollout": int(moving[ROLLOUT]), "training": int(moving[TRAINING])})
+        return Counter(place[1] for place in left if nodes.node(*place).name in of_guests) & unheld
 
     def _alone(self) -> list[str]:
         """Return the running jobs with which no other job may share a group."""

@@ -58,7 +58,6 @@ KINDS: dict[str, type] = {
     "Ticked": events.Ticked,
     "Resized": events.Resized,
     "Lent": events.Lent,
-    "NodesKept": events.NodesKept,
     "QuotaSet": events.QuotaSet,
     "MonthBegun": events.MonthBegun,
     "Carried": events.Carried,

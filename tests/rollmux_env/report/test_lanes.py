@@ -6,7 +6,7 @@ import pytest
 
 from policies.dispatch import make_dispatch
 from policies.registry import make_runnable
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, NodesKept, Placement, Resumed
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, Placement, Resumed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.keys.cluster import Cluster, Pool
 from rollmux_env.keys.job import Job
@@ -65,23 +65,6 @@ def test_nodes_that_a_move_leaves_are_there_until_its_pause_ends() -> None:
     two, none = {"rollout": 2, "training": 2}, {"rollout": 0, "training": 0}
     assert node_steps(lanes) == [(0, two), (50, none)]
     assert node_steps(follow(CLUSTER, log[:-1])[0]) == [(0, two), (20, none)], "a log that ends before the pause does"
-
-
-def test_nodes_that_a_moving_job_keeps_are_there_until_its_pause_ends() -> None:
-    log: list[Event] = [
-        Arrived(0, job("a")),
-        Admitted(0, "a", Placement(None, (), 1, 1)),
-        Arrived(0, job("b")),
-        Admitted(0, "b", Placement(0, (0,))),
-        Moved(20, "b", Placement(None, (), 1, 1)),
-        Departed(30, "a"),
-        NodesKept(30, "b", 1, 1),
-        Resumed(50, "b"),
-        Departed(60, "b"),
-    ]
-    two = {"rollout": 2, "training": 2}
-    assert node_steps(follow(CLUSTER, log)[0])[1:] == [(20, two), (50, {pool: 1 for pool in two}), (60, dict.fromkeys(two, 0))]
-    assert follow(CLUSTER, log[:-2])[0][0] == NodeUse(0, "rollout", 0, 0, 30), "a log that ends before the pause does"
 
 
 @pytest.mark.parametrize("policy", [make_runnable("rollmux"), make_runnable("colocated"), Restless(0, keeps_slo=False)])

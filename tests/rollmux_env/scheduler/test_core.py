@@ -298,48 +298,6 @@ def test_nodes_of_a_guest_are_charged_once_while_a_job_that_moves_still_holds_th
     driver.settle()
 
 
-def test_a_moving_job_is_charged_for_nodes_that_it_still_uses_when_the_others_have_left_them() -> None:
-    policy = Scripted(places={"b": Placement(0, (0,))}, moves={"c": Move("a", ALONE)})
-    driver = driven(policy, 3, "fifo")
-    for name, iterations in (("a", 4), ("b", 1), ("c", 1)):
-        driver.submit(make_job(name, iterations))
-    run_iteration(driver, "a")
-    for name in ("b", "b", "a"):
-        driver.tell(*driver.goes_on(name))
-    run_iteration(driver, "c")
-    driver.tell(*driver.goes_on("b"))
-    assert kinds(driver, Moved, Resumed) == ["Moved"] and driver.departed() == ["c", "b"]
-    share = driver.scheduler.state.charges.user_share
-    assert len(driver.owners) == 4 and share("").nodes == 4 and driver.workers["a"].moving
-    policy.asked.clear()
-    driver.submit(make_job("d"))
-    assert policy.asked == ["place d"] and driver.workers["d"].placed  # the other nodes are known to be free
-    for _ in range(2):
-        driver.tell(*driver.goes_on("a"))
-    assert kinds(driver, Resumed) == ["Resumed"] and share("").nodes == len(driver.owners) == 4
-    driver.settle()
-
-
-def test_of_two_moving_jobs_the_one_that_stays_longer_is_charged_for_the_nodes_of_both() -> None:
-    class Scattering(Scripted):
-        def decide(self, state: State, event: Event) -> Plan:
-            plan = super().decide(state, event)
-            return (*plan, Move("b", ALONE)) if isinstance(event, Departed) and event.job_id == "c" else plan
-
-    driver = driven(Scattering(places={"b": Placement(0, (0,))}, moves={"c": Move("a", ALONE)}), 4, "fifo")
-    for name, iterations in (("a", 4), ("b", 4), ("c", 1)):
-        driver.submit(make_job(name, iterations))
-    for name in "abc":
-        run_iteration(driver, name)
-    assert kinds(driver, Moved, Resumed) == ["Moved", "Moved"]
-    for _ in range(3):
-        driver.tell(*driver.goes_on("b"))
-    assert kinds(driver, Resumed) == ["Resumed"] and driver.workers["a"].moving
-    assert driver.scheduler.state.charges.user_share("").nodes == len(driver.owners) == 6
-    driver.settle()
-    assert not driver.owners
-
-
 def test_forecasts_count_lent_nodes_although_they_are_out_of_service() -> None:
     driver = driven(Scripted(), pairs=1)
     driver.submit(make_job("guest"), profiled=False)
