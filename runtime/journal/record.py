@@ -148,6 +148,11 @@ class RunRecord:
         return frozenset(event.job_id for event in self.log if isinstance(event, OverBudget))
 
     @property
+    def given_up(self) -> frozenset[str]:
+        """Ids of the jobs that have failed or were cancelled."""
+        return frozenset(fact.job_id for fact in (*self.failed, *self.cancelled))
+
+    @property
     def reported_done(self) -> frozenset[str]:
         """Ids of the jobs whose owners have reported them done, or whose commands have ended with status 0."""
         return frozenset(fact.job_id for fact in self.leases_ended if fact.done)

@@ -111,8 +111,7 @@ class RunDriver:
             recall_leases(self._ledger, self._recalled.last)
             resume_run(run, self.lifecycle.node_changes, self.record, self._recalled)
             self.lifecycle.carry_out_now()  # leases refer to places, which jobs must have first
-            failed = {fact.job_id for fact in (*self.record.failed, *self.record.cancelled)}
-            continue_leases(self._ledger, failed, self.record.reported_done)
+            continue_leases(self._ledger, self.record.given_up, self.record.reported_done)
             self.lifecycle.planned_drains.recall(self.record.planned_drains)
             self._recalled = None
             if run.keeps_running and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):

@@ -56,7 +56,7 @@ def _own(record: RunRecord, handle: JobHandle) -> RunRecord:
 
 def _is_over(handle: JobHandle, record: RunRecord) -> bool:
     """Return whether a job has ended, or has no iterations left. The owner of an attached job decides when it is complete."""
-    ended = {fact.job_id for fact in (*record.failed, *record.cancelled)} | record.over_budget | record.reported_done
+    ended = record.given_up | record.over_budget | record.reported_done
     return handle.id in ended or handle.spec.has_done(handle.counts.done)
 
 

@@ -541,7 +541,7 @@ def _replace_last(iterations: Iterations, handle: JobHandle, placement: Attached
     Args:
         iterations: Progress of the attached jobs.
         handle: The job.
-        placement: Its period in its current placement, or None.
+        placement: Period of the job in its current placement, or None.
 
     Returns:
         Whether the job has left its placement.

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from rollmux_env.scheduler import facts
 from runtime.coordinator.consequences import Consequences
+from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.permits import GrantedPermit
 from runtime.jobs.spec import CommandJob
@@ -67,8 +68,7 @@ def continue_leases(ledger: Ledger, failed: Collection[str], done: Collection[st
             placement.unclaimed_since_s = run.log.now()
             _continue(ledger, placement, placement.lease, ends.get(handle.id))
         elif placement is not None and handle.id in ends:  # a command without a lease, which may not have ended
-            handle.begin_end(ends[handle.id])
-            run.apply(Consequences((facts.Failed(handle.id),)))
+            _end(ledger, handle, ends[handle.id])
 
 
 def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, end: JobEnd | None) -> None:
@@ -78,7 +78,7 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, end: J
         ledger: Ledger of the run.
         placement: Placement of the job, with its last lease.
         lease: The lease.
-        end: End of the job, which keeps its place only until its nodes are free, or None if it goes on.
+        end: End of the job, which keeps its place only until its nodes are free, or None if it continues.
     """
     run, handle, turns = ledger.run, lease.handle, lease.turns
     elsewhere = lease.is_elsewhere
@@ -87,8 +87,7 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, end: J
         placement.lease, lease.placement = None, AttachedPlacement(placement.unclaimed_since_s)
         _displaced(ledger, lease)
         if end is not None:
-            handle.begin_end(end)
-            run.apply(Consequences((facts.Failed(handle.id),)))
+            _end(ledger, handle, end)
         return
     if elsewhere:
         lease.apply_event("move")  # as the former service did or would have done
@@ -101,14 +100,19 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, end: J
     if end is not None:
         if not lease.ended:
             lease.apply_event("stop")
-        handle.begin_end(end)
         lease.stop_requested_s = placement.unclaimed_since_s
-        run.apply(Consequences((facts.Failed(handle.id),)))
+        _end(ledger, handle, end)
     elif lease.ended:
         placement.end(JobEnd("died", "step", lease.ended))
     else:
         handle.processes.record_contact()
         run.log.say(f"{handle.id}: its lease continues")
+
+
+def _end(ledger: Ledger, handle: JobHandle, end: JobEnd) -> None:
+    """Let a job end that keeps its place until its nodes are free."""
+    handle.begin_end(end)
+    ledger.run.apply(Consequences((facts.Failed(handle.id),)))
 
 
 def _measured_again(ledger: Ledger, lease: Lease) -> None:

@@ -74,6 +74,9 @@ time.sleep(0.5)
 os.kill(os.getpid(), 9)
 """
 
+_LARGE = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
+LARGE: dict[str, Any] = {"rollout": _LARGE, "training": _LARGE}  # two such jobs share no node
+
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,8 +250,7 @@ def test_nodes_of_a_command_whose_budget_is_spent_are_granted_when_it_has_ended(
         return await run.stop()
 
     (tmp_path / "run").mkdir()
-    large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
-    more: dict[str, Any] = {"folder": str(tmp_path), "rollout": large, "training": large}
+    more: dict[str, Any] = {"folder": str(tmp_path), **LARGE}
     first = shell("a", "trap '' TERM; echo $$ > a; exec sleep 600", budget={"hours": 1e-9}, **more)
     second = shell("b", "if kill -0 $(cat a); then touch both; fi", **more)
     facts = served(work, attached_plan(tmp_path / "run", first, second))
@@ -454,10 +456,8 @@ def test_a_cancelled_command_whose_service_is_killed_meanwhile_is_ended_before_i
         return await run.stop(resumed=True)
 
     (tmp_path / "run").mkdir()
-    large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
-    more: dict[str, Any] = {"rollout": large, "training": large}
-    ignores = shell("a", "trap '' TERM; echo $$ > a; exec sleep 600", folder=str(tmp_path), **more)
-    facts = served(work, attached_plan(tmp_path / "run", ignores, job("b", **more)))
+    ignores = shell("a", "trap '' TERM; echo $$ > a; exec sleep 600", folder=str(tmp_path), **LARGE)
+    facts = served(work, attached_plan(tmp_path / "run", ignores, job("b", **LARGE)))
     assert audit(facts).jobs == {"a": "cancelled", "b": "present"}
 
 
@@ -487,9 +487,7 @@ def test_a_done_command_whose_process_lives_stops_no_grant_of_a_continued_servic
     (tmp_path / "run").mkdir()
     waits = "echo $$ >> a; until test -e end; do sleep 0.02; done"
     nodes = tuple(node(f"{pool}-{number}") for pool in ("rollout", "training") for number in range(2))
-    large = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
-    more: dict[str, Any] = {"rollout": large, "training": large}
-    jobs = shell("a", waits, folder=str(tmp_path), **more), job("b", **more)
+    jobs = shell("a", waits, folder=str(tmp_path), **LARGE), job("b", **LARGE)
     with Child(["env", "-i", "sleep", "600"]) as child:
         facts = served(lambda run: work(run, child.pid), attached_plan(tmp_path / "run", *jobs, nodes=nodes))
     assert audit(facts).jobs == {"a": "done", "b": "present"}
