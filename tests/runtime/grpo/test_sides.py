@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, get_ident
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from runtime.checkpoints import begin_checkpoint, numbers
+from runtime.checkpoints import begin_checkpoint, find_damage, numbers
 from runtime.grpo.asynchronous import AsynchronousGrpo
 from runtime.grpo.job import Grpo
 from runtime.jobs.spec import TaskJob
 from runtime.machine import Node, Pool
 from runtime.phases import runtime_hook, set_session
+from tests.fixtures import FIXTURES
 from tests.runtime.grpo.here import TWO_CORES, Here, always_resizes
 from tests.runtime.grpo.small_disk import PAGE, small_disk
 from tests.runtime.grpo.test_job import job
@@ -79,6 +81,23 @@ def test_rollouts_go_on_beside_trainings_and_a_checkpoint_has_what_was_sampled(t
     ages = [one["trained_version"] - one["sampled_version"] for one in metrics]
     assert [one["trained_version"] for one in metrics] == [*range(6)] and ages[0] == 0 and set(ages[1:]) == {1}
     assert all(0 <= one["reward"] <= 1 and one["logprob_gap"] < 1 for one in metrics)
+
+
+def test_a_job_goes_on_from_the_checkpoint_of_an_earlier_version() -> None:
+    """It trains on the samples that the checkpoint has as that version went on, and then on samples of its own."""
+    kept, checkpoint = FIXTURES / "grpo-job", FIXTURES / "grpo-job" / "checkpoints" / "000002"
+    given: dict[str, Any] = {"id": "a", "slo": 10, "seed": 2, "iterations": 4, "staleness": 1, "task": "long-tail"}
+    algorithm = {"prompts_per_iteration": 4, "group_size": 4, "max_tokens": 16, "learning_rate": 2e-2}
+    assert find_damage(checkpoint) is None
+    set_session(run := Here())
+    made = AsynchronousGrpo(task_job(given | {"model": {"name": str(kept / "model")}, "algorithm": algorithm}))
+    made.restore(checkpoint)
+    made.load("rollout")
+    first, second = iterate(made, run, range(2, 4))
+    made.close()
+    expected: dict[str, float] = json.loads((kept / "iteration.json").read_text())
+    assert {name: first[name] for name in expected} == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    assert (second["trained_version"], second["sampled_version"]) == (3, 2) and second["tokens"] > 0
 
 
 def test_a_job_trains_after_its_profile_as_it_would_have_without() -> None:
