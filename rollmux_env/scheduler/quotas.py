@@ -42,11 +42,11 @@ def _share_words(state: State, user: str) -> str:
     return f"{_name_user(user)} holds {' and '.join(parts)}"
 
 
-def describe_usage(state: State, user: str) -> str:
-    """Return in words how much of the month a user has used."""
+def describe_usage(state: State, user: str, at_s: float | None = None) -> str:
+    """Return in words how much of the month a user has used. Arguments are those of `is_used_up`."""
     quota = state.cluster.quota_of(user)
     assert quota is not None
-    used_h = state.charges.month_h(user, state.now_s)
+    used_h = state.charges.month_h(user, state.now_s if at_s is None else at_s)
     return f"{_name_user(user)} has used {used_h:.4g} of {quota.node_hours:.4g} node-hours of this month"
 
 

@@ -91,7 +91,7 @@ class Notices:
         state = self._run.scheduler.state
         for user in state.charges.users() if state.cluster.quotas else ():
             if is_used_up(state, user, at_s):
-                yield ("quota_reached", user), None, describe_usage(state, user)
+                yield ("quota_reached", user), None, describe_usage(state, user, at_s)
 
     def _staying(self, wall_s: float, drained: Collection[str]) -> Iterator[_Condition]:
         """Yield the jobs that cannot leave a node that is drained by a deadline, and after it all jobs that are on the node.
@@ -101,12 +101,12 @@ class Notices:
             drained: Names of the nodes that were drained at that time.
         """
         for drain in self._drains.reports():
-            node = drain["node"]
-            if node in drained and drain["deadline_s"] is not None:
-                late = drain["deadline_s"] <= wall_s
+            node, deadline_s = drain["node"], drain["deadline_s"]
+            if node in drained and deadline_s is not None:
+                late = deadline_s <= wall_s
                 words = f"is on {node} after its deadline" if late else f"cannot leave {node}, which is drained"
                 for job_id in drain["jobs" if late else "waits_for"]:
-                    yield ("drain", node, job_id, str(late)), job_id, f"{words}, {_utc(drain['deadline_s'])}"
+                    yield ("drain", node, job_id, str(deadline_s), str(late)), job_id, f"{words}, {_utc(deadline_s)}"
 
     def _write(self, kind: str, job_id: str | None, text: str, user: str = "") -> None:
         handle = None if job_id is None else self._run.handles.get(job_id)

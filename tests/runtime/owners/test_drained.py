@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,6 +118,26 @@ def test_a_job_that_cannot_leave_is_named_before_and_after_the_deadline(tmp_path
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a"), nodes=PAIR))
+
+
+def test_another_deadline_is_told_too(tmp_path: Path, clock: list[float]) -> None:
+    """A node that is drained already takes no deadline, so that the drain is dropped first."""
+    sent: list[str] = []
+
+    async def work(run: Served) -> None:
+        await run.place("a")
+        drains = run.driver.lifecycle.planned_drains
+        sender: Any = SimpleNamespace(put=lambda notice: sent.append(notice["text"]))
+        writer = Notices(run.driver.run, [sender], drains)
+        for deadline_s in (NOW_S + 30, NOW_S + 60):
+            drains.drain("rollout-0", deadline_s=deadline_s)
+            writer.look()
+            await run.settle()
+            drains.undrain("rollout-0")
+        assert [text[-9:] for text in sent] == ["03:33:50Z", "03:34:20Z"]
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a"), nodes=PAIRS))
 
 
 def test_a_job_that_cannot_leave_gets_other_nodes_when_it_attaches_again(tmp_path: Path) -> None:

@@ -183,6 +183,7 @@ def test_a_service_tells_what_happens_to_jobs_and_users(tmp_path: Path) -> None:
         came = [told.get(timeout=PATIENCE_S) for _ in range(2)]
         assert [(one["kind"], one["job"], one["user"]) for one in came] == [("overdue", "a", "ann"), ("quota_reached", None, "ann")]
         assert "its rollout has held rollout-0" in came[0]["text"] and "node-hours of this month" in came[1]["text"]
+        assert float(came[1]["text"].split()[4]) > 2 * 100 / 3600  # up to now, in the middle of a phase
         run = served.service.run
         served.in_loop(lambda: setattr(run.log, "zero_s", run.log.zero_s - 100))
         before = read_record(tmp_path / "service")
