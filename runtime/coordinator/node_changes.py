@@ -7,7 +7,7 @@ from typing import Any
 
 from rollmux_env.errors import Conflict, NotFound, Stopping
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.seats import Seat
+from rollmux_env.scheduler.seats import Seat, nodes_of
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.run_loop import RunLoop
@@ -54,7 +54,7 @@ class NodeChanges:
         return {"node": name, "drained": not seats, "moves": moves, "queues": queues, "waits_for": waits_for}
 
     def jobs_on(self, name: str) -> list[str]:
-        """Return the ids of the jobs that have a node, or still hold it."""
+        """Return the ids of the jobs that have a node, still hold it, or are moving to it."""
         return [seat.job_id for seat in self._seats_on(name)]
 
     def staying_on(self, name: str) -> list[str]:
@@ -64,7 +64,8 @@ class NodeChanges:
         return [seat.job_id for seat in seats if not state.job(seat.job_id).may_leave]
 
     def _seats_on(self, name: str) -> list[Seat]:
-        return [seat for seat in self._run.scheduler.members.seats.values() if name in seat.nodes()]
+        run = self._run
+        return [seat for seat in run.scheduler.members.seats.values() if name in nodes_of(seat, run.scheduler.state, run.nodes)]
 
     def undrain(self, name: str) -> dict[str, Any]:
         """Use a drained node again.

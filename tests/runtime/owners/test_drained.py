@@ -120,6 +120,28 @@ def test_a_job_that_cannot_leave_is_named_before_and_after_the_deadline(tmp_path
     served(work, attached_plan(tmp_path, job("a"), nodes=PAIR))
 
 
+def test_a_node_to_which_a_job_moves_is_not_empty(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease, changes = await run.place("a"), run.driver.lifecycle.node_changes
+        await run.phase(lease, "rollout", 0)
+        assert changes.drain("rollout-0")["moves"] == ["a"]
+        answer = changes.drain("rollout-1")
+        assert (answer["drained"], answer["moves"], answer["waits_for"]) == (False, ["a"], [])
+        reports = run.driver.lifecycle.planned_drains.reports
+        assert [(view["node"], view["jobs"]) for view in reports()] == [("rollout-0", ["a"]), ("rollout-1", ["a"])]
+        await run.phase(lease, "training", 0)
+        assert await run.leases.acquire(lease, "rollout", 1, 5.0) == {"granted": False, "move": True}
+        await run.leases.end(lease)
+        lease = await run.place("a")
+        assert await run.leases.acquire(lease, "rollout", 1, 5.0) == {"granted": False, "move": True}
+        await run.leases.end(lease)
+        await run.settle()
+        assert reports() == [] and run.driver.run.scheduler.state.waiting == ["a"]
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
+
+
 def test_another_deadline_is_told_too(tmp_path: Path, clock: list[float]) -> None:
     """A node that is drained already takes no deadline, so that the drain is dropped first."""
     sent: list[str] = []
