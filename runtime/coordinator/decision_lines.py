@@ -22,9 +22,20 @@ def reason_to_wait(scheduler: Scheduler, make_policy: Callable[[], Policy], job_
         job_id: Id of the job.
     """
     planner = scheduler.planner
-    if leaving := [other for other, waiting in planner.parking.items() if waiting == job_id]:
-        return f"{', '.join(leaving)} is parked for it at the end of its iteration"
+    if leaving := describe_reserved(scheduler, job_id):
+        return leaving
     return explain_waits(forecast(planner.visible(planner.state)), make_policy())[job_id]
+
+
+def describe_reserved(scheduler: Scheduler, job_id: str) -> str:
+    """Return words about a waiting job for which others are about to be parked, or an empty text.
+
+    Args:
+        scheduler: The scheduler.
+        job_id: Id of the job.
+    """
+    leaving = [other for other, waiting in scheduler.planner.parking.items() if waiting == job_id]
+    return f"{', '.join(leaving)} is parked for it at the end of its iteration" if leaving else ""
 
 
 def measured_again(doubts: str) -> str:

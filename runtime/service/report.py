@@ -26,6 +26,7 @@ from rollmux_env.scheduler.order import QueueRules
 from rollmux_env.scheduler.preview import Outlook, WaitForecast
 from rollmux_env.scheduler.ranking import Ranking
 from rollmux_env.scheduler.review import Pace
+from runtime.coordinator.decision_lines import describe_reserved
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.overdue import Overdue, overdue_phases
@@ -383,7 +384,8 @@ class Reports:
         """Return the reason why a job waits, as a line."""
         if queued:
             parked = self._run.scheduler.state.stays.parked.get(handle.id)
-            words = known.reason if known else f"parked{parked.words}" if parked else "there is no place for it now"
+            words = known.reason if known else f"parked{parked.words}" if parked else ""
+            words = describe_reserved(self._run.scheduler, handle.id) or words or "there is no place for it now"
             return "; ".join(filter(None, (words, queue_holdup(self._ledger))))
         if handle.place.awaits_owner:
             return "it waits for its owner to attach"

@@ -76,6 +76,8 @@ def test_an_owner_leaves_and_continues_when_its_job_has_a_place_again(tmp_path: 
         assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]
         await submit(run)
         assert state.handles["long"].life.is_yielding
+        words = "long is parked for it at the end of its iteration"
+        assert (await report_of(run))["jobs"]["short"]["reason"] == words
         await run.leases.release(lease, "rollout", 1, {}, None)
         await run.phase(lease, "training", 1)
         await leave(run, lease, 2)
