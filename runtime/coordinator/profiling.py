@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Literal, cast
 
+from rollmux_env.keys.queue import Estimate
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
 from runtime.coordinator.consequences import Consequences
@@ -212,7 +213,7 @@ def confined(run: RunState, handle: JobHandle, names: frozenset[str]) -> Consequ
 def arrival(run: RunState, handle: JobHandle, now_s: float, again: bool = False) -> tuple[facts.Fact, ...]:
     """Return the facts of the arrival of a known job that wants a place for its remaining iterations.
 
-    At least one iteration counts as remaining, since the owner may go back.
+    At least one iteration counts as remaining, since the owner may go back, and of its estimate too.
 
     Args:
         run: State of the run.
@@ -221,7 +222,9 @@ def arrival(run: RunState, handle: JobHandle, now_s: float, again: bool = False)
         again: Whether it had to give up its last place.
     """
     assert handle.job is not None
-    changes = {"arrival_s": now_s, "iterations": max(1, handle.spec.iterations - handle.counts.begins)}
+    begins, estimate = handle.counts.begins, handle.spec.estimate
+    left = None if estimate is None else Estimate(iterations=max(1, estimate.iterations - begins))
+    changes = {"arrival_s": now_s, "iterations": max(1, handle.spec.iterations - begins), "estimate": left}
     stays = (
         handle.processes.is_state_kept
         and handle.processes.controller is not None

@@ -142,6 +142,24 @@ def test_a_node_to_which_a_job_moves_is_not_empty(tmp_path: Path) -> None:
     served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
 
 
+def test_the_estimate_of_a_job_in_the_queue_is_of_what_is_left_too(tmp_path: Path) -> None:
+    """Its owner stated the length of the whole job."""
+
+    async def work(run: Served) -> None:
+        lease, planner = await run.place("a"), run.driver.run.scheduler.planner
+        for iteration in range(2):
+            await run.iterate(lease, iteration)
+        run.driver.lifecycle.node_changes.drain("rollout-0")
+        assert await run.leases.acquire(lease, "rollout", 2, 5.0) == {"granted": False, "move": True}
+        await run.leases.end(lease)
+        await run.settle()
+        assert planner.ranking.keys == {"a": (5 - 2) * 20.0}
+        await run.stop()
+
+    stated = job("a", iterations=10, estimate={"iterations": 5}, movable=True)
+    served(work, attached_plan(tmp_path, stated, policy="solo,order=shortest"))
+
+
 def test_another_deadline_is_told_too(tmp_path: Path, clock: list[float]) -> None:
     """A node that is drained already takes no deadline, so that the drain is dropped first."""
     sent: list[str] = []
