@@ -580,11 +580,13 @@ class LeaseEnded(_OfJob):
         lease: Id of the lease.
         done: Whether its owner has reported the job as complete.
         why: Reason, one line.
+        lost: Whether the lease was lost, so that its owner has to end at once.
     """
 
     lease: str
     done: bool
     why: str
+    lost: bool = False
 
 
 @dataclass(frozen=True)

@@ -286,7 +286,8 @@ class Iterations:
         if handle.life.is_gone or _is_over(handle) or self.ledger.last_of(handle.id) is not lease:
             return
         _check_goes_on(not run.stopping)
-        note, is_ending = LeaseEnded(run.log.now(), handle.id, lease.id, True, why), handle.ending.why is not None
+        is_ending = handle.ending.why is not None
+        note = LeaseEnded(run.log.now(), handle.id, lease.id, True, why, lease.is_lost)
         line = f"{handle.id}: done after {handle.iteration} iterations"
         handle.begin_end(JobEnd("done"))
         run.apply(Consequences(() if is_ending else (facts.Failed(handle.id),), (note,), (line,)))

@@ -317,7 +317,7 @@ class Ledger:
         """
         lease.is_lost = True
         self._over(lease, "lose", why)
-        self.run.log.write(LeaseEnded(self.run.log.now(), lease.handle.id, lease.id, False, why))
+        self.run.log.write(LeaseEnded(self.run.log.now(), lease.handle.id, lease.id, False, why, lost=True))
         self.run.log.say(f"{lease.handle.id}: {why}")
         self.suspect(lease, remaining)
         if not lease.suspect_nodes:

@@ -34,7 +34,7 @@ def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None
         lease = Lease(known.owner, handle, AttachedPlacement(0.0), 0.0 if end is None else end.at_s, known.turns)
         lease.suspect_nodes, lease.warm = known.suspects, known.warm
         if end is not None:
-            lease.is_lost = True
+            lease.is_lost = end.lost
             lease.apply_event("lose", end.why)
         if end is None or lease.suspect_nodes or (known.grants and isinstance(handle.spec, CommandJob)):
             for phase, grant in known.grants.items():
@@ -131,7 +131,7 @@ def _displaced(ledger: Ledger, lease: Lease) -> None:
     if not lease.ended:
         lease.is_lost = True
         lease.apply_event("lose", "its place has gone")
-        entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended)]
+        entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended, lost=True)]
         if lease.turns.open:
             names = sorted(lease.owner.nodes)
             lease.suspect_nodes = set(names)

@@ -42,6 +42,21 @@ def test_a_lease_is_over_when_the_budget_of_its_job_is_spent(tmp_path: Path, syn
     assert replay_journal(facts).lines == ()
 
 
+def test_the_owner_of_a_lease_that_is_over_is_told_to_stop_and_not_that_it_is_lost_also_by_the_next_service(tmp_path: Path) -> None:
+    """It would be killed, instead of ending before its next phase."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.iterate(lease, 0)
+        await run.leases.synced(lease, 0, 0.1)
+        other = await run.replaced()
+        for service in (run, other):
+            assert await service.leases.heartbeat(lease) == {"stop": True}
+        await other.stop()
+
+    served(work, attached_plan(tmp_path, job("a", budget={"hours": 1e-9}, sync_s=0.5)))
+
+
 def test_the_rollout_that_ends_an_iteration_whose_sync_nobody_reports_is_refused(tmp_path: Path) -> None:
     async def work(run: Served) -> list[Any]:
         lease = await run.place("a")
