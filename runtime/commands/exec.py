@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,7 +43,10 @@ def exec_(
     with connected(at) as client:
 
         def say(line: str) -> None:
-            typer.echo(f"rollmux exec: {one_line(line, 1000)}", err=True)  # the line may contain names from other users
+            try:
+                typer.echo(f"rollmux exec: {one_line(line, 1000)}", err=True)  # the line may contain names from other users
+            except OSError:  # its reader has gone, or the disk is full: processes are ended and leases kept all the same
+                sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - what was not written does not fail again at the exit
 
         status = execute_command(client.url, client.token, entry, words, say, accept_changes)
     raise typer.Exit(status)

@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -53,7 +54,6 @@ def execute_command(
                 _say_where(job, entry, say)
                 status, left = command.run(_environment(job, service), _cores(job))
                 if left:
-                    job.abandon()
                     say(f"{left} of job {job.name} cannot be ended: its lease is not given back")
                     return status or 1
                 moves = status != 0 and not job.stopping and _state(service, job.name) == "moving"
@@ -68,7 +68,11 @@ def execute_command(
         except Signalled as pressed:
             return 128 + pressed.number
         finally:
-            job.end(done=False)  # no effect on a lease that has ended
+            with suppress(Signalled):  # a second signal: the lease expires
+                if command.may_live:
+                    job.abandon()
+                else:
+                    job.end(done=False)  # no effect on a lease that has ended
             service.close()
 
 

@@ -40,10 +40,14 @@ class LeasedCommand:
     Args:
         words: The command with its arguments.
         say: Callback for a line about processes that are ended.
+
+    Attributes:
+        may_live: Whether processes of the command may live, so that its lease must not be given back.
     """
 
     def __init__(self, words: Sequence[str], say: Callable[[str], None]) -> None:
         self._words, self._say = words, say
+        self.may_live = False
         self._process: subprocess.Popen[bytes] | None = None
         self._mine = LeaseProcesses()
         self._before: set[int] = set()  # children of this process that existed before the command
@@ -60,10 +64,10 @@ class LeasedCommand:
         Args:
             why: Reason, for the line that is printed.
         """
+        self._send(self._find(), signal.SIGKILL)  # first, because writing the line may take long
         if self._process is not None and not self._killed:
             self._killed = True
             self._say(f"{why}: the command ends")
-        self._send(self._find(), signal.SIGKILL)
 
     def run(self, environment: Mapping[str, str], cores: set[int]) -> tuple[int, str]:
         """Run the command to its end, and end the processes that it has left behind.
@@ -89,6 +93,7 @@ class LeasedCommand:
                 status = self._process.wait()
                 if not left and self._has_hidden_child():
                     left = "a process that cannot be seen"
+                self.may_live = bool(left)
             finally:
                 self._process = None
         return status if status >= 0 else 128 - status, left
@@ -103,6 +108,7 @@ class LeasedCommand:
                 subprocess.DEVNULL if sys.stdin is not None and sys.stdin.isatty() else None
             )  # reading a terminal would stop a background group
             self._process = subprocess.Popen(self._words, env=environment, stdin=stdin, process_group=0)
+            self.may_live = True
         except OSError as error:
             raise InputError(f"{self._words[0]}: {error.strerror or error}") from None
         finally:
@@ -136,8 +142,14 @@ class LeasedCommand:
 
     def _forward(self, number: int) -> None:
         if self._process is not None:
-            with suppress(ProcessLookupError):
+            try:
                 os.killpg(self._process.pid, number)
+            except ProcessLookupError:
+                return
+            except PermissionError:
+                name = signal.Signals(number).name
+                with suppress(RuntimeError):  # the signal has interrupted the printing of another line
+                    self._say(f"{name} cannot be passed on to the command, which belongs to another user")
 
     def _find(self) -> set[int]:
         """Return the ids of the command's living processes."""

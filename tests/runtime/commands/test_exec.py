@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import rollmux_client
 
+from runtime.commands.leased_command import LeasedCommand, Signalled
 from tests.children import Child
 from tests.clients import little_service
 from tests.clients.little_service import TOKEN, LittleService, serving
@@ -293,6 +296,84 @@ def test_a_lease_of_a_process_that_cannot_be_seen_is_not_given_back(
         earlier.clear()
         _, _, said = command("exec", str(file), "--", "true")
         assert "cannot be seen" not in said
+
+
+@pytest.mark.parametrize("how", ["ends", "is fenced"])
+def test_processes_of_a_command_end_also_if_nobody_reads_the_lines_about_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """As after Ctrl-C in `rollmux exec ... |& tee log`, which ends tee."""
+    with serving({}, ttl_s=1.5 if how == "is fenced" else 30.0) as little:
+        point_to(little, monkeypatch)
+        start = [sys.executable, "-m", "rollmux", "exec", str(file), "--", "sh", "-c"]
+        script = "setsid sleep 1000 >/dev/null 2>&1 & echo $!; read go; exit 3"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with Child([*start, script], cwd=ROOT, env=os.environ | {"PYTHONPATH": CLIENT}, **pipes) as process:  # type: ignore[call-overload]
+            rest = int(process.stdout.readline())
+            process.stderr.close()
+            if how == "ends":
+                process.stdin.close()
+            else:
+                little.silent.set()
+            process.wait(60)
+        assert process.returncode == (3 if how == "ends" else 128 + signal.SIGKILL)
+        assert rollmux_client.process(rest) is None
+        assert how == "is fenced" or little.jobs["mine"].lease is None
+
+
+def test_a_signal_that_cannot_be_passed_on_is_said_and_ends_nothing(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As to sudo, which another user owns."""
+
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    def press() -> None:
+        while not Path("on").exists():
+            signal.sigtimedwait([], 0.01)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        Path("go").touch()
+
+    monkeypatch.setattr("runtime.commands.leased_command.os.killpg", refuse)
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        pressing = threading.Thread(target=press)
+        pressing.start()
+        waits = "touch on; while [ ! -e go ]; do sleep 0.05; done; exit 5"
+        status, _, said = command("exec", str(file), "--", "sh", "-c", waits)
+        pressing.join()
+    assert status == 5 and "SIGUSR1 cannot be passed on to the command, which belongs to another user" in said
+
+
+def test_a_lease_is_not_given_back_by_an_error_while_the_command_may_live(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(started: LeasedCommand) -> str:
+        assert started._process is not None  # noqa: SLF001
+        started._process.wait()  # noqa: SLF001
+        raise OSError(errno.ENFILE, "too many open files")
+
+    monkeypatch.setattr("runtime.commands.leased_command.LeasedCommand._end_rest", fail)
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        assert command("exec", str(file), "--", "true")[0] != 0
+        assert little.jobs["mine"].lease is not None
+
+
+def test_a_second_signal_while_a_lease_is_given_back_has_the_status_of_the_first(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = iter((signal.SIGTERM, signal.SIGINT))
+
+    def press(*_: object, **__: object) -> None:
+        raise Signalled(next(numbers))
+
+    monkeypatch.setattr(rollmux_client.Job, "attach", press)
+    monkeypatch.setattr(rollmux_client.Job, "end", press)
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        assert command("exec", str(file), "--", "true")[0] == 128 + signal.SIGTERM
 
 
 def test_a_signal_that_is_ignored_at_the_start_stays_ignored(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
