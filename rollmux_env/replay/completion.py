@@ -95,7 +95,7 @@ class Times:
         arrived_s: Time of the arrival, in seconds.
         admitted_s: Time of the first admission, in seconds.
         departed_s: Time of the departure, in seconds.
-        parked_s: Time for which the job was parked, in seconds.
+        away_s: Time without a place between the first admission and the departure, in seconds.
         parks: Number of times that the job was parked.
         work_s: Iterations done times T_solo, in seconds.
     """
@@ -103,7 +103,7 @@ class Times:
     arrived_s: float
     admitted_s: float
     departed_s: float
-    parked_s: float
+    away_s: float
     parks: int
     work_s: float
 
@@ -115,7 +115,7 @@ class Times:
     @property
     def queue_h(self) -> float:
         """Time without a place, in hours."""
-        return (self.admitted_s - self.arrived_s + self.parked_s) / 3600
+        return (self.admitted_s - self.arrived_s + self.away_s) / 3600
 
 
 def job_completions(scenario: Scenario, times: Mapping[str, Times]) -> dict[str, JobCompletion]:

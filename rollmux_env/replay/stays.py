@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
-from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget, Parked
+from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget, Parked, Withdrawn
 from rollmux_env.errors import InputError
 from rollmux_env.replay.completion import Times
 from rollmux_env.scenario import Scenario
@@ -22,7 +22,7 @@ class StayTimes:
     Attributes:
         arrived_s: Time of each job's first arrival, in seconds.
         admitted_s: Time of each job's first admission, in seconds.
-        departed_s: Time of each job's last departure, in seconds.
+        departed_s: Time of each job's last departure from its place or from the queue, in seconds.
         admissions: Number of admissions by strategy.
         moves: Number of moves of each job that moved while it ran.
         groups: Number of the group that each job was last in.
@@ -30,6 +30,8 @@ class StayTimes:
         parked_s: Time for which each parked job waited for another place, in seconds.
         parks: Number of times that each parked job was parked.
         parked_since_s: Time since which each job that is parked now has had no place, in seconds.
+        gone_s: Time between departures of each job and its next places, in seconds.
+        gone_since_s: Time since which each job that has departed has had no place, in seconds.
     """
 
     arrived_s: dict[str, float] = field(default_factory=dict)
@@ -42,6 +44,8 @@ class StayTimes:
     parked_s: dict[str, float] = field(default_factory=dict)
     parks: dict[str, int] = field(default_factory=dict)
     parked_since_s: dict[str, float] = field(default_factory=dict)
+    gone_s: dict[str, float] = field(default_factory=dict)
+    gone_since_s: dict[str, float] = field(default_factory=dict)
     _new_group: Iterator[int] = field(default_factory=count)  # groups are numbered in the order in which they begin
 
     def follow(self, event: object) -> None:
@@ -56,15 +60,18 @@ class StayTimes:
             case Admitted(at_s=at_s, job_id=job_id):
                 self.admitted_s.setdefault(job_id, at_s)
                 self.admissions[event.placement.strategy] += 1
-                if job_id in self.parked_since_s:
-                    self.parked_s[job_id] = self.parked_s.get(job_id, 0.0) + at_s - self.parked_since_s.pop(job_id)
+                for total_s, since_s in ((self.parked_s, self.parked_since_s), (self.gone_s, self.gone_since_s)):
+                    if job_id in since_s:
+                        total_s[job_id] = total_s.get(job_id, 0.0) + at_s - since_s.pop(job_id)
             case Parked(at_s=at_s, job_id=job_id):
                 self.parked_since_s[job_id] = at_s
                 self.parks[job_id] = self.parks.get(job_id, 0) + 1
             case Departed(at_s=at_s, job_id=job_id):
-                self.departed_s[job_id] = at_s
+                self.departed_s[job_id] = self.gone_since_s[job_id] = at_s
                 if isinstance(event, OverBudget):
                     self.over_budget.append(job_id)
+            case Withdrawn(at_s=at_s, job_id=job_id):
+                self.departed_s[job_id] = at_s
             case Moved(job_id=job_id):
                 self.moves[job_id] = self.moves.get(job_id, 0) + 1
 
@@ -76,9 +83,10 @@ class StayTimes:
             until_s: Time of its departure, or the present time, in seconds.
             work_s: Iterations done times T_solo, in seconds.
         """
-        away_s = until_s - self.parked_since_s[job_id] if job_id in self.parked_since_s else 0.0
-        parked_s, parks = self.parked_s.get(job_id, 0.0) + away_s, self.parks.get(job_id, 0)
-        return Times(self.arrived_s[job_id], self.admitted_s.get(job_id, until_s), until_s, parked_s, parks, work_s)
+        away_s = self.parked_s.get(job_id, 0.0) + self.gone_s.get(job_id, 0.0)
+        away_s += sum(until_s - since_s[job_id] for since_s in (self.parked_since_s, self.gone_since_s) if job_id in since_s)
+        parks = self.parks.get(job_id, 0)
+        return Times(self.arrived_s[job_id], self.admitted_s.get(job_id, until_s), until_s, away_s, parks, work_s)
 
     def placed_s(self, job_id: str) -> float:
         """Return the time from the first admission to the departure of a job, less the time for which it was parked, in seconds."""

@@ -10,8 +10,10 @@ import pytest
 
 from rollmux_env.cluster.events import Requeued
 from runtime.coordinator import planned_drains
+from runtime.report.usage import past_usage
 from runtime.service import notices
 from runtime.service.notices import Notices
+from runtime.service.report import past_report
 from tests.runtime.owners.test_holdups import report_of
 from tests.runtime.pretend import PAIR, PAIRS, Served, attached_plan, job, served
 
@@ -158,6 +160,33 @@ def test_the_estimate_of_a_job_in_the_queue_is_of_what_is_left_too(tmp_path: Pat
 
     stated = job("a", iterations=10, estimate={"iterations": 5}, movable=True)
     served(work, attached_plan(tmp_path, stated, policy="solo,order=shortest"))
+
+
+def test_the_time_in_the_queue_after_a_drain_is_time_without_a_place(tmp_path: Path) -> None:
+    """As `rollmux usage` has it. A job that is cancelled there has ended then, and not when it left its nodes."""
+
+    async def leave(run: Served) -> None:
+        changes = run.driver.lifecycle.node_changes
+        lease = await run.place("a")
+        changes.drain("rollout-0")
+        assert await run.leases.acquire(lease, "rollout", 0, 5.0) == {"granted": False, "move": True}
+        await run.leases.end(lease)
+        await run.settle()
+        run.pass_time(3600.0)
+
+    async def work(run: Served) -> None:
+        await leave(run)
+        run.driver.lifecycle.node_changes.undrain("rollout-0")
+        await leave(run)
+        await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
+        await run.settle()
+        run.pass_time(3600.0)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", movable=True)))
+    (own,), (used,) = past_report(tmp_path)["jobs"], past_usage(tmp_path, ["job"])
+    assert used["wait_h"] == pytest.approx(2.0, abs=0.1) and own["queue_h"] == pytest.approx(used["wait_h"], abs=1e-3)
+    assert own["completion_h"] == pytest.approx(own["queue_h"], abs=0.1)
 
 
 def test_another_deadline_is_told_too(tmp_path: Path, clock: list[float]) -> None:
