@@ -151,7 +151,7 @@ def _resume(state: State, job_id: str, parked: ParkedStay) -> None:
     """Begin the pause of a parked job that gets a place again. Its time without a place counts for nothing."""
     row, jobs, pause_s = state.row(job_id), state.tables.job_records, state.cluster.resume_pause_s
     jobs["admitted_s"][row] = state.now_s - parked.placed_s
-    state.charges.admit(row, state.now_s, state.now_s - parked.parked_at_s)
+    state.charges.admit(row, state.now_s)
     nothing = NodeCounts(int(jobs["rollout_pool"][row]), int(jobs["training_pool"][row]), 0, 0)
     state.pauses.begin(job_id, state.now_s + pause_s, nothing)
     transitions.begin_pause(jobs, row, state.now_s, pause_s)

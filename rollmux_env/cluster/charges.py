@@ -52,7 +52,7 @@ class _Account(NamedTuple):
         changed_s: Time of the last change, seconds.
         group: Share of the job's group since then.
         pause: Share for nodes that a move left, since then.
-        admitted_s: Time of the job's first admission, later by the time for which it was parked, in seconds; nan before.
+        admitted_s: Time of the job's first admission, later by the time that it has had no place since, in seconds; nan before.
         node_s: Node-seconds charged until `changed_s`.
         earlier: Work of the job before it arrived again.
     """
@@ -97,7 +97,7 @@ class _Usage(NamedTuple):
 class Charges:
     """The accounts of all jobs that have arrived, by row of the job table, and the usage of their users.
 
-    A job that arrives again under the same name continues its account and keeps the time of its first admission.
+    A job that arrives again under the same name continues its account. Time without a place does not count for its budget.
 
     Args:
         half_life_s: Time after which usage counts half, seconds.
@@ -253,16 +253,11 @@ class Charges:
         self._accounts[row] = account
         self._jobs[row] = job
 
-    def admit(self, row: int, now_s: float, away_s: float = 0.0) -> None:
-        """Record that a job has been admitted.
-
-        Args:
-            row: Row of the job.
-            now_s: Time, seconds.
-            away_s: Time for which the job was parked, which does not count for its budget, seconds.
-        """
+    def admit(self, row: int, now_s: float) -> None:
+        """Record that a job has been admitted."""
         account = self._accounts[row]
-        first_s = now_s if account.admitted_s != account.admitted_s else account.admitted_s + away_s
+        # The last change of the account was when the job left its last place.
+        first_s = now_s if account.admitted_s != account.admitted_s else account.admitted_s + (now_s - account.changed_s)
         self._accounts[row] = account._replace(admitted_s=first_s)
         user = self._jobs[row].user
         self._running.setdefault(user, {})[row] = None

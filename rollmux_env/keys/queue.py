@@ -16,7 +16,7 @@ class Budget(FileModel):
     usd: Positive | None = None
     """Largest cost, $: the cost of the job's groups, divided evenly among their members."""
     hours: Positive | None = None
-    """Largest time since its admission, hours."""
+    """Largest time with a place since its admission, hours."""
 
     @model_validator(mode="after")
     def _says_something(self) -> Budget:

@@ -95,3 +95,18 @@ def test_a_job_that_had_to_leave_its_nodes_keeps_its_totals() -> None:
         assert tuple(totals_of(state, "a")) == pytest.approx(first), again
     apply(state, Progressed(7200.0, (JobProgress("a", 50.0, 500.0, 400.0),)))
     assert tuple(totals_of(state.copy(), "a")) == pytest.approx(tuple(1.5 * figure for figure in first))
+
+
+def test_the_hours_of_a_budget_are_those_with_a_place() -> None:
+    """A drain that sends a job to the queue for days does not end it."""
+    job = model(make_job("a", budget={"hours": 1.0}))
+    state = State(Cluster.model_validate(CLUSTER), observed=True)
+    for event in (
+        Arrived(0.0, job),
+        Admitted(0.0, "a", isolated(job)),
+        Departed(1800.0, "a"),
+        Requeued(1800.0, job),
+        Admitted(90_000.0, "a", isolated(job)),
+    ):
+        apply(state, event)
+    assert state.charges.next_end_s() == 90_000.0 + 1800.0
