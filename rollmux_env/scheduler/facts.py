@@ -34,7 +34,7 @@ class Queued(NamedTuple):
 
     Attributes:
         job: Job that arrives.
-        again: Whether it had to give up its place; it then precedes all other jobs of its priority in the queue.
+        again: Whether it had to give up its place; it then precedes the other jobs of its priority and key in the queue.
         node_names_with_processes: Names of the nodes on which its processes hold its state, or empty if it has none. If it gets
             exactly these now, it begins without a cold start. If it has to wait (`commands.KeepWaiting`), it ends the processes.
     """

@@ -60,7 +60,7 @@ class JobFacts:
 
         Args:
             job: Job that arrives.
-            again: Whether it had to give up its place; it then precedes all other jobs of its priority in the queue.
+            again: Whether it had to give up its place; it then precedes the other jobs of its priority and key in the queue.
             node_names_with_processes: Names of the nodes on which the job's processes hold its state, or empty if it has none.
 
         Raises:
