@@ -130,7 +130,6 @@ class Profiling:
         line = f"{handle.id}: profiled: rollout {longest_s['rollout']:.2f} s, training {longest_s['training']:.2f} s"
         yield Consequences(lines=(line,)).then(stated(run, handle, longest_s, clock()))
         handle.counts.begin_place()
-        handle.permits.reset_busy()
         if not handle.spec.movable:
             yield confined(run, handle, names)
         handle.leave_place()
@@ -213,7 +212,8 @@ def confined(run: RunState, handle: JobHandle, names: frozenset[str]) -> Consequ
 def arrival(run: RunState, handle: JobHandle, now_s: float, again: bool = False) -> tuple[facts.Fact, ...]:
     """Return the facts of the arrival of a known job that wants a place for its remaining iterations.
 
-    At least one iteration counts as remaining, since the owner may go back, and of its estimate too.
+    At least one iteration counts as remaining, since the owner may go back, and of its estimate too. Node-seconds count from
+    the arrival on.
 
     Args:
         run: State of the run.
@@ -232,6 +232,7 @@ def arrival(run: RunState, handle: JobHandle, now_s: float, again: bool = False)
         and not handle.life.is_resting
     )
     handle.arrive()
+    handle.permits.reset_busy()
     alive = handle.place.names if stays else frozenset()
     phases = handle.spec.estimated_phases
     shapes = (facts.Estimated(handle.id, phases),) if phases else ()

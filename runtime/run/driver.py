@@ -126,7 +126,8 @@ class RunDriver:
             self._refuse_beyond_quotas()
         state = run.scheduler.state
         placed_ids = {*state.waiting, *run.scheduler.members.seats}
-        coming = [handle for handle in run.handles.values() if not handle.life.is_gone and handle.id not in placed_ids]
+        absent = (handle for handle in run.handles.values() if not handle.life.is_gone and handle.id not in placed_ids)
+        coming = [handle for handle in absent if not handle.place.awaits_owner]
         run.coming = len(coming)
         works = [self.arrivals.bring_all(coming), *([] if self._solo is None else [self._solo.measure()])]
         works += [self.lifecycle.carry_out(), self.lifecycle.patrol(), self._ledger.patrol(), self._tick(), run.write_again()]

@@ -7,7 +7,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.node_changes import NodeChanges
 from runtime.coordinator.profiling import enlisted
 from runtime.coordinator.run_loop import RunLoop
-from runtime.jobs.spec import CommandJob
+from runtime.jobs.spec import CommandJob, OwnersJob
 from runtime.journal.facts import Fact, JobFailed, JobRestarted, SchedulerRestored
 from runtime.journal.leases import RecalledLeases
 from runtime.journal.record import RunRecord, cold_starts_of
@@ -88,6 +88,8 @@ def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: Recalled
     busy_s: dict[str, float] = {pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}
     if job_id in state.stays.parked:
         handle.wait_parked(busy_s)
+    elif not (state.is_running(job_id) or job_id in state.waiting):  # it has given up its place, and has not got another one
+        handle.place.set_awaits_owner(isinstance(handle.spec, OwnersJob))
     else:
         handle.permits.reset_busy(busy_s)
         handle.arrive()

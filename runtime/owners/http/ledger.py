@@ -230,7 +230,7 @@ class Ledger:
 
     Attributes:
         leases: Leases by id, including those that ended recently.
-        recalled: Leases of a resumed run by job id, until their jobs have a placement again.
+        recalled: Leases of a resumed run by job id, until their jobs have a placement again or the leases are over.
         stopped: Event that is set when the run stops.
         suspected: Lost leases whose nodes may still be in use, by job id.
     """
@@ -392,6 +392,7 @@ class Ledger:
 
     def _over(self, lease: Lease, event: str, why: str) -> None:
         lease.apply_event(event, why)
+        self.recalled.pop(lease.handle.id, None)
         self.run.log.write_job_log(lease.handle.id, f"detached: {why}")
         wake(lease.handle, why)
 

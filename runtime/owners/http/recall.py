@@ -57,9 +57,13 @@ def continue_leases(ledger: Ledger, failed: Collection[str], done: Collection[st
     run = ledger.run
     ends = dict.fromkeys(done, JobEnd("done")) | dict.fromkeys(failed, JobEnd("cancelled"))
     for job_id, lease in [*ledger.recalled.items()]:  # only jobs without a placement are left
+        uses_nothing, waits = lease.turns.is_between and not lease.ended, job_id in run.scheduler.state.waiting
+        if uses_nothing and waits and lease.turns.rollouts == lease.turns.done and job_id not in ends:
+            _continue_waiting(ledger, lease)
+            continue
         del ledger.recalled[job_id]
-        if lease.handle.job is None and lease.turns.is_between and not lease.ended and job_id not in ends:
-            _measured_again(ledger, lease)
+        if uses_nothing and not waits and job_id not in ends:
+            _attaches_again(ledger, lease)
         else:
             _displaced(ledger, lease)
     for handle in [*run.handles.values()]:
@@ -115,14 +119,21 @@ def _end(ledger: Ledger, handle: JobHandle, end: JobEnd) -> None:
     ledger.run.apply(Consequences((facts.Failed(handle.id),)))
 
 
-def _measured_again(ledger: Ledger, lease: Lease) -> None:
-    """Let an owner that uses nothing give up nodes that were lent to it, which are not restored, and attach again."""
+def _continue_waiting(ledger: Ledger, lease: Lease) -> None:
+    """Let an owner that uses nothing wait for the next placement of its job, to which the lease then belongs."""
+    lease.last_heartbeat_s = ledger.run.log.now()
+    ledger.leases[lease.id] = lease
+    ledger.run.log.say(f"{lease.handle.id}: its lease continues")
+
+
+def _attaches_again(ledger: Ledger, lease: Lease) -> None:
+    """Let an owner that uses nothing give up nodes that are not restored, such as those lent to it, and attach again."""
     lease.handle.permits.clear()
     if not lease.must_move:
         lease.apply_event("move")
     lease.last_heartbeat_s = ledger.run.log.now()
     ledger.leases[lease.id] = lease
-    ledger.run.log.say(f"{lease.handle.id}: its lent nodes have gone with the former service; its owner attaches again")
+    ledger.run.log.say(f"{lease.handle.id}: its nodes have gone with the former service; its owner attaches again")
 
 
 def _displaced(ledger: Ledger, lease: Lease) -> None:

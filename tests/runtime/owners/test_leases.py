@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rollmux_client import pid_space, processes
 
+from rollmux_env.cluster.totals import totals_of
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
 from runtime.journal.audit import audit
@@ -33,6 +34,7 @@ from runtime.owners.http.carriers import is_kernels
 from runtime.owners.http.leases import MOST_METRICS
 from runtime.owners.http.ledger import own_processes
 from tests.children import Child
+from tests.runtime.owners.test_holdups import report_of
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job, just_before_attaching, owner_pid, served
 
 
@@ -624,6 +626,37 @@ def test_a_job_is_done_when_its_owner_says_so_after_its_lease_was_lost(tmp_path:
     assert [fact.done for fact in of(facts, LeaseEnded)] == [False, True]
     assert audit(facts).jobs == {"a": "done"} and audit(facts).problems == ()
     assert replay_journal(facts).lines == ()
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_a_job_whose_owner_is_away_takes_no_nodes_because_its_service_is_replaced(is_whole: bool, tmp_path: Path) -> None:
+    """Nor is the work that it did before counted twice when its owner comes back."""
+
+    async def work(run: Served) -> None:
+        iterations = 2 if is_whole else 1
+        lease = await run.place("a")
+        for number in range(iterations):
+            await run.phase(lease, "rollout", number)
+            assert (await run.leases.acquire(lease, "training", number, 5.0))["granted"]
+            run.driver.run.log.zero_s -= 7.0
+            await run.leases.release(lease, "training", number)
+        await run.leases.end(lease)
+        await run.settle()
+        run.pass_time(301.0)
+        await run.settle()
+        for _ in range(2):
+            run = await run.replaced()
+            assert not run.driver.run.handles["a"].place.names and not run.driver.run.scheduler.state.waiting
+            assert (await report_of(run))["jobs"]["a"]["reason"] == "it waits for its owner to attach"
+        lease = await run.place("a")
+        for number in range(iterations, 2):
+            await run.iterate(lease, number)
+        await run.leases.end(lease, done=True)
+        await run.settle()
+        busy_s = sum(part.busy_s for part in of(await run.stop(permits=False), PhaseSlice))
+        assert totals_of(run.driver.run.scheduler.state, "a").alone_usd * 3600 == pytest.approx(busy_s * 2, rel=1e-3)
+
+    served(work, attached_plan(tmp_path, job("a", iterations=2)))
 
 
 def test_what_the_owner_of_a_lost_lease_says_late_ends_no_job_of_another_owner(tmp_path: Path) -> None:

@@ -286,7 +286,44 @@ def test_a_permit_that_waits_for_a_place_is_told_of_it_and_does_not_look_again_a
     served(work, attached_plan(tmp_path, job("host"), unknown("a") | {"rollout": large, "training": large}, nodes=PAIR))
 
 
-def test_a_job_that_waits_for_a_place_when_it_is_measured_is_told_where_to_go(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_owner_of_a_job_that_is_measured_and_waits_for_a_place_goes_on_waiting_at_the_next_service(
+    is_lost: bool, tmp_path: Path
+) -> None:
+    async def work(run: Served) -> None:
+        host = await run.place("host")
+        await run.iterate(host, 0)
+        lease = await run.place("a")
+        for number in range(2):
+            await run.iterate(lease, number)
+        assert await run.leases.acquire(lease, "rollout", 2, 0.0) == {"granted": False}
+        run = await (await run.replaced()).replaced()
+        assert run.driver.run.scheduler.state.waiting == ["a"]
+        assert await run.leases.heartbeat(lease) == {"stop": False}
+        assert await run.leases.acquire(lease, "rollout", 2, 0.0) == {"granted": False}
+        if is_lost:
+            run.driver.run.log.zero_s -= 31.0
+            run.leases.touch(host)
+            run.leases.ledger.check_leases()
+            assert (await run.leases.heartbeat(lease))["lost"]
+        await run.leases.end(host, done=True)
+        await run.settle()
+        if is_lost:
+            lease = await run.place("a")
+        run.driver.run.log.zero_s -= 301.0
+        run.leases.touch(lease)
+        run.leases.ledger.check_leases()  # nobody takes a place without an owner from it
+        for number in range(2, 4):
+            await run.iterate(lease, number)
+        await run.leases.end(lease, done=True)
+        await run.stop(permits=False)
+
+    large: Any = {"host_memory_gb": 7.5}
+    served(work, attached_plan(tmp_path, job("host"), unknown("a") | {"rollout": large, "training": large}, nodes=PAIR))
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_job_that_waits_for_a_place_when_it_is_measured_is_told_where_to_go(is_replaced: bool, tmp_path: Path) -> None:
     """Found on simulated schedules: its permits were for other nodes than its processes are on."""
 
     async def work(run: Served) -> None:
@@ -296,6 +333,7 @@ def test_a_job_that_waits_for_a_place_when_it_is_measured_is_told_where_to_go(tm
         for number in range(2):
             await run.iterate(lease, number)
         assert await run.leases.acquire(lease, "rollout", 2, 0.0) == {"granted": False}
+        run = await run.replaced() if is_replaced else run
         waits = asyncio.ensure_future(run.leases.acquire(lease, "rollout", 2, 5.0))
         await run.leases.end(other, done=True)
         assert await waits == {"granted": False, "move": True} == await run.leases.acquire(lease, "rollout", 2, 5.0)
