@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic, strftime
 
@@ -101,8 +102,10 @@ class CommandProcess:
                     break
                 await asyncio.sleep(LOOKS_S)
             _signal(child.pid, signal.SIGKILL)
-            await asyncio.to_thread(child.wait)
-        return await asyncio.to_thread(self._end_rest)
+        remaining = await asyncio.to_thread(self._end_rest)  # the command too: its end may take forever in a driver that hangs
+        if child is not None:
+            child.poll()
+        return remaining
 
     def _end_rest(self) -> list[int]:
         table = processes()
@@ -137,7 +140,5 @@ def _variables(logs: Path, here: Sequence[Node]) -> dict[str, str]:
 
 
 def _signal(group: int, number: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):  # sudo belongs to another user
         os.killpg(group, number)
-    except ProcessLookupError:
-        return

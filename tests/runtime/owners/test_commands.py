@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from rollmux_env.errors import Conflict
 from rollmux_env.scheduler.facts import Lost
 from runtime.coordinator.consequences import Consequences
+from runtime.jobs.spec import CommandJob
 from runtime.journal.audit import audit
 from runtime.journal.facts import IterationSlice, JobFailed, LeaseEnded, NodesSuspected
 from runtime.journal.write import JOURNAL, read_facts
@@ -524,3 +526,27 @@ def test_nodes_of_a_phase_within_which_a_command_gave_its_lease_back_are_granted
     jobs = shell("a", script, folder=str(tmp_path)), job("b")
     facts = served(work, attached_plan(tmp_path / "run", *jobs))
     assert audit(facts).jobs == {"a": "done", "b": "present"}
+
+
+def test_a_command_that_no_signal_ends_is_named_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver of its device hangs, or it is sudo, which belongs to another user."""
+
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    async def main() -> None:
+        (spec,) = specs_of(command("a", "-c", "import time; time.sleep(600)"))
+        assert isinstance(spec, CommandJob)
+        process = command_process.CommandProcess(tmp_path / LOGS / "a")
+        process.start(spec, [], {})
+        child = process._child  # noqa: SLF001
+        assert child is not None
+        with monkeypatch.context() as without:
+            without.setattr(command_process.os, "killpg", refuse)
+            without.setattr(command_process.os, "kill", refuse)
+            assert await asyncio.wait_for(process.end(), PATIENCE_S) == [child.pid]
+        assert await process.end() == [] and child.returncode == -signal.SIGTERM
+
+    monkeypatch.setattr(command_process, "_ENDS_S", 0.2)
+    monkeypatch.setattr(job_processes, "_MOST_S", 0.2)
+    asyncio.run(main())
