@@ -37,6 +37,7 @@ import os
 import queue
 import random
 import re
+import select
 import signal
 import socket
 import threading
@@ -73,7 +74,10 @@ _UNHEARD_S = 600.0  # time for which a client without a lease keeps asking a ser
 _AGAIN = frozenset({429, 500, 502, 503, 504})  # statuses after which the same request may succeed
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # continues while the machine is suspended
 _ENDS = 100  # largest number of searches for processes to kill
+_WRITES_S = 0.5  # longest wait until standard error takes a line
+_WATCHES_S = 1.0  # longest time between two checks of a lease's clock
 _BACKOFF_S = 2.0  # longest pause between repetitions
+_MOST_PIDS = 4096  # processes that a request may name
 _MOST_AFTER_S = 10.0  # longest pause that a service may ask for, shorter than a lease
 
 
@@ -131,6 +135,7 @@ class Service:
         self._host, self._port, self._path = parts.hostname or "", parts.port, parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._idle: list[http.client.HTTPConnection] = []
+        self._pid = os.getpid()
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = _ANSWERS_S) -> dict[str, Any]:
         """Send a request whose answer is a JSON object.
@@ -175,6 +180,8 @@ class Service:
             Refused: The service has refused the request.
             OSError: No valid answer came.
         """
+        if self._pid != os.getpid():  # a forked child, whose parent uses the same connections
+            self._idle, self._pid = [], os.getpid()
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -204,7 +211,7 @@ class Service:
             said = json.loads(text).get("error")
         except (ValueError, AttributeError):  # not JSON, or not an object
             said = None
-        if not said and response.status in _AGAIN:  # a proxy's, so the service has not been heard
+        if not said and response.status in (*_AGAIN, 404):  # a proxy's, so the service has not been heard
             return ConnectionError(f"{self._host}: answers {response.status}, and no service does so: is it behind a proxy?")
         after = response.headers.get("Retry-After", "")
         after_s = min(_MOST_AFTER_S, float(after)) if after.isdecimal() else 0.0
@@ -293,9 +300,10 @@ def process(pid: int) -> Process | None:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         state, parent, group, session, started = fields[0], *(int(fields[place]) for place in (1, 2, 3, 19))
+        is_zombie = state in b"ZX" and len(os.listdir(f"/proc/{pid}/task")) < 2  # it lives as long as one of its threads does
     except (OSError, ValueError, IndexError):  # it has just ended
         return None
-    return Process(parent, group, session, started, state in b"ZX")
+    return Process(parent, group, session, started, is_zombie)
 
 
 def processes() -> dict[int, Process]:
@@ -426,19 +434,26 @@ def end_own_processes(why: str, find: Callable[[], Collection[int]]) -> None:
             starting new processes.
     """
     _ending.acquire()  # never released, so that only one thread does this
-    os.write(2, f"rollmux_client: {why}: this process ends, with all that belong to the job\n".encode())
-    for _ in range(_ENDS):
-        others = {*find()} - {os.getpid()}
-        if not others:
-            break
-        for pid in others:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
     try:
+        _write_error(f"rollmux_client: {why}: this process ends, with all that belong to the job\n")
+        for _ in range(_ENDS):
+            others = {*find()} - {os.getpid()}
+            if not others:
+                break
+            for pid in others:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
         os.kill(0, signal.SIGKILL)  # not by the group's number, because kill(-1) for group 1 of a container means all processes
     finally:
         os._exit(128 + signal.SIGKILL)  # process 1 of a container ignores its own signal; its exit ends the whole container
+
+
+def _write_error(line: str) -> None:
+    """Write a line to standard error, unless it is closed, its disk is full, or it is a pipe that is not read."""
+    with contextlib.suppress(OSError, ValueError):
+        if select.select([], [2], [], _WRITES_S)[1]:
+            os.write(2, line.encode())
 
 
 class PhaseContext:
@@ -534,9 +549,11 @@ class _Lease:
         self._service = service
         self._owner = "away"  # state in `ATTACHMENT`
         self._keeper = ""  # process of `rollmux exec` that keeps the lease
+        self._pid = os.getpid()  # process that sends the heartbeats
+        self._lost = ""  # reason why the lease is lost, if a fence has returned
         self._answered_s = _now()
         self._progress: dict[str, int] | None = None
-        self._wake, self._over = threading.Event(), False
+        self._wake, self._over = threading.Event(), threading.Event()
         self._heart: threading.Thread | None = None
 
     @property
@@ -546,28 +563,25 @@ class _Lease:
 
     def _keep(self, lease: str, ttl_s: float) -> None:
         """Begin to send heartbeats for a lease."""
-        self.lease, self.ttl_s = lease, ttl_s
+        self.lease, self.ttl_s, self._pid, self._lost = lease, ttl_s, os.getpid(), ""
         self._mine.leases.add(lease)
         self._owner = following(ATTACHMENT, "away", "attach")
-        self._answered_s, self._over = _now(), False
+        self._answered_s, self._over = _now(), threading.Event()
         self._ask("heartbeat", self._own_process_ids())  # the answer may have been delayed, so the lease counts from this request
         self._heart = threading.Thread(target=self._beat, name="rollmux-heartbeat", daemon=True)
         self._heart.start()
+        threading.Thread(target=self._watch, name="rollmux-fence", daemon=True).start()
 
     def _state(self) -> str | None:
         """Return the job's state, or None if the service does not say it."""
-        return self._described().get("state")
-
-    def _described(self) -> dict[str, Any]:
-        """Return the job as the service describes it, or an empty mapping if the service does not say it."""
         assert self._service is not None
         try:
-            return self._service.ask("GET", _path_of(self.name))
+            return self._service.ask("GET", _path_of(self.name)).get("state")
         except (OSError, Refused):
-            return {}
+            return None
 
     def _let_go(self) -> None:
-        self._over = True
+        self._over.set()
         self._wake.set()
         if self._heart is not None and self._heart is not threading.current_thread():
             self._heart.join()
@@ -593,10 +607,12 @@ class _Lease:
 
     def _once(self, request: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._service is not None
-        asked_s = _now()
+        asked_s, lease = _now(), self.lease
         self._check_fence(asked_s)  # a later answer does not make up for a time in which this process was suspended
+        if lease is None or self._lost:
+            raise Refused(409, self._lost or f"job {self.name}: its lease has been given back")
         try:
-            answer = self._service.ask("POST", f"/v1/leases/{self.lease}/{request}", body, timeout_s)
+            answer = self._service.ask("POST", f"/v1/leases/{lease}/{request}", body, timeout_s)
         except Refused as error:
             if error.status == 404:
                 self._lose(f"the service has no lease of job {self.name} any more")
@@ -608,6 +624,8 @@ class _Lease:
             if answer.get("lost"):
                 self._lose(f"the lease of job {self.name} is over: {answer['lost']}")
             self._take_deadline(answer.get("leave_by_s"))
+        if self._lost:
+            raise Refused(409, self._lost)
         return answer
 
     def _take_deadline(self, leave_by_s: float | None) -> None:
@@ -615,22 +633,26 @@ class _Lease:
         self.leave_by_s = leave_by_s
 
     def _own_process_ids(self) -> dict[str, Any]:
-        return {"pids": sorted(self.pids()), "pid_space": pid_space()}
+        pids = sorted(self.pids(), key=lambda pid: (pid != os.getpid(), pid))
+        return {"pids": pids[:_MOST_PIDS], "pid_space": pid_space()}
 
     def _own_pids(self) -> set[int]:
         """Return the processes of this process group, those that have a lease of the job, and all descendants of both."""
         return {os.getpid()} | self._mine.find(processes(), {os.getpid()}, os.getpgrp())
 
     def _check_fence(self, now_s: float | None = None) -> None:
-        """Kill the job's processes if its lease may be lost, unless `rollmux exec` keeps the lease and does this itself."""
+        """Kill the job's processes if its lease may be lost.
+
+        Where `rollmux exec` keeps the lease, or a parent from which this process was forked, that process does it.
+        """
         silent_s = (_now() if now_s is None else now_s) - self._answered_s
-        if silent_s >= self.ttl_s and not is_keeper_alive(self._keeper):
+        if silent_s >= self.ttl_s and self._pid == os.getpid() and not is_keeper_alive(self._keeper):
             self._lose(f"no answer from the service for {silent_s:.0f} s, and the lease of job {self.name} lasts {self.ttl_s:g} s")
 
     def _beat(self) -> None:
         """Send heartbeats and progress, as the main function of the heartbeat thread."""
         period_s, warned, next_s = self.ttl_s / 6, False, _now()
-        while not self._over:
+        while not self._over.is_set():
             silent_s = _now() - self._answered_s
             if silent_s < self.ttl_s / 2:
                 warned = False
@@ -641,23 +663,38 @@ class _Lease:
             timeout_s = min(period_s, max(0.05, self.ttl_s - silent_s))
             progress, self._progress = self._progress, None
             try:
-                if progress is not None:
-                    self._once("progress", progress, timeout_s)
                 if _now() >= next_s:
                     self._once("heartbeat", self._own_process_ids(), timeout_s)
                     next_s = _now() + period_s
             except (OSError, Refused) as error:
                 next_s = _now() + min(max(1.0, _after(error)), period_s)
+            if progress is not None:
+                with contextlib.suppress(OSError, Refused):  # no heartbeat waits because of it
+                    self._once("progress", progress, timeout_s)
             silent_s = _now() - self._answered_s
             self._wake.wait(max(0.05, min(next_s - _now(), self.ttl_s - silent_s)))
             if self._progress is not None:
                 time.sleep(0.05)  # combine several calls of `progress` into one request
             self._wake.clear()
 
+    def _watch(self) -> None:
+        """Check the lease's clock, as the main function of a thread beside the one that sends heartbeats.
+
+        A request may take longer than its timeout, which counts for each address and each part of the answer, and not for the
+        resolution of the name; and a warning may wait for whatever reads standard error.
+        """
+        over = self._over
+        while not over.wait(max(0.05, min(_WATCHES_S, self.ttl_s - (_now() - self._answered_s)))):
+            if self._lost:
+                self._fence(self._lost)  # again, because the processes that it has ended may have started others
+            else:
+                self._check_fence()
+
     def _lose(self, why: str) -> None:
         """End the job's processes, because other jobs may get its nodes."""
-        if "lose" in ATTACHMENT.get(self._owner, {}):
+        with contextlib.suppress(OutOfOrder):  # another thread has recorded it already
             self._owner = following(ATTACHMENT, self._owner, "lose")
+        self._lost = why
         self._fence(why)
 
 
@@ -704,6 +741,8 @@ class Job(_Lease):
         self._handed_over = False  # whether the lease belongs to `rollmux exec`, which gives it back
         self._phases: IterationStates | None = None  # None if another process may have begun phases with this lease
         self._other_thread_error: BaseException | None = None  # error of the other thread of `side_by_side`
+        self._sampler: threading.Thread | None = None  # that thread, if it has not ended its rollout after an error
+        self._given_up = False  # whether the task that waits for the lease was cancelled
 
     # The lease.
 
@@ -724,7 +763,12 @@ class Job(_Lease):
         self.end(done=kind is None)
 
     async def __aenter__(self) -> Job:
-        return await asyncio.to_thread(self.__enter__)
+        self._given_up = False
+        try:
+            return await asyncio.to_thread(self.__enter__)
+        except asyncio.CancelledError:
+            self._given_up = True  # the thread notices it after its present request
+            raise
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
@@ -737,32 +781,38 @@ class Job(_Lease):
             ConnectionError: The service has not answered for ten minutes.
         """
         assert self._service is not None
-        path, since_s, reason, pause_s = _path_of(self.name), _now(), "", 0.0
-        heard_s, wait_s, expected = since_s, _FIRST_S, _ExpectedPlacement()
+        path, reason, pause_s = _path_of(self.name), "", 0.0
+        heard_s, wait_s, expected = _now(), _FIRST_S, _ExpectedPlacement()
+        since_s: float | None = None  # time of the first 409 in a row
         while True:
             body = {"wait_s": wait_s, "host": self._host or socket.gethostname(), **self._own_process_ids()}
             when = ""
             try:
                 answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
             except OSError as error:
-                why, pause_s = str(error), _longer(pause_s)
+                why, pause_s, since_s = str(error), _longer(pause_s), None
                 if _now() - heard_s > _UNHEARD_S:
                     raise ConnectionError(
                         f"job {self.name}: {self._service.url} has not answered for {_UNHEARD_S:g} s: {why}"
                     ) from error
             except Refused as error:
                 heard_s = _now()
-                if error.status not in _AGAIN and not (
-                    error.status == 409 and self._state() not in ENDED and _now() - since_s < _OLD_LEASE_S
-                ):
+                since_s = None if error.status != 409 else heard_s if since_s is None else since_s
+                may_expire = since_s is not None and heard_s - since_s < _OLD_LEASE_S and self._state() not in ENDED
+                if error.status not in _AGAIN and not may_expire:
                     raise
                 why, pause_s = str(error), max(1.0, _longer(pause_s), _after(error))
             else:
                 if "lease" in answer:
-                    return self._begin(answer, handed_over=False)
-                since_s = heard_s = _now()
+                    self._begin(answer, handed_over=False)
+                    if self._given_up:
+                        self.end(done=False)
+                    return
+                heard_s, since_s = _now(), None
                 pause_s, wait_s = 0.0, _LOOK_S
                 why, when = _reason_in(answer), expected.describe(answer)
+            if self._given_up:
+                return
             words = _lasting_words(why)
             if words != reason or when:
                 self._say(f"job {self.name} waits: {why}{when or expected.said}")
@@ -776,7 +826,7 @@ class Job(_Lease):
         answer = {"lease": environment["ROLLMUX_LEASE"], "ttl_s": ttl_s, "iteration": iteration, "nodes": nodes}
         self._keeper = environment.get(KEEPER) or ""
         self._begin(answer, handed_over=True)
-        counted = self._described().get("iteration")  # an earlier process of the same command may have done some
+        counted = self._asked().get("iteration")  # an earlier process of the same command may have done some
         self.iteration = counted if isinstance(counted, int) else iteration
 
     def _begin(self, answer: dict[str, Any], handed_over: bool) -> None:
@@ -809,7 +859,10 @@ class Job(_Lease):
             Refused: `done` was not recorded, because the lease no longer exists and the job had not ended before.
             ConnectionError: For ten minutes the service could not be told that the job is complete.
         """
-        if self.lease is None or self._service is None:
+        if self.lease is None or self._service is None or self._pid != os.getpid():  # a forked child has its parent's lease
+            return
+        if self._sampler is not None and self._sampler.is_alive():
+            self.abandon()
             return
         service, path = self._service, f"/v1/leases/{self.lease}{'?done=true' if done else ''}"
         self._let_go()
@@ -960,11 +1013,15 @@ class Job(_Lease):
 
     def _total(self) -> int:
         """Return the number of iterations in the job's entry."""
+        return int(self._asked()["iterations"])
 
-        def once() -> int:
+    def _asked(self) -> dict[str, Any]:
+        """Return the job as the service describes it, and wait until it does."""
+
+        def once() -> dict[str, Any]:
             assert self._service is not None
             self._check_fence()
-            return int(self._service.ask("GET", _path_of(self.name))["iterations"])
+            return self._service.ask("GET", _path_of(self.name))
 
         return _until_answered(once)
 
@@ -989,7 +1046,8 @@ class Job(_Lease):
 
         Raises:
             Interrupted: The service asks the job to stop or to move, between two trainings or two rollouts.
-            Exception: Any error of `sample`, `train` or `sync`, raised after the other thread has ended its phase.
+            Exception: Any error of `sample`, `train` or `sync`, raised when the other thread has ended its phase, or a minute
+                later: the lease is then not given back, and the nodes are free when this process has ended.
         """
         first, last = self.iteration, self._total_of(total)
         room, over = threading.Semaphore(staleness + 1), threading.Event()  # room: rollouts that may still be ahead of trainings
@@ -1029,6 +1087,7 @@ class Job(_Lease):
             over.set()
             room.release()
             sampler.join(2 * _WAIT_S)  # until its phase or its request ends
+            self._sampler = sampler
             raise
         else:
             sampler.join()
@@ -1072,7 +1131,7 @@ class Job(_Lease):
             tokens: Number of tokens sampled so far.
         """
         if self.lease is not None:
-            self._progress = {"done": done, "total": total, "tokens": tokens}
+            self._progress = {"done": int(done), "total": int(total), "tokens": int(tokens)}  # they may be numbers of NumPy
             self._wake.set()
 
     def acquire(self, phase: PhaseContext) -> None:
@@ -1094,6 +1153,8 @@ class Job(_Lease):
         phase.asked_s, said = _now(), ""
         while True:
             self._check_stop()
+            if self.lease is None:
+                raise Refused(409, f"job {self.name}: its lease has been given back")
             asked_s = _now()
             answer = self._ask("acquire", body, _WAIT_S)
             if answer.get("move"):

@@ -51,7 +51,8 @@ class LeasedCommand:
         self._process: subprocess.Popen[bytes] | None = None
         self._mine = LeaseProcesses()
         self._before: set[int] = set()  # children of this process that existed before the command
-        self._starts = self._killed = False
+        self._starts = False
+        self._lost = ""  # reason why the lease of the command is lost
         self._early: list[int] = []  # signals that arrived while the command was being started
 
     def pids(self) -> Collection[int]:
@@ -65,8 +66,8 @@ class LeasedCommand:
             why: Reason, for the line that is printed.
         """
         self._send(self._find(), signal.SIGKILL)  # first, because writing the line may take long
-        if self._process is not None and not self._killed:
-            self._killed = True
+        is_new, self._lost = not self._lost, why
+        if is_new and self._process is not None:
             self._say(f"{why}: the command ends")
 
     def run(self, environment: Mapping[str, str], cores: set[int]) -> tuple[int, str]:
@@ -81,7 +82,7 @@ class LeasedCommand:
             words, empty if there are none.
 
         Raises:
-            InputError: If the command cannot be started; one line.
+            InputError: If the command cannot be started, or its lease is lost already; one line.
         """
         self._mine.leases.add(environment[LEASE])
         with _adopting_orphans():
@@ -95,10 +96,12 @@ class LeasedCommand:
                     left = "a process that cannot be seen"
                 self.may_live = bool(left)
             finally:
-                self._process = None
+                self._process, self._lost = None, ""
         return status if status >= 0 else 128 - status, left
 
     def _start(self, environment: Mapping[str, str], cores: set[int]) -> None:
+        if self._lost:
+            raise InputError(f"{self._lost}: the command is not started")
         own = os.sched_getaffinity(0)
         os.sched_setaffinity(0, cores or own)
         self._before = {pid for pid, one in processes().items() if one.parent == os.getpid()}

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import rollmux_client
 
@@ -591,3 +592,118 @@ def test_that_a_job_is_done_is_said_also_after_its_lease_and_else_is_an_error(
 )
 def test_hosts_are_the_same_by_their_short_names(one: str, other: str, same: bool) -> None:
     assert rollmux_client.same_host(one, other) is rollmux_client.same_host(other, one) is same
+
+
+def test_progress_takes_numbers_of_numpy_and_delays_no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    fenced, heartbeats = list[str](), [0]
+    with serving({"one": 3}, ttl_s=1.5) as little:
+        answer = little.answer
+
+        def refuse(method: str, path: str, body: dict[str, Any]) -> Any:
+            heartbeats[0] += path.endswith("/heartbeat")
+            return (400, {"error": "done: is negative"}) if path.endswith("/progress") else answer(method, path, body)
+
+        monkeypatch.setattr(little, "answer", refuse)
+        with rollmux_client.Job(rollmux_client.Service(little.url, TOKEN), "one", fence=fenced.append) as job:
+            while heartbeats[0] < 10 and not fenced:
+                job.progress(np.int64(-1), np.int64(2))  # type: ignore[arg-type]
+                threading.Event().wait(0.02)
+    assert fenced == []
+
+
+def test_processes_beyond_those_that_a_request_may_name_are_left_out() -> None:
+    job = rollmux_client.Job(None, "one", pids=lambda: {*range(1, 6000), 10**7})
+    named = job._own_process_ids()["pids"]  # noqa: SLF001
+    assert len(named) == 4096 and 10**7 not in named
+    own = rollmux_client.Job(None, "one", pids=lambda: {*range(1, 6000), os.getpid()})
+    assert os.getpid() in own._own_process_ids()["pids"]  # noqa: SLF001
+
+
+def test_an_owner_waits_for_its_last_lease_to_expire_also_after_the_service_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service has granted it, and was killed before the answer came."""
+    clock, begun = [0.0], []
+    answers = iter(
+        [{"placed": False}, ConnectionError("refused"), rollmux_client.Refused(409, "another lease of it lives"), {"lease": "7"}]
+    )
+
+    def ask(method: str, *_: object) -> dict[str, Any]:
+        if method == "GET":
+            return {"state": "running"}
+        clock[0] += 100.0
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    monkeypatch.setattr(rollmux_client, "_now", lambda: clock[0])
+    monkeypatch.setattr(rollmux_client, "time", SimpleNamespace(**{**vars(time), "sleep": lambda _: None}))
+    monkeypatch.setattr(rollmux_client.Job, "_begin", lambda _, answer, **__: begun.append(answer["lease"]))
+    asking = rollmux_client.Service("http://127.0.0.1:1", TOKEN)
+    monkeypatch.setattr(asking, "ask", ask)
+    rollmux_client.Job(asking, "one", say=lambda _: None).attach()
+    assert begun == ["7"]
+
+
+def test_a_script_under_exec_asks_until_it_knows_where_to_continue(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = rollmux_client.Job(rollmux_client.Service(service.url, TOKEN), "one")
+    keeper.attach()
+    iterate_once(keeper)
+    service.jobs["one"].iteration = 1
+    answer, refusals = service.answer, iter([(503, {"error": "the service is stopping"})])
+
+    def refuse(method: str, path: str, body: dict[str, Any]) -> Any:
+        return next(refusals, None) or answer(method, path, body) if method == "GET" else answer(method, path, body)
+
+    monkeypatch.setattr(service, "answer", refuse)
+    monkeypatch.setenv("ROLLMUX_LEASE", str(keeper.lease))
+    try:
+        with rollmux_client.attach() as job:
+            assert job.iteration == 1
+    finally:
+        keeper.end(done=False)
+
+
+def test_a_lease_that_comes_after_its_task_was_cancelled_is_given_back(
+    service: LittleService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attach, is_placed = service._attach, threading.Event()  # noqa: SLF001
+    monkeypatch.setattr(service, "_attach", lambda job: attach(job) if is_placed.is_set() else (200, {"placed": False}))
+
+    async def scenario() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                async with rollmux_client.attach():
+                    raise AssertionError("it was cancelled")
+        is_placed.set()
+
+    asyncio.run(scenario())
+    assert service.jobs["one"].lease is None and "ROLLMUX_LEASE" not in os.environ
+
+
+def test_a_lease_is_not_given_back_while_the_rollout_beside_a_failed_training_uses_its_nodes(
+    service: LittleService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ends = threading.Event(), threading.Event()
+
+    def sample(k: int) -> None:
+        if k == 1:
+            begun.set()
+            ends.wait(60)
+
+    def train(k: int, result: None) -> None:
+        assert begun.wait(60)
+        raise ValueError("no memory")
+
+    def grant(method: str, path: str, body: dict[str, Any]) -> Any:
+        return (200, {"granted": True}) if path.endswith("/acquire") else answer(method, path, body)
+
+    answer = service.answer
+    monkeypatch.setattr(service, "answer", grant)
+    monkeypatch.setattr(service, "_ask", lambda *_: (200, {}))
+    monkeypatch.setattr(rollmux_client, "_WAIT_S", 0.1)
+    try:
+        with pytest.raises(ValueError, match="no memory"), rollmux_client.attach() as job:
+            job.side_by_side(sample, train, total=3)
+        assert service.jobs["one"].lease is not None
+    finally:
+        ends.set()

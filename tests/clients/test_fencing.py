@@ -167,3 +167,120 @@ def test_under_exec_a_script_that_is_silent_while_its_lease_is_kept_lives(monkey
                     job._check_fence()  # noqa: SLF001
                     assert bool(fenced) is not lives
                     job._answered_s += 60.0  # noqa: SLF001
+
+
+CLOSED_STDERR = """
+import os
+with rollmux_client.attach() as job, job.phase("rollout"):
+    print("in", flush=True)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    if %s:
+        os.close(reading)
+        os.close(writing)
+    else:
+        os.set_blocking(writing, False)
+        while True:
+            try:
+                os.write(writing, bytes(1000))
+            except BlockingIOError:
+                break
+        os.set_blocking(writing, True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_line_that_cannot_be_written_keeps_nothing_alive(is_closed: bool) -> None:
+    """Its reader has gone, as after Ctrl-C in `python train.py |& tee log`, or reads nothing."""
+    with serving({"one": 3}, ttl_s=2.0) as little:
+        process = start(little, CLOSED_STDERR % is_closed)
+        assert process.stdout is not None and process.stdout.readline() == "in\n"
+        little.jobs["one"].lease = None
+        assert_group_has_ended(process)
+
+
+def test_a_request_that_takes_longer_than_its_timeout_delays_no_end() -> None:
+    """Names are resolved without one."""
+    script = """
+import socket
+with rollmux_client.attach() as job, job.phase("rollout"):
+    socket.getaddrinfo = lambda *_, **__: time.sleep(60)
+    print("in", flush=True)
+    time.sleep(60)
+"""
+    with serving({"one": 3}, ttl_s=2.0) as little:
+        process = start(little, script)
+        assert process.stdout is not None and process.stdout.readline() == "in\n"
+        little.silent.set()
+        assert "no answer from the service" in assert_group_has_ended(process)
+
+
+def test_a_process_lives_as_long_as_one_of_its_threads_does() -> None:
+    """As one whose driver hangs after it was killed."""
+    script = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    with Child([sys.executable, "-c", f"{script}; print(flush=True); ctypes.CDLL(None).pthread_exit(None)"], stdout=-1) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            signal.sigtimedwait([], 0.01)
+        one = rollmux_client.process(process.pid)
+        assert one is not None and not one.is_zombie
+
+
+FORKS = """
+import os
+with rollmux_client.attach() as job, job.phase("rollout"):
+    used = job._service._idle[0].sock.getsockname()
+    if os.fork() == 0:
+        job._service.ask("GET", "/v1/jobs/one")
+        assert job._service._idle[0].sock.getsockname() != used
+        time.sleep(2.5)  # longer than a lease lasts
+        job._check_fence()
+        sys.exit(7)  # through the `with` blocks
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_forked_child_neither_ends_the_job_nor_gives_its_lease_back() -> None:
+    """Heartbeats are its parent's."""
+    with serving({"one": 3}, ttl_s=2.0) as little:
+        process = start(little, FORKS)
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "7\n"
+            assert little.jobs["one"].lease is not None and "rollout" in little.held
+        finally:
+            little.jobs["one"].lease = None
+            assert_group_has_ended(process)
+
+
+def test_a_404_of_a_proxy_whose_service_restarts_is_no_lost_lease() -> None:
+    fenced: list[str] = []
+    with (
+        serving({"one": 3}) as little,
+        rollmux_client.Job(rollmux_client.Service(little.url, "secret"), "one", fence=fenced.append) as job,
+    ):
+        little.proxy_status = 404
+        with pytest.raises(OSError, match="answers 404, and no service does so"):
+            job._once("heartbeat", {}, 1.0)  # noqa: SLF001
+        little.proxy_status = 0
+        job._once("heartbeat", {}, 1.0)  # noqa: SLF001
+    assert fenced == []
+
+
+def test_a_request_that_is_repeated_after_the_lease_was_given_back_by_another_thread_asks_for_no_lease() -> None:
+    fenced, paths = list[str](), list[str]()
+
+    class Stopping:
+        def ask(self, method: str, path: str, *_: object) -> dict[str, object]:
+            paths.append(path)
+            if path.endswith("/acquire"):
+                job._let_go()  # noqa: SLF001
+                raise rollmux_client.Refused(503, "the service is stopping")
+            return {}
+
+    job = rollmux_client.Job(Stopping(), "one", fence=fenced.append)  # type: ignore[arg-type]
+    job._keep("7", 30.0)  # noqa: SLF001
+    with pytest.raises(rollmux_client.Refused, match="job one: its lease has been given back"):
+        job.acquire(job.phase("rollout"))
+    assert fenced == [] and {*paths} == {"/v1/leases/7/heartbeat", "/v1/leases/7/acquire"}

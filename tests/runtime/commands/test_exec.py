@@ -178,6 +178,53 @@ def test_a_lost_lease_ends_the_command(command: Command, file: Path, monkeypatch
     assert status == 128 + signal.SIGKILL and "no answer from the service" in said
 
 
+def test_a_service_that_ends_right_after_it_has_granted_a_lease_is_given_up(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({}, ttl_s=1.0) as little:
+        point_to(little, monkeypatch)
+        attach = little._attach  # noqa: SLF001
+
+        def attach_and_end(job: object) -> object:
+            threading.Timer(0.2, little.silent.set).start()
+            return attach(job)  # type: ignore[arg-type]
+
+        def heartbeat(*_: object) -> object:
+            little.changed.wait_for(little.silent.is_set)
+            return 503, {"error": "the service is stopping"}
+
+        monkeypatch.setattr(little, "_attach", attach_and_end)
+        monkeypatch.setattr(little, "_ask", heartbeat)
+        status, _, said = command("exec", str(file), "--", "touch", "on")
+    assert status == 2 and " s, and the lease of job mine lasts 1 s\n" in said and "no answer from the service for" in said
+    assert not Path("on").exists()
+
+
+@pytest.mark.parametrize("is_attached", [True, False])
+def test_a_command_is_not_started_with_a_lease_that_is_lost_already(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch, is_attached: bool
+) -> None:
+    """As after a pause of exec, or of the service, between the lease and the command."""
+    lost = threading.Event()
+
+    def wait(job: rollmux_client.Job, *_: object) -> None:
+        lost.set()
+        while not job._lost:  # noqa: SLF001
+            job._wake.set()  # noqa: SLF001
+            signal.sigtimedwait([], 0.01)
+
+    if is_attached:
+        monkeypatch.setattr("runtime.commands.executing._end_orphans_of_others", wait)
+    else:
+        lost.set()
+    with serving({}, ttl_s=1.5) as little:
+        point_to(little, monkeypatch)
+        monkeypatch.setattr(little, "_ask", lambda *_: (200, {"stop": True, "lost": "no sign of life"} if lost.is_set() else {}))
+        status, _, said = command("exec", str(file), "--", "touch", "on")
+    assert status == 2 and "the lease of job mine is over: no sign of life" in said
+    assert not Path("on").exists()
+
+
 LAUNCHER = """
 import os, subprocess, sys, time
 quiet = dict(stdin=subprocess.DEVNULL, start_new_session=True)

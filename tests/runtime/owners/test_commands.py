@@ -539,11 +539,11 @@ def test_a_command_that_no_signal_ends_is_named_after_a_while(tmp_path: Path, mo
         assert isinstance(spec, CommandJob)
         process = command_process.CommandProcess(tmp_path / LOGS / "a")
         process.start(spec, [], {})
-        child = process._child  # noqa: SLF001
+        child = process._child
         assert child is not None
         with monkeypatch.context() as without:
-            without.setattr(command_process.os, "killpg", refuse)
-            without.setattr(command_process.os, "kill", refuse)
+            without.setattr(os, "killpg", refuse)
+            without.setattr(os, "kill", refuse)
             assert await asyncio.wait_for(process.end(), PATIENCE_S) == [child.pid]
         assert await process.end() == [] and child.returncode == -signal.SIGTERM
 
