@@ -8,7 +8,7 @@ from rollmux_env.cluster.events import Admitted, Event, Moved
 from rollmux_env.cluster.plan import Move, Place, Plan, Policy, carry_out
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError
-from rollmux_env.scheduler.quotas import exceeded
+from rollmux_env.scheduler.quotas import Quotas, exceeded
 
 
 class Reservation:
@@ -47,6 +47,9 @@ class Reservation:
         """
         twin, events = state.copy(), []
         users = set()
+        quotas = Quotas(state)
+        if any(isinstance(event, Admitted) and quotas.bars_for_month(state.job(event.job_id)) for event in self.events):
+            return []
         try:
             for event in self.events:
                 if isinstance(event, Admitted | Moved):

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from rollmux_env.cluster.events import Admitted, Departed, Parked, Resumed
+from rollmux_env.keys.queue import Quota
+from rollmux_env.scheduler.facts import QuotaChanged
+from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_state import JobState
 from runtime.coordinator.run_plan import RunPlan
@@ -175,6 +178,21 @@ def test_no_reserved_place_is_given_on_a_drained_node(tmp_path: Path) -> None:
         await finish(run, "short", range(1))
         await finish(run, "long", range(1, 4))
         assert log_of(await run.stop()) == OVERTAKEN
+
+    served(work, plan(tmp_path, long()))
+
+
+def test_no_reserved_place_is_given_when_the_month_is_used_up_meanwhile(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("long")
+        await run.iterate(lease, 0)
+        await submit(run, user="ann")
+        run.driver.run.apply(Consequences((QuotaChanged("ann", Quota(node_hours=0)),)))
+        await run.iterate(lease, 1)
+        await leave(run, lease, 2)
+        assert run.driver.run.scheduler.planner.ranking.queue == ["short"]
+        await finish(run, "long", range(2, 4))
+        await run.stop()
 
     served(work, plan(tmp_path, long()))
 
