@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from rollmux_env.cluster.events import Departed, OverBudget
 from rollmux_env.replay.stays import StayTimes, stays_of
@@ -13,7 +13,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.overdue import Overdue
 from runtime.coordinator.run_loop import RunLoop
 from runtime.journal import facts
-from runtime.journal.facts import Fact, NodeShareSpan
+from runtime.journal.facts import Fact, IterationSlice, NodeShareSpan
 from runtime.journal.record import RunRecord
 from runtime.machine import Pool
 from runtime.metrics import MetricsRegistry
@@ -93,6 +93,20 @@ class _HeldSpans:
         return max(0.0, self._total_s - before_s)
 
 
+class JobOutcome(NamedTuple):
+    """How a job has ended.
+
+    Attributes:
+        state: `done`, `over_budget`, `failed` or `cancelled`.
+        problem: Line about the problem, or an empty text.
+        at_s: Time of the end, or of the cancellation, in seconds of the run.
+    """
+
+    state: str
+    problem: str
+    at_s: float
+
+
 class Follower(Protocol):
     """An object that follows the facts of a run."""
 
@@ -104,7 +118,7 @@ class RunFigures:
     """The observer; see `runtime.coordinator.run_state.RunObserver`.
 
     Attributes:
-        ends: Outcome and problem by job: `done`, `over_budget`, `failed` or `cancelled`, and a line or "".
+        ends: How jobs have ended, by id.
         reported: Metrics of the last iteration, by job.
         stays: Times of arrivals, admissions, parks and departures.
         usage: Use of nodes.
@@ -112,7 +126,7 @@ class RunFigures:
     """
 
     def __init__(self) -> None:
-        self.ends: dict[str, tuple[str, str]] = {}
+        self.ends: dict[str, JobOutcome] = {}
         self.reported: dict[str, dict[str, float]] = {}
         self.stays = StayTimes()
         self.usage = NodeUsage()
@@ -161,18 +175,18 @@ class RunFigures:
         """Record how a job has ended, if a fact says so."""
         assert self._run is not None
         match entry:
-            case facts.JobCancelled(job_id=job_id):
-                self.ends[job_id] = ("cancelled", "")
-            case facts.JobFailed(job_id=job_id, where=where, problem=problem):
-                self.ends.setdefault(job_id, ("failed", f"{where}: {problem}"))
-            case facts.LeaseEnded(job_id=job_id, done=True):
-                self.ends.setdefault(job_id, ("done", ""))
-            case OverBudget(job_id=job_id):
-                self.ends.setdefault(job_id, ("over_budget", ""))
-            case Departed(job_id=job_id):
+            case facts.JobCancelled(at_s=at_s, job_id=job_id):
+                self.ends[job_id] = JobOutcome("cancelled", "", at_s)
+            case facts.JobFailed(at_s=at_s, job_id=job_id, where=where, problem=problem):
+                self.ends.setdefault(job_id, JobOutcome("failed", f"{where}: {problem}", at_s))
+            case facts.LeaseEnded(at_s=at_s, job_id=job_id, done=True):
+                self.ends.setdefault(job_id, JobOutcome("done", "", at_s))
+            case OverBudget(at_s=at_s, job_id=job_id):
+                self.ends.setdefault(job_id, JobOutcome("over_budget", "", at_s))
+            case Departed(at_s=at_s, job_id=job_id):
                 handle = self._run.handles[job_id]
                 if handle.iteration == handle.spec.iterations and not handle.spec.is_attached:
-                    self.ends.setdefault(job_id, ("done", ""))
+                    self.ends.setdefault(job_id, JobOutcome("done", "", at_s))
 
     def on_command(self, command: Command) -> None:
         """Take a command of the scheduler that was carried out."""
@@ -220,14 +234,16 @@ class RunFigures:
             self._late.add(done.job_id)
 
 
-def ends_of(record: RunRecord) -> dict[str, tuple[str, str]]:
-    """Return how jobs of a recorded run have ended, in the form of `RunFigures.ends`."""
+def ends_of(record: RunRecord) -> dict[str, JobOutcome]:
+    """Return how jobs of a recorded run have ended, by id."""
+    left_s = {fact.job_id: fact.at_s for fact in (*record.iterations, *record.log) if isinstance(fact, IterationSlice | Departed)}
     own = [fact.spec for fact in record.submitted if not fact.spec.is_attached]
-    ends = {spec.id: ("done", "") for spec in own if record.done[spec.id] == spec.iterations}
-    ends |= {lease.job_id: ("done", "") for lease in record.leases_ended if lease.done}
-    ends |= dict.fromkeys(record.over_budget, ("over_budget", ""))
-    ends |= {fact.job_id: ("failed", f"{fact.where}: {fact.problem}") for fact in reversed(record.failed)}
-    return ends | {fact.job_id: ("cancelled", "") for fact in record.cancelled}
+    ends = {spec.id: JobOutcome("done", "", left_s.get(spec.id, 0.0)) for spec in own if record.done[spec.id] == spec.iterations}
+    ends |= {lease.job_id: JobOutcome("done", "", lease.at_s) for lease in reversed(record.leases_ended) if lease.done}
+    ends |= {job_id: JobOutcome("over_budget", "", left_s[job_id]) for job_id in record.over_budget}
+    for fact in reversed(record.failed):
+        ends[fact.job_id] = JobOutcome("failed", f"{fact.where}: {fact.problem}", fact.at_s)
+    return ends | {fact.job_id: JobOutcome("cancelled", "", fact.at_s) for fact in record.cancelled}
 
 
 def held_spans(run: RunLoop, handle: JobHandle, now_s: float) -> tuple[NodeShareSpan, ...]:

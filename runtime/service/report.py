@@ -74,6 +74,7 @@ def _described(
         "key": None,
         "eta_s": None,
         "done_eta_s": None,
+        "ended_s": None,
         "completion_h": None,
         "queue_h": None,
         "parks": 0,
@@ -135,11 +136,12 @@ def past_report(folder: Path) -> dict[str, Any]:
     stays = stays_of(record.log)
     for spec in (fact.spec for fact in record.submitted):
         running = state.knows(spec.id) and state.is_running(spec.id)
-        name, problem = ends.get(spec.id, ("stopped" if running else _waits(state, spec.id), ""))
+        end = ends.get(spec.id)
+        name, problem = end[:2] if end is not None else ("stopped" if running else _waits(state, spec.id), "")
         metrics, done = record.metrics.get(spec.id, {}), record.done[spec.id]
         job = _described(spec, name, problem or None, known.get(spec.id), done, metrics, record.started.cluster)
-        over = spec.id in ends
-        jobs.append(job | {"usd": _charged_usd(state, spec.id)} | _waited(stays, spec.id, record.last_s, over))
+        job |= {"usd": _charged_usd(state, spec.id), "ended_s": None if end is None else end.at_s}
+        jobs.append(job | _waited(stays, spec.id, record.last_s, end is not None))
     return {
         "folder": str(folder.resolve()),
         "policy": record.started.policy,
@@ -312,7 +314,7 @@ class Reports:
         """Return the state of a job, one of `STATES`."""
         state = self._run.scheduler.state
         if handle.life.is_gone:
-            return self._figures.ends.get(handle.id, ("stopped", ""))[0]
+            return "stopped" if (end := self._figures.ends.get(handle.id)) is None else end.state
         if handle.id in self._ledger.suspected:
             return "lost"
         if handle.place.group is not None and handle.iteration == PROFILE:
@@ -337,6 +339,7 @@ class Reports:
             report |= self._prospects(handle, name, turn is not None, outlook)
         report |= self._place(handle, job)
         if handle.life.is_gone and name in ENDED:
+            report["ended_s"] = self._figures.ends[job_id].at_s
             self._ended[job_id] = report
         return report
 
@@ -397,7 +400,7 @@ class Reports:
 
     def _problem(self, handle: JobHandle) -> str | None:
         if handle.life.is_gone:
-            return self._figures.ends.get(handle.id, ("", ""))[1] or None
+            return None if (end := self._figures.ends.get(handle.id)) is None else end.problem or None
         if handle.checkpoints.disk_problem is not None:
             return f"its checkpoint cannot be written: {handle.checkpoints.disk_problem}"
         metrics = self._figures.reported.get(handle.id, {})

@@ -229,7 +229,7 @@ class RunService:
         handle = self.handle_of(job_id)
         if (problem := self.run.log.problem) is not None:
             raise Unwritable(problem)
-        outcome = self._figures.ends.get(job_id, ("", ""))[0]
+        outcome = "" if (end := self._figures.ends.get(job_id)) is None else end.state
         if outcome == "cancelled" and not handle.life.is_gone:  # its end is waited for
             return
         if outcome:

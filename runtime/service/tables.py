@@ -78,8 +78,8 @@ def _folded(jobs: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]],
     ended = [job for job in jobs if job["state"] in ENDED]
     if len(ended) <= LAST_ENDED:
         return [*jobs], ""
-    hidden = {job["id"] for job in ended[:-LAST_ENDED]}
-    counts = Counter(job["state"] for job in ended[:-LAST_ENDED])
+    earlier = sorted(ended, key=lambda job: job.get("ended_s") or 0.0)[:-LAST_ENDED]
+    hidden, counts = {job["id"] for job in earlier}, Counter(job["state"] for job in earlier)
     words = ", ".join(f"{count:,} {state}" for state, count in counts.items())
     return [job for job in jobs if job["id"] not in hidden], f"and {len(hidden):,} jobs that have ended ({words}): --all shows them"
 

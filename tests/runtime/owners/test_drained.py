@@ -187,6 +187,7 @@ def test_the_time_in_the_queue_after_a_drain_is_time_without_a_place(tmp_path: P
     (own,), (used,) = past_report(tmp_path)["jobs"], past_usage(tmp_path, ["job"])
     assert used["wait_h"] == pytest.approx(2.0, abs=0.1) and own["queue_h"] == pytest.approx(used["wait_h"], abs=1e-3)
     assert own["completion_h"] == pytest.approx(own["queue_h"], abs=0.1)
+    assert own["ended_s"] == pytest.approx(3600 * own["completion_h"], abs=1.0)
 
 
 def test_another_deadline_is_told_too(tmp_path: Path, clock: list[float]) -> None:

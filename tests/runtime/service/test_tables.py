@@ -39,6 +39,7 @@ JOB = {
     "key": None,
     "eta_s": None,
     "done_eta_s": 7300.0,
+    "ended_s": None,
     "completion_h": None,
     "queue_h": 0.5,
     "parks": 0,
@@ -100,14 +101,15 @@ def test_every_job_group_and_pool_is_there(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_jobs_that_ended_long_ago_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
-    ended = [FAILED | {"id": f"e{k}", "state": "failed" if k % 2 else "done"} for k in range(15)]
+    """Not those that were submitted long ago: the first of these has ended last."""
+    ended = [FAILED | {"id": f"e{k}", "state": "failed" if k % 2 else "done", "ended_s": (k or 15.0)} for k in range(15)]
     shown = {**REPORT, "jobs": [*ended[:8], JOB, *ended[8:]]}
     show(*status_tables(shown))
     text = " ".join(capsys.readouterr().out.split())
-    assert "and 5 jobs that have ended (3 done, 2 failed): --all shows them" in text
-    assert "e4 " not in text and "e3:" not in text and "e5:" in text and "a running" in text
+    assert "and 5 jobs that have ended (3 failed, 2 done): --all shows them" in text
+    assert "e5 " not in text and "e3:" not in text and "e0 " in text and "e7:" in text and "a running" in text
     show(*status_tables(shown, every=True))
-    assert "e0 " in (out := capsys.readouterr().out) and "--all" not in out
+    assert "e1 " in (out := capsys.readouterr().out) and "--all" not in out
 
 
 def test_drains_name_the_jobs_that_they_wait_for(capsys: pytest.CaptureFixture[str]) -> None:

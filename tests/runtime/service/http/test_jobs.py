@@ -71,6 +71,7 @@ def test_a_job_ends_when_it_is_deleted_and_only_once(served: Served) -> None:
     assert (job["state"], job["reason"]) == ("waiting", "it has not arrived yet")
     answer = served.ask("DELETE", "/v1/jobs/gone")
     assert (answer.status, answer.value["state"]) == (202, "cancelled")
+    assert 0 < answer.value["ended_s"] <= served.ask("GET", "/v1/status").value["now_s"]
     again = served.ask("DELETE", "/v1/jobs/gone")
     assert again.status == 409 and again.value["error"] == "job gone: has ended already: cancelled"
     assert served.ask("DELETE", "/v1/jobs/nobody").status == 404
