@@ -132,8 +132,14 @@ def write_jobs(path: Path, prefix: str, iterations: int) -> list[str]:
     return [*kinds]
 
 
-def interrupt(one: Command, number: int, rng: random.Random) -> str | None:
+def interrupt(one: Command, number: int, rng: random.Random, is_idle: Callable[[], bool] = lambda: False) -> str | None:
     """Interrupt a command that has just been started.
+
+    Args:
+        one: The command.
+        number: Number of the signal.
+        rng: Random numbers, for the time of the interruption.
+        is_idle: Whether no iteration is to come.
 
     Returns:
         `iteration` or `start`, by whether it was in its iterations. None means that it ended before.
@@ -141,7 +147,7 @@ def interrupt(one: Command, number: int, rng: random.Random) -> str | None:
     process = one.process
     assert process is not None
     if rng.random() >= _AT_START:
-        wait_for(lambda: one.says(": iteration ") or process.poll() is not None, "an iteration")
+        wait_for(lambda: one.says(": iteration ") or process.poll() is not None or is_idle(), "an iteration")
         time.sleep(rng.uniform(0.0, 1.0))
     else:
         time.sleep(rng.uniform(0.5, _STARTS_S))
@@ -227,11 +233,19 @@ def interrupt_run(home: Path, times: int, rng: random.Random, tally: Interruptio
 
 
 def interrupt_service(home: Path, times: int, rng: random.Random, tally: InterruptionTally) -> None:
-    """Interrupt a service. Jobs are submitted to it at every fourth start."""
+    """Interrupt a service. Jobs are submitted to it at every fourth start, and earlier if it has done all of its jobs."""
     one, names, iterations = Command(home / "service"), list[str](), 80
+
+    def is_idle() -> bool:
+        """Return whether all jobs have done their last iteration, which they do also while the command is away."""
+        facts = read_facts(one.folder / JOURNAL)
+        counts = Counter(fact.job_id for fact in facts if isinstance(fact, IterationSlice) and fact.number == iterations - 1)
+        return all(counts[name] for name in names)
+
     for number in range(times + 1):
+        submits = number % 4 == 0 or is_idle()
         one.start("serve", str(one.folder))
-        if number % 4 == 0:
+        if submits:
             wait_for(lambda: one.says("serving from") or one.process.poll() is not None, "the service")  # type: ignore[union-attr]
             file = home / f"submit-{number}.json"
             names += write_jobs(file, f"j{number}", iterations)
@@ -239,7 +253,7 @@ def interrupt_service(home: Path, times: int, rng: random.Random, tally: Interru
         if number == times:
             break
         chosen = rng.choice(SIGNALS)
-        where = interrupt(one, chosen, rng)
+        where = interrupt(one, chosen, rng, is_idle)
         status = status_of(one)
         if where is None:
             check(one, "serve, before an interruption", (), status, tally, stays=False)
@@ -250,13 +264,7 @@ def interrupt_service(home: Path, times: int, rng: random.Random, tally: Interru
         tally.counts["serve", chosen.name, where, outcome] += 1
         print(f"{what}: {outcome}", flush=True)
 
-    def over() -> bool:
-        """Return whether all jobs have done their last iteration."""
-        facts = read_facts(one.folder / JOURNAL)
-        counts = Counter(fact.job_id for fact in facts if isinstance(fact, IterationSlice) and fact.number == iterations - 1)
-        return all(counts[name] for name in names)
-
-    wait_for(over, "the jobs")
+    wait_for(is_idle, "the jobs")
     assert one.process is not None
     one.process.send_signal(signal.SIGTERM)
     check(one, "the last stop", (0,), status_of(one), tally, stays=False)
