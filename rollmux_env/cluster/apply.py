@@ -210,7 +210,8 @@ def _departed(state: State, event: events.Departed) -> None:
     _give_back(state, _leave(state, row))
     state.charges.depart(row)
     _forget_estimate(state.tables, row)
-    length_h = float(jobs["done"][row] * jobs["solo_s"][row]) / 3600
+    iterations = float(jobs["done"][row]) + state.charges.earlier_work(row).iterations
+    length_h = iterations * float(jobs["solo_s"][row]) / 3600
     state.stays.end(event.job_id, state.tables.models[row].class_name, length_h)
     state.departed += 1
 

@@ -7,7 +7,7 @@ always add up to what is provisioned, and their dollars to its total cost.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import expm1, inf, log, nan
 from typing import NamedTuple
 
@@ -141,6 +141,10 @@ class Charges:
     def earlier_work(self, row: int) -> EarlierWork:
         """Return the work of a job in its earlier rows."""
         return self._accounts[row].earlier
+
+    def earlier_iterations(self, rows: Sequence[int]) -> list[float]:
+        """Return the number of iterations that each job has done in its earlier rows."""
+        return [self._accounts[row].earlier.iterations for row in rows]
 
     def has_begun(self, row: int) -> bool:
         """Return whether a job has ever been admitted, in this row or an earlier one."""

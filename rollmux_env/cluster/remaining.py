@@ -28,8 +28,9 @@ def iterations_done(state: State, rows: Ints) -> Floats:
 
 
 def done_s(state: State, rows: Ints) -> Floats:
-    """Return the work that jobs have done, shape (n,)."""
-    return np.asarray(iterations_done(state, rows) * state.tables.job_records["solo_s"][rows])
+    """Return the work that jobs have done since they first arrived, shape (n,)."""
+    earlier = state.charges.earlier_iterations(rows.tolist())
+    return np.asarray((iterations_done(state, rows) + earlier) * state.tables.job_records["solo_s"][rows])
 
 
 def weights(state: State, rows: Ints) -> Floats:

@@ -18,6 +18,7 @@ from numpy.random import Generator
 
 from rollmux_env.cluster.events import JobProgress
 from rollmux_env.keys.job import Job
+from rollmux_env.keys.queue import Estimate
 from rollmux_env.replay.failures import Cause, Death, FailureLog, Failures, Loss
 from rollmux_env.replay.replayed import ReplayedJob
 from rollmux_env.replay.running_jobs import RunningJobs
@@ -208,9 +209,11 @@ class Dying:
         listener.jobs.failed(job.id)
         done = JobProgress(job.id, saved, job_run.busy_s["rollout"], job_run.busy_s["training"])
         listener.jobs.cleared(job.id, done)
-        stay: dict[str, float | int] = {"arrival_s": arrives_s}
+        stay: dict[str, float | Estimate] = {"arrival_s": arrives_s}
         if job.iterations is not None:
             stay["iterations"] = job.iterations - saved
+            if job.estimate is not None:
+                stay["estimate"] = Estimate(iterations=max(1, job.estimate.iterations - saved))
         else:
             stay["duration_s"] = max(job_run.place.leaves_s - now_s, _SHORTEST_S)
         job_run.job = job.model_copy(update=stay)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from policies.dispatch import make_dispatch
 from policies.placement.algorithm1 import Algorithm1
 from policies.placement.baselines import Solo
+from policies.registry import make_runnable
 from rollmux_env.cluster.events import Admitted, Arrived, Departed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.replay.event import Watch, replay_events
@@ -30,7 +31,7 @@ from tests.conftest import Command
 from tests.oracle import draw
 from tests.oracle.draw import examples
 from tests.rollmux_env.replay.restless import Restless
-from tests.rollmux_env.replay.test_event import NOISY, as_text, job, noisy_jobs, scenario
+from tests.rollmux_env.replay.test_event import NOISY, POOL, as_text, job, noisy_jobs, scenario
 
 HOUR_S = 3600.0
 
@@ -238,6 +239,28 @@ def test_a_scripted_death_by_hand() -> None:
     assert [event.job.id for event in run.log if isinstance(event, Arrived)] == ["a", "b", "a"]
     others = [phase for phase in run.phases if phase.job_id == "b" and 130 < phase.start_s < 380]
     assert others[2].start_s - others[0].start_s == pytest.approx(15), "alone it is as fast as it can be"
+
+
+def test_the_estimate_of_a_job_that_has_died_is_of_what_it_has_left_too() -> None:
+    """Its owner has stated the length of the whole job. It dies at 500 s, after 50 of 100 iterations, and b has 80."""
+    pools = {side: POOL | {"max_nodes": 1} for side in ("rollout", "training")}
+    first, second = (
+        job(name, {"worst_case_s": 6}, {"worst_case_s": 4}, iterations=count) for name, count in (("a", 100), ("b", 80))
+    )
+    problem = scenario(first | {"estimate": {"iterations": 100}}, second | {"arrival_s": 1}, **pools)
+    failures = Failures(every=10, script=(Death(job="a", at_s=500),))
+    run = played(problem, failures, make_runnable("solo,order=shortest"))
+    assert [event.job_id for event in run.log if isinstance(event, Admitted)] == ["a", "a", "b"]
+
+
+def test_work_before_a_death_counts_for_orders_and_for_the_lengths_that_departures_teach() -> None:
+    """Job a dies at 500 s, after 50 of 100 iterations, and comes after b, which has done nothing."""
+    pools = {side: POOL | {"max_nodes": 1} for side in ("rollout", "training")}
+    first, second = (job(name, {"worst_case_s": 6}, {"worst_case_s": 4}, iterations=100) for name in "ab")
+    failures = Failures(every=10, script=(Death(job="a", at_s=500),))
+    run = played(scenario(first, second | {"arrival_s": 500}, **pools), failures, make_runnable("solo,order=attained"))
+    assert [event.job_id for event in run.log if isinstance(event, Admitted)] == ["a", "b", "a"]
+    assert run.state.stays.lengths_h == pytest.approx({"a": 1000 / 3600, "b": 1000 / 3600})
 
 
 @pytest.mark.parametrize(
