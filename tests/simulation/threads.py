@@ -123,6 +123,9 @@ class Thread:
     def start(self) -> None:
         self._strand.wake()
 
+    def is_alive(self) -> bool:
+        return not self._strand.over
+
     def join(self, timeout: float | None = None) -> None:
         strand = here()
         if not self._strand.over:
