@@ -165,7 +165,7 @@ def _status() -> int:
         sys.stdout.flush()
         return status
     except (InputError, PlanError) as error:
-        return _print_error(str(error))
+        return _print_error(str(error), getattr(error, "exit_status", 2))
     except ModuleNotFoundError as error:
         if not any((error.name or "").partition(".")[0] in modules for modules in EXTRAS.values()):
             raise

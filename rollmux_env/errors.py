@@ -21,13 +21,14 @@ EXTRAS = {
 
 
 class InputError(ValueError):
-    """Invalid input of the user. The command prints the message and exits with status 2.
+    """Invalid input of the user. The command prints the message and exits.
 
     Attributes:
         status: HTTP status with which a service responds.
+        exit_status: Exit status of the command.
     """
 
-    status = 400
+    status, exit_status = 400, 2
 
 
 class NotAllowed(InputError):

@@ -53,6 +53,8 @@ __all__ = ["Interrupted", "Job", "Mismatch", "PhaseContext", "Refused", "Service
 
 ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
 """States of a job that has ended."""
+AGAIN = frozenset({429, 500, 502, 503, 504})
+"""Statuses after which the same request may succeed."""
 LEASE, JOB, URL, KEEPER = "ROLLMUX_LEASE", "ROLLMUX_JOB", "ROLLMUX_URL", "ROLLMUX_KEEPER"
 """Environment variables of a command of `rollmux exec`. `KEEPER` names the process that keeps the lease (see `keeper_of`)."""
 ATTACHED = "ROLLMUX_ATTACHED"
@@ -71,7 +73,6 @@ _TTL_S = 30.0  # length of a lease until the service has stated it
 _SOON_S = 1.0  # an answer within this time did not wait for a turn
 _OLD_LEASE_S = 45.0  # time in which the lease of a process that has died expires
 _UNHEARD_S = 600.0  # time for which a client without a lease keeps asking a service that does not answer
-_AGAIN = frozenset({429, 500, 502, 503, 504})  # statuses after which the same request may succeed
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # continues while the machine is suspended
 _ENDS = 100  # largest number of searches for processes to kill
 _WRITES_S = 0.5  # longest wait until standard error takes a line
@@ -211,7 +212,7 @@ class Service:
             said = json.loads(text).get("error")
         except (ValueError, AttributeError):  # not JSON, or not an object
             said = None
-        if not said and response.status in (*_AGAIN, 404):  # a proxy's, so the service has not been heard
+        if not said and response.status in (*AGAIN, 404):  # a proxy's, so the service has not been heard
             return ConnectionError(f"{self._host}: answers {response.status}, and no service does so: is it behind a proxy?")
         after = response.headers.get("Retry-After", "")
         after_s = min(_MOST_AFTER_S, float(after)) if after.isdecimal() else 0.0
@@ -352,16 +353,30 @@ def descendants(roots: Collection[int], table: dict[int, Process]) -> set[int]:
 
 
 def keeper_of(pid: int) -> str:
-    """Return the value of `KEEPER` for a process."""
+    """Return the value of `KEEPER` for a process of this process id namespace."""
     one = process(pid)
-    return f"{pid} {one.started if one else 0}"
+    return f"{pid} {one.started if one else 0} {_pid_namespace()}".strip()
 
 
-def is_keeper_alive(keeper: str) -> bool:
-    """Return whether the process that a value of `KEEPER` names still runs on this machine."""
-    pid, _, started = keeper.partition(" ")
+def is_keeper_alive(keeper: str) -> bool | None:
+    """Return whether the process that a value of `KEEPER` names still runs on this machine.
+
+    Returns:
+        None if it is in another process id namespace, such as that of a container, where it cannot be seen.
+    """
+    pid, started, space = (*keeper.split(" "), "", "", "")[:3]
+    if space not in ("", _pid_namespace()):
+        return None
     one = process(int(pid)) if pid.isdigit() else None
     return one is not None and not one.is_zombie and str(one.started) == started
+
+
+def _pid_namespace() -> str:
+    """Return the name of this process's process id namespace, or an empty string if the system does not tell."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 class LeaseProcesses:
@@ -799,7 +814,7 @@ class Job(_Lease):
                 heard_s = _now()
                 since_s = None if error.status != 409 else heard_s if since_s is None else since_s
                 may_expire = since_s is not None and heard_s - since_s < _OLD_LEASE_S and self._state() not in ENDED
-                if error.status not in _AGAIN and not may_expire:
+                if error.status not in AGAIN and not may_expire:
                     raise
                 why, pause_s = str(error), max(1.0, _longer(pause_s), _after(error))
             else:
@@ -1284,7 +1299,7 @@ def _until_answered(
         try:
             return once()
         except (OSError, Refused) as error:
-            if (isinstance(error, Refused) and error.status not in _AGAIN) or _now() - began_s > patience_s:
+            if (isinstance(error, Refused) and error.status not in AGAIN) or _now() - began_s > patience_s:
                 raise
             if not pause_s:
                 tell(error)

@@ -13,10 +13,11 @@ import typer
 from rollmux_env.errors import InputError
 from rollmux_env.validation_errors import one_line
 from runtime.commands.executing import execute_command
+from runtime.commands.leased_command import NotNow
 from runtime.commands.options import At
 from runtime.jobs.file import load_jobs
 from runtime.jobs.spec import OwnersJob
-from runtime.service.client import connected
+from runtime.service.client import NoService, connected
 
 
 def exec_(
@@ -31,8 +32,8 @@ def exec_(
     """Start a command on the nodes that a service grants to its job, where it takes turns with other jobs through `rollmux_client`.
 
     The job is submitted if the service does not have it, and attached. The command gets GPUs, cores and `ROLLMUX_*`. The job is
-    done when the command ends with status 0; otherwise it can be started again and continues. ROLLMUX_URL and ROLLMUX_TOKEN name a
-    service on another machine.
+    done when the command ends with status 0; otherwise it can be started again and continues. Status 2 says that the job was
+    refused, and 75 that the service did not answer. ROLLMUX_URL and ROLLMUX_TOKEN name a service on another machine.
 
     Example: `rollmux exec examples/attached.yaml --job first -- python examples/attached_job.py`
     """
@@ -40,16 +41,21 @@ def exec_(
     if shutil.which(words[0]) is None:
         where = "in that place" if os.path.dirname(words[0]) else "on the path"
         raise InputError(f"{one_line(words[0], 4096)}: there is no command of that name {where}; nothing was submitted")
-    with connected(at) as client:
-
-        def say(line: str) -> None:
-            try:
-                typer.echo(f"rollmux exec: {one_line(line, 1000)}", err=True)  # the line may contain names from other users
-            except OSError:  # its reader has gone, or the disk is full: processes are ended and leases kept all the same
-                sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - what was not written does not fail again at the exit
-
-        status = execute_command(client.url, client.token, entry, words, say, accept_changes)
+    try:
+        with connected(at) as client:
+            status = execute_command(client.url, client.token, entry, words, _say, accept_changes)
+    except NoService as error:
+        if error.has_journal:  # it can be continued
+            raise NotNow(str(error)) from None
+        raise
     raise typer.Exit(status)
+
+
+def _say(line: str) -> None:
+    try:
+        typer.echo(f"rollmux exec: {one_line(line, 1000)}", err=True)  # the line may contain names from other users
+    except OSError:  # its reader has gone, or the disk is full: processes are ended and leases kept all the same
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - what was not written does not fail again at the exit
 
 
 def _entry_of(file: Path, job_id: str | None) -> dict[str, Any]:

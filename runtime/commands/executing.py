@@ -14,12 +14,13 @@ from urllib.parse import urlsplit
 import rollmux_client
 
 from rollmux_env.errors import InputError
-from runtime.commands.leased_command import LeasedCommand, Signalled
+from runtime.commands.leased_command import LeasedCommand, NotNow, Signalled
 from runtime.jobs.changes import changes
 from runtime.machines.job_processes import end_all
 
 _ANOTHER_S = 45.0  # longest wait for another `rollmux exec` of the same job to end
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # between attempts to reach the service
+_UNHEARD_S = 30.0  # longest wait for an answer of a service, and time after which a request is not repeated
 
 
 def execute_command(
@@ -40,12 +41,13 @@ def execute_command(
 
     Raises:
         InputError: If the service refuses the job, or the command cannot be started; one line.
+        NotNow: If the service does not answer, or the lease was lost before the command was started; one line.
     """
     service, command = rollmux_client.Service(url, token), LeasedCommand(words, say)
     job = rollmux_client.Job(service, entry["id"], socket.gethostname(), command.pids, command.kill, say)
     with command.signals():
         try:
-            _submit(service, entry, say if accepts else None)
+            _submit(service, entry, say, accepts)
             while True:
                 _end_earlier(job.name, service.url, say)
                 job.attach()
@@ -56,15 +58,15 @@ def execute_command(
                 if left:
                     say(f"{left} of job {job.name} cannot be ended: its lease is not given back")
                     return status or 1
-                moves = status != 0 and not job.stopping and _state(service, job.name) == "moving"
+                moves = status != 0 and not job.stopping and _state(service, job.name, say) == "moving"
                 job.end(done=status == 0)
                 if not moves:
                     return status
                 say(f"job {job.name} moves")
         except rollmux_client.Refused as error:
-            raise InputError(f"job {job.name}: {error}") from None
+            raise (NotNow if command.is_lost else InputError)(f"job {job.name}: {error}") from None
         except ConnectionError as error:
-            raise InputError(str(error)) from None
+            raise NotNow(str(error)) from None
         except Signalled as pressed:
             return 128 + pressed.number
         finally:
@@ -131,7 +133,7 @@ def _earlier(job_id: str, url: str, has_keeper: bool) -> set[int]:
     Args:
         job_id: Id of the job.
         url: URL of the service in the environment of these processes.
-        has_keeper: Whether to return those whose `rollmux exec` is alive, or those whose `rollmux exec` is dead.
+        has_keeper: Whether to return those whose `rollmux exec` is alive or in a container, or those whose `rollmux exec` is dead.
     """
     table = rollmux_client.processes()
     pids = set()
@@ -139,7 +141,7 @@ def _earlier(job_id: str, url: str, has_keeper: bool) -> set[int]:
         marks = {} if one.is_zombie else rollmux_client.lease_variables_of(pid)
         mine = marks.get(rollmux_client.JOB) == job_id and _address(marks.get(rollmux_client.URL, "")) == _address(url)
         keeper = marks.get(rollmux_client.KEEPER)
-        if mine and keeper is not None and rollmux_client.is_keeper_alive(keeper) is has_keeper:
+        if mine and keeper is not None and (rollmux_client.is_keeper_alive(keeper) is not False) is has_keeper:
             pids.add(pid)
     return pids if has_keeper else rollmux_client.descendants(pids, table)
 
@@ -152,35 +154,67 @@ def _address(url: str) -> tuple[str, int | None, str]:
     return "localhost" if is_here else host, parts.port, parts.path.rstrip("/")
 
 
-def _submit(service: rollmux_client.Service, entry: dict[str, Any], tell: Callable[[str], None] | None) -> None:
+def _submit(service: rollmux_client.Service, entry: dict[str, Any], say: Callable[[str], None], accepts: bool) -> None:
     """Submit a job that the service does not have.
 
     Args:
         service: The service.
         entry: Entry of the job file.
-        tell: Callback for a line about how the entry differs from the one that the service has, or None to refuse such an entry.
+        say: Callback for a line about a service that does not answer, or about how the entry differs from the one that it has.
+        accepts: Whether the job runs although its entry differs.
 
     Raises:
         Refused: If the service refuses the job.
-        InputError: If the job has ended, its entry has changed, or the service does not answer; one line.
+        InputError: If the job has ended, or its entry has changed; one line.
+        NotNow: If the service does not answer; one line.
     """
+    try:
+        _patiently(service, lambda: service.ask("POST", "/v1/jobs", entry, _UNHEARD_S), say)
+    except rollmux_client.Refused as error:
+        if error.status != 409:
+            raise
+        _compare(entry, _job(service, entry["id"], say), say if accepts else None)
+
+
+def _patiently(service: rollmux_client.Service, ask: Callable[[], dict[str, Any]], say: Callable[[str], None]) -> dict[str, Any]:
+    """Send a request to a service, and repeat it for half a minute if it is not answered.
+
+    Args:
+        service: The service.
+        ask: Function that sends the request once.
+        say: Callback for a line that the request is repeated.
+
+    Raises:
+        Refused: If the service refuses the request for good.
+        NotNow: If it does not answer; one line.
+    """
+    until_s, said = time.monotonic() + _UNHEARD_S, False
     for pause_s in (*_PAUSES_S, None):
         try:
-            service.ask("POST", "/v1/jobs", entry, 60.0)
-            return
-        except rollmux_client.Refused as error:
-            if error.status != 409:
+            return ask()
+        except (OSError, rollmux_client.Refused) as error:
+            if isinstance(error, rollmux_client.Refused) and error.status not in rollmux_client.AGAIN:
                 raise
-            _compare(entry, _job(service, entry["id"]), tell)
-            return
-        except OSError as error:
-            if pause_s is None:
-                raise InputError(f"{service.url}: the service does not answer ({error})") from None
-            time.sleep(pause_s)
+            if pause_s is None or time.monotonic() >= until_s:
+                raise NotNow(f"{service.url}: the service does not answer ({error})") from None
+            if not said:
+                said = True
+                say(f"{service.url} is asked again for up to {_UNHEARD_S:.0f} s: {error}")
+        time.sleep(pause_s)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _compare(entry: dict[str, Any], job: dict[str, Any], tell: Callable[[str], None] | None) -> None:
-    """Check that a job that the service has is the one of the file; see `_submit` for `tell` and errors."""
+    """Check that a job that the service has is the one of the file.
+
+    Args:
+        entry: Entry of the job file.
+        job: The service's report of the job.
+        tell: Callback for a line about how the entry differs from the one that the service has, or None to refuse such an entry.
+
+    Raises:
+        InputError: If the job has ended, or its entry has changed; one line.
+    """
     name, state = entry["id"], job.get("state")
     if state in rollmux_client.ENDED:
         raise InputError(f"job {name}: has ended already: {state}; submit it under another name")
@@ -193,17 +227,20 @@ def _compare(entry: dict[str, Any], job: dict[str, Any], tell: Callable[[str], N
     tell(f"{changed}; the service keeps what it has")
 
 
-def _job(service: rollmux_client.Service, job_id: str) -> dict[str, Any]:
-    """Return the service's report of a job, or an empty one if the service does not answer."""
+def _job(service: rollmux_client.Service, job_id: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """Return the service's report of a job, or an empty one if it has no such job. Raises `NotNow` if it does not answer."""
     try:
-        return service.ask("GET", f"/v1/jobs/{job_id}")
-    except (OSError, rollmux_client.Refused):
+        return _patiently(service, lambda: service.ask("GET", f"/v1/jobs/{job_id}"), say)
+    except rollmux_client.Refused:
         return {}
 
 
-def _state(service: rollmux_client.Service, job_id: str) -> str:
+def _state(service: rollmux_client.Service, job_id: str, say: Callable[[str], None]) -> str:
     """Return the state of a job, or "" if the service does not answer."""
-    return str(_job(service, job_id).get("state", ""))
+    try:
+        return str(_job(service, job_id, say).get("state", ""))
+    except NotNow:
+        return ""
 
 
 def _here(job: rollmux_client.Job) -> list[dict[str, Any]]:

@@ -27,6 +27,12 @@ _TERMINATES_S = 5.0  # time between SIGTERM and SIGKILL for processes left behin
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
+class NotNow(InputError):
+    """The command cannot run now, because the service does not answer or the lease is lost. It may be started again."""
+
+    exit_status = os.EX_TEMPFAIL
+
+
 class Signalled(BaseException):
     """Interruption by a signal while no command runs."""
 
@@ -52,12 +58,17 @@ class LeasedCommand:
         self._mine = LeaseProcesses()
         self._before: set[int] = set()  # children of this process that existed before the command
         self._starts = False
-        self._lost = ""  # reason why the lease of the command is lost
+        self._lost = ""  # reason why the lease is lost
         self._early: list[int] = []  # signals that arrived while the command was being started
 
     def pids(self) -> Collection[int]:
         """Return the ids of the command's processes, or of this process if there are none."""
         return self._find() or {os.getpid()}
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease was lost before the command was started."""
+        return bool(self._lost)
 
     def kill(self, why: str) -> None:
         """End all processes of the command at once, since its devices may be granted to other jobs.
@@ -82,7 +93,8 @@ class LeasedCommand:
             words, empty if there are none.
 
         Raises:
-            InputError: If the command cannot be started, or its lease is lost already; one line.
+            InputError: If the command cannot be started; one line.
+            NotNow: If its lease is lost already; one line.
         """
         self._mine.leases.add(environment[LEASE])
         with _adopting_orphans():
@@ -101,9 +113,13 @@ class LeasedCommand:
 
     def _start(self, environment: Mapping[str, str], cores: set[int]) -> None:
         if self._lost:
-            raise InputError(f"{self._lost}: the command is not started")
+            raise NotNow(f"{self._lost}: the command is not started")
         own = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, cores or own)
+        try:
+            os.sched_setaffinity(0, cores or own)
+        except OSError as error:
+            names = ", ".join(map(str, sorted(cores)))
+            raise InputError(f"the command cannot run on the cores of its nodes, {names}: {error.strerror}") from None
         self._before = {pid for pid, one in processes().items() if one.parent == os.getpid()}
         self._starts = True
         try:

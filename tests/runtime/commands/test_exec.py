@@ -196,7 +196,7 @@ def test_a_service_that_ends_right_after_it_has_granted_a_lease_is_given_up(
         monkeypatch.setattr(little, "_attach", attach_and_end)
         monkeypatch.setattr(little, "_ask", heartbeat)
         status, _, said = command("exec", str(file), "--", "touch", "on")
-    assert status == 2 and " s, and the lease of job mine lasts 1 s\n" in said and "no answer from the service for" in said
+    assert status == 75 and " s, and the lease of job mine lasts 1 s\n" in said and "no answer from the service for" in said
     assert not Path("on").exists()
 
 
@@ -221,7 +221,7 @@ def test_a_command_is_not_started_with_a_lease_that_is_lost_already(
         point_to(little, monkeypatch)
         monkeypatch.setattr(little, "_ask", lambda *_: (200, {"stop": True, "lost": "no sign of life"} if lost.is_set() else {}))
         status, _, said = command("exec", str(file), "--", "touch", "on")
-    assert status == 2 and "the lease of job mine is over: no sign of life" in said
+    assert status == 75 and "the lease of job mine is over: no sign of life" in said
     assert not Path("on").exists()
 
 
@@ -487,7 +487,8 @@ def test_a_service_that_nobody_reaches_is_given_up_after_growing_pauses(
     monkeypatch.setenv("ROLLMUX_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("ROLLMUX_TOKEN", TOKEN)
     status, out, err = command("exec", str(file), "--", "true")
-    assert (status, out, err.count("\n")) == (2, "", 1) and "http://127.0.0.1:1: the service does not answer" in err
+    assert (status, out, err.count("\n")) == (75, "", 2) and "http://127.0.0.1:1: the service does not answer" in err
+    assert "http://127.0.0.1:1 is asked again for up to 30 s: " in err
     assert len(pauses) > 3 and all(later > earlier for earlier, later in itertools.pairwise(pauses))
 
 
@@ -503,3 +504,67 @@ def test_an_entry_that_has_changed_is_told_with_its_keys(command: Command, file:
         status, _, said = command("exec", str(file), "--accept-changes", "--", "true")
         assert status == 0 and f"{changed}the service keeps what it has" in said
         assert little.jobs["mine"].state == "done"
+
+
+def test_a_service_that_restarts_is_asked_again_about_a_job(command: Command, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.commands.executing._PAUSES_S", (0.0, 0.0))
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        answer, asked = little.answer, list[str]()
+
+        def refuse_once(method: str, path: str, body: dict[str, object]) -> little_service.Answer:
+            if path in ("/v1/jobs", "/v1/jobs/mine") and method not in asked:
+                asked.append(method)
+                return 503, {"error": "the service is stopping"}
+            return answer(method, path, body)
+
+        monkeypatch.setattr(little, "answer", refuse_once)
+        assert command("exec", str(file), "--", "false")[0] == 1
+        file.write_text(file.read_text().replace("slo: 2", "slo: 3"))
+        asked.clear()
+        status, _, said = command("exec", str(file), "--", "true")
+        assert status == 2 and "its entry has changed since the service took it" in said
+        assert asked == ["POST", "GET"] and said.count("is asked again for up to 30 s: the service is stopping") == 2
+
+
+def test_a_command_whose_job_moves_starts_again_also_if_the_service_restarts(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.commands.executing._PAUSES_S", (0.0, 0.0))
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        answer, refusals = little.answer, iter([(503, {"error": "the service is stopping"})])
+
+        def refuse_once(method: str, path: str, body: dict[str, object]) -> little_service.Answer:
+            if method == "GET" and Path("on").exists() and (refusal := next(refusals, None)) is not None:
+                little.jobs["mine"].state = "moving"
+                return refusal
+            return answer(method, path, body)
+
+        monkeypatch.setattr(little, "answer", refuse_once)
+        status, _, said = command("exec", str(file), "--", "sh", "-c", "[ -e on ] || { touch on; exit 75; }")
+    assert status == 0 and "job mine moves" in said
+
+
+def test_processes_of_a_job_whose_exec_is_in_a_container_are_left_to_it(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number means another process here."""
+    monkeypatch.setattr("runtime.commands.executing._ANOTHER_S", 0.0)
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        marks = {"ROLLMUX_URL": little.url, "ROLLMUX_JOB": "mine", "ROLLMUX_LEASE": "its", rollmux_client.KEEPER: "7 5 pid:[1]"}
+        with Child(["sleep", "1000"], env=os.environ | marks) as inside:
+            status, _, said = command("exec", str(file), "--", "true")
+            assert status == 2 and f"another `rollmux exec` of it has process {inside.pid} on this machine" in said
+            assert inside.poll() is None
+
+
+def test_cores_that_this_machine_does_not_have_are_named(command: Command, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or that a container may not use."""
+    nodes = {pool: [{"name": pool, "host": socket.gethostname(), "gpus": [], "cores": [1023]}] for pool in SIDES}
+    monkeypatch.setattr(little_service, "NODES", nodes)
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        status, _, said = command("exec", str(file), "--", "true")
+    assert status == 2 and "the command cannot run on the cores of its nodes, 1023: Invalid argument" in said
