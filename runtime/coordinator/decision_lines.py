@@ -28,14 +28,16 @@ def reason_to_wait(scheduler: Scheduler, make_policy: Callable[[], Policy], job_
 
 
 def describe_reserved(scheduler: Scheduler, job_id: str) -> str:
-    """Return words about a waiting job for which others are about to be parked, or an empty text.
+    """Return why a waiting job gets no place while jobs are about to be parked, for it or for another one, or an empty text.
 
     Args:
         scheduler: The scheduler.
         job_id: Id of the job.
     """
-    leaving = [other for other, waiting in scheduler.planner.parking.items() if waiting == job_id]
-    return f"{', '.join(leaving)} is parked for it at the end of its iteration" if leaving else ""
+    parking = scheduler.planner.parking
+    if leaving := [other for other, waiting in parking.items() if waiting == job_id]:
+        return f"{', '.join(leaving)} is parked for it at the end of its iteration"
+    return f"no job gets a place before {', '.join(parking)} is parked at the end of its iteration" if parking else ""
 
 
 def measured_again(doubts: str) -> str:

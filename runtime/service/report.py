@@ -388,8 +388,8 @@ class Reports:
         if queued:
             parked = self._run.scheduler.state.stays.parked.get(handle.id)
             words = known.reason if known else f"parked{parked.words}" if parked else ""
-            words = describe_reserved(self._run.scheduler, handle.id) or words or "there is no place for it now"
-            return "; ".join(filter(None, (words, queue_holdup(self._ledger))))
+            holdups = describe_reserved(self._run.scheduler, handle.id), queue_holdup(self._ledger)
+            return "; ".join(filter(None, (words, *holdups))) or "there is no place for it now"
         if handle.place.awaits_owner:
             return "it waits for its owner to attach"
         if reason := self._run.scheduler.guests.quota_reason(handle.id, self._run.scheduler.state):

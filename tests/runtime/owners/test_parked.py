@@ -19,7 +19,7 @@ from runtime.coordinator.run_plan import RunPlan
 from runtime.journal.facts import Fact, JobSubmitted
 from runtime.service.report import past_report
 from tests.runtime.owners.test_holdups import report_of
-from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, Served, attached_plan, job, node, served, specs_of
+from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, PAIRS, Served, attached_plan, job, node, served, specs_of
 
 
 def plan(folder: Path, *jobs: dict[str, Any], order: str = "fcfs", min_run_s: float = 0.0, **more: Any) -> RunPlan:
@@ -163,6 +163,24 @@ def test_a_job_on_the_nodes_that_another_one_names_is_parked_for_it(tmp_path: Pa
         await run.stop()
 
     served(work, plan(tmp_path, long(), {**long(), "id": "last"}, nodes=nodes))
+
+
+def test_a_job_that_fits_on_free_nodes_is_told_that_another_one_is_parked_first(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        lease, other = await run.place("long"), await run.place("other")
+        await run.iterate(lease, 0)
+        wide = {"worst_case_s": 10.0, "host_memory_gb": 1.0, "nodes": 2}
+        await submit(run, rollout=wide, training=wide)
+        await run.iterate(other, 0)
+        await run.leases.end(other, done=True)
+        await submit(run, "small", priority=0)
+        words = "no job gets a place before long is parked at the end of its iteration"
+        assert (await report_of(run))["jobs"]["small"]["reason"] == words
+        assert any(line.endswith(f"small: waits for nodes: {words}") for line in run.driver.run.log.lines(0))
+        await run.stop()
+
+    nodes = (*PAIRS, node("rollout-2"), node("training-2"))
+    served(work, plan(tmp_path, long(), job("other", iterations=1, priority=1), nodes=nodes))
 
 
 def test_no_reserved_place_is_given_on_a_drained_node(tmp_path: Path) -> None:
