@@ -156,7 +156,7 @@ def past_report(folder: Path) -> dict[str, Any]:
         "queue": [*state.waiting],
         "order": None,
         "completion": completion_of_ended(jobs, state),
-        "users": [*user_reports(state, {})],
+        "users": [*user_reports(state, Counter(fact.spec.user for fact in record.submitted if fact.spec.id not in ends))],
         "drains": [
             {"node": plan.node, "starts_s": plan.starts_s, "deadline_s": plan.deadline_s}
             | {"jobs": [], "waits_for": [], "overdue": False}

@@ -94,7 +94,8 @@ def test_quotas_hold_from_the_moment_they_are_set_and_over_a_restart(shared: Ser
     facts = read_facts(shared.folder / JOURNAL)
     assert audit(facts).problems == () and replay_journal(facts).lines == ()
     quotas = {"ann": {"nodes": 4}, "*": {"jobs": 1, "run_hours": 2.0}}
-    assert past_report(shared.folder)["quotas"] == quotas
+    past = past_report(shared.folder)
+    assert past["quotas"] == quotas and {one["user"]: one["jobs"] for one in past["users"]} == {"ann": 3, "bob": 1}
 
     async def again() -> dict[str, Any]:
         service = RunService(continued_plan(shared.folder))
