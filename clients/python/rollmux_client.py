@@ -491,6 +491,7 @@ class PhaseContext:
         self.device_gb: float | None = None
         self.metrics: dict[str, float] = {}
         self.given_up = False  # whether the task that waits for the phase was cancelled
+        self.is_held = False  # whether the service has granted it, and it was not released
         self._job = job
 
     @property
@@ -523,12 +524,18 @@ class PhaseContext:
             self._job.release(self)
 
     async def __aenter__(self) -> PhaseContext:
-        waiting = asyncio.get_running_loop().run_in_executor(None, self._job.acquire, self)  # not a task, which SystemExit breaks
+        loop = asyncio.get_running_loop()
+        waiting = loop.run_in_executor(None, self._job.acquire, self)  # not a task, which SystemExit breaks
+
+        def give_back(future: asyncio.Future[None]) -> None:
+            if not (future.cancelled() or future.exception()) and self.is_held:  # granted before the thread could notice
+                loop.run_in_executor(None, self._job.release, self)
+
         try:
             await asyncio.shield(waiting)
         except asyncio.CancelledError:
             self.given_up = True  # the thread notices it after its present request
-            waiting.add_done_callback(lambda future: future.cancelled() or future.exception())
+            waiting.add_done_callback(give_back)
             raise
         return self
 
@@ -902,6 +909,11 @@ class Job(_Lease):
         finally:
             service.close()
 
+    def check_lease(self) -> None:
+        """End the job's processes if its lease may be lost, as after a time in which this process was stopped."""
+        if self.lease is not None:
+            self._check_fence()
+
     def abandon(self) -> None:
         """Stop the heartbeats without giving the lease back, because a process of the job cannot be killed and may use its nodes.
 
@@ -1187,6 +1199,7 @@ class Job(_Lease):
             if _now() - asked_s < _SOON_S:  # a service that is shutting down answers without waiting
                 time.sleep(_SOON_S)
         self._check_next(phase, granted=True)
+        phase.is_held = True
         phase.switched = bool(answer.get("switched"))
         self.nodes = answer.get("nodes") or self.nodes
         if phase.given_up:
@@ -1211,6 +1224,7 @@ class Job(_Lease):
         if phase.device_gb is not None:
             body["device_gb"] = phase.device_gb
         self._ask("release", body)
+        phase.is_held = False
         if self._phases is not None and phase.name in self._phases.open:
             self._phases.release(phase.name)
         if phase.name == "sync":

@@ -41,13 +41,13 @@ def device_gb(pids: Collection[int], gpus: Collection[int | str]) -> float | Non
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception as error:
+        try:
+            shown = [_used(_handle(pynvml, gpu), pids) for gpu in gpus]
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception as error:  # NVML's own errors too, as of a GPU that a container does not see
         _say(str(error))
         return None
-    try:
-        shown = [_used(_handle(pynvml, gpu), pids) for gpu in gpus]
-    finally:
-        pynvml.nvmlShutdown()
     if not any(shown):
         _say("it shows no process of the job")
         return None

@@ -54,6 +54,7 @@ def execute_command(
                 _end_orphans_of_others(job, service, say)
                 say(f"job {job.name} runs on {' '.join(node['name'] for nodes in job.nodes.values() for node in nodes)}")
                 _say_where(job, entry, say)
+                job.check_lease()
                 status, left = command.run(_environment(job, service), _cores(job))
                 if left:
                     say(f"{left} of job {job.name} cannot be ended: its lease is not given back")

@@ -406,6 +406,38 @@ def test_a_turn_that_comes_after_its_task_was_cancelled_is_given_back(service: L
     assert [turn.job for turn in service.granted if turn.phase == "rollout"] == ["one", "other", "one"]
 
 
+def test_a_turn_that_comes_when_its_task_is_cancelled_is_given_back(
+    service: LittleService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that waited for it has ended by then."""
+    granted, acquire = threading.Event(), rollmux_client.Job.acquire
+
+    def acquire_and_end(job: rollmux_client.Job, phase: rollmux_client.PhaseContext) -> None:
+        acquire(job, phase)
+        granted.set()
+
+    async def scenario() -> None:
+        async with rollmux_client.attach("one") as job:
+
+            async def wait() -> None:
+                async with job.phase("rollout"):
+                    raise AssertionError("it was cancelled")
+
+            monkeypatch.setattr(rollmux_client.Job, "acquire", acquire_and_end)
+            waiting = asyncio.create_task(wait())
+            await asyncio.sleep(0)
+            granted.wait(60)  # in the loop, which learns nothing of it meanwhile
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            while service.held:
+                await asyncio.sleep(0.01)
+                assert job.lease is not None
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert [name for name, _ in service.requests].count("release") == 1
+
+
 def test_side_by_side_trains_on_every_rollout_in_order_and_none_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROLLMUX_URL", raising=False)
     begun, trained, second = list[tuple[int, int]](), list[int](), threading.Event()

@@ -86,6 +86,15 @@ def test_a_process_that_nvml_does_not_show_is_not_taken_for_one_that_keeps_nothi
     assert turn.device_gb is None and "it shows no process of the job" in caplog.text
 
 
+def test_a_gpu_that_nvml_does_not_show_ends_no_job(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A container with some of the GPUs of its machine numbers them anew."""
+    monkeypatch.setattr(rollmux_devices, "_said", [])
+    nvml(monkeypatch, {0: {os.getpid(): GB}})
+    turn = attached(rollout=[7]).phase("rollout")
+    rollmux_devices.report(attached(rollout=[7]), turn)
+    assert turn.device_gb is None and "NVML is not available (7)" in caplog.text
+
+
 def test_where_there_are_no_gpus_or_no_service_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monkeypatch.setattr(rollmux_devices, "device_gb", lambda *_: pytest.fail("it was asked"))

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from rollmux_client import pid_space
 
-from rollmux_env.errors import InputError
 from runtime.coordinator.ends import interrupted_slices, left
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import ProcessBackend
@@ -182,7 +181,7 @@ class CommandProcesses(AttachedProcesses):
         assert isinstance(spec, CommandJob)
         try:
             self._commands[handle].start(spec, handle.place.nodes_of("sync"), access | dict(self._access(spec)))
-        except (OSError, InputError) as error:  # InputError: no token can be made for it
+        except (OSError, ValueError) as error:  # InputError: no token can be made for it; others: a null byte in it
             problem = getattr(error, "strerror", None) or error
             self.ledger.run.log.say(f"{handle.id}: its command cannot be started: {problem}")
             return 127

@@ -225,6 +225,22 @@ def test_a_command_is_not_started_with_a_lease_that_is_lost_already(
     assert not Path("on").exists()
 
 
+def test_an_exec_that_was_stopped_for_too_long_does_not_start_its_command_when_it_wakes(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(job: rollmux_client.Job, *_: object) -> None:
+        job._answered_s -= 60.0  # noqa: SLF001
+
+    monkeypatch.setattr("runtime.commands.executing._end_orphans_of_others", stop)
+    for name in ("_beat", "_watch"):  # they wake later than the main thread
+        monkeypatch.setattr(rollmux_client.Job, name, lambda _: None)
+    with serving({}) as little:
+        point_to(little, monkeypatch)
+        status, _, said = command("exec", str(file), "--", "touch", "on")
+    assert status == 75 and "no answer from the service for 60 s" in said
+    assert not Path("on").exists()
+
+
 LAUNCHER = """
 import os, subprocess, sys, time
 quiet = dict(stdin=subprocess.DEVNULL, start_new_session=True)

@@ -130,13 +130,15 @@ def test_a_command_that_ends_well_is_done_and_one_that_keeps_failing_is_given_up
             await asyncio.sleep(0.05)
         await run.stop()
 
-    jobs = (command("well", "-c", "pass"), command("ill", "-c", "raise SystemExit(3)"))
+    jobs = (command("well", "-c", "pass"), command("ill", "-c", "raise SystemExit(3)"), command("none", "a\0b"))
     served(work, attached_plan(tmp_path, *jobs))
     facts = read_facts(tmp_path / JOURNAL)
     assert [(fact.job_id, fact.done) for fact in facts if isinstance(fact, LeaseEnded)] == [("well", True)]
-    (failed,) = [fact for fact in facts if isinstance(fact, JobFailed)]
-    assert failed.job_id == "ill"
-    assert failed.problem == "its command has ended with status 3 (3 times in a row without an iteration done)"
+    failed = {fact.job_id: fact.problem for fact in facts if isinstance(fact, JobFailed)}
+    assert failed == {
+        "ill": "its command has ended with status 3 (3 times in a row without an iteration done)",
+        "none": "its command has ended with status 127 (3 times in a row without an iteration done)",
+    }
 
 
 def test_a_command_gets_named_variables_of_the_environment_of_its_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
