@@ -97,8 +97,7 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
         title = "Dollars"
     owned = is_owned(benched)
     parts.append(comparison_table("Sharing" if owned else title, rows, benched.baseline, seeds, owned))
-    notes = [*load_notes(benched), *idle_notes(benched)]
-    notes += [f"{policy} is left out: {why}" for policy, why in benched.left_out.items()]
+    notes = [*load_notes([benched]), *idle_notes([benched]), *left_out_notes(benched)]
     if draws_nothing(benched.results):
         notes.append("seeds: all give the same here, since nothing is drawn: --fidelity event draws durations that have `actual`")
     for run in benched.runs:
@@ -109,9 +108,14 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
     parts += [Text(note, style="dim") for note in notes[:most]]
     if len(notes) > most:
         parts.append(Text(f"{len(notes) - most} more such lines: jobs.csv of --out has every job", style="dim"))
-    if benched.stream.queue_key is not None:
+    if benched.stream.queue_key is not None or any(run.figures.over_budget is not None for run in benched.runs):
         parts.append(accounts_table(benched.results))
     return parts
+
+
+def left_out_notes(benched: BenchResult) -> list[str]:
+    """Return a line on each policy that was left out."""
+    return [f"{policy} is left out: {why}" for policy, why in benched.left_out.items()]
 
 
 def _waiting_table(title: str, rows: Sequence[ComparisonRow], baseline: str, seeds: int) -> RenderableType:

@@ -38,7 +38,7 @@ def tables_of(benched: BenchResult | SweepResult) -> list[RenderableType]:
     """Return the tables of a bench or a sweep for a terminal."""
     if isinstance(benched, BenchResult):
         return bench_tables(benched, bench_title(benched))
-    title = bench_title(benched.points[0].bench, benched.keys)
+    title = bench_title(benched.points[0].bench, benched.keys, [run for point in benched.points for run in point.bench.runs])
     return sweep_tables(benched, f"{title}, by {' and '.join(benched.keys)}")
 
 
@@ -94,8 +94,14 @@ def save(folder: Path, benched: BenchResult | SweepResult, kind: Kind, overwrite
         write_bench(folder, benched, kind)
 
 
-def bench_title(benched: BenchResult, without: Sequence[str] = ()) -> str:
-    """Describe what was replayed and how, without the settings that are varied."""
+def bench_title(benched: BenchResult, without: Sequence[str] = (), runs: Sequence[RunResult] = ()) -> str:
+    """Describe what was replayed and how.
+
+    Args:
+        benched: Results.
+        without: Settings that are varied, which are left out.
+        runs: Runs whose jobs are counted, or empty for those of `benched`.
+    """
     asked = "".join(f", {key} {value}" for key, value in benched.settings.items() if key not in without)
     over = f"{len(benched.seeds)} seeds" if len(benched.seeds) > 1 else f"seed {benched.seeds[0]}"
     how = f"{over}, fluid replay"
@@ -105,7 +111,10 @@ def bench_title(benched: BenchResult, without: Sequence[str] = ()) -> str:
         how = f"{over}, {benched.dispatch} event replay{within}{dies}"
     if benched.fleet is not None and "fleet" not in without:
         asked += f", {benched.fleet_nodes} nodes{_load_words(benched)}"
-    return f"{benched.scenario}{asked}: {len(benched.stream.jobs)} jobs, {how}"
+    counts = [len(run.jobs) for run in runs or benched.runs]
+    few, many = min(counts), max(counts)
+    jobs = f"{few} to {many} jobs" if few < many else f"{many} job{'s' if many > 1 else ''}"
+    return f"{benched.scenario}{asked}: {jobs}, {how}"
 
 
 def _load_words(benched: BenchResult) -> str:

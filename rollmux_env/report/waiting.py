@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from rollmux_env.bench.comparison import ComparisonRow
@@ -45,7 +46,7 @@ def jobs_wait(rows: Sequence[ComparisonRow]) -> bool:
 
 def is_owned(benched: BenchResult) -> bool:
     """Return whether all pools have `max_nodes`: their nodes are paid for in any case, and dollars tell policies little apart."""
-    return all(pool.max_nodes for pool in benched.stream.cluster.pools.values())
+    return all(None not in (run.figures.fleet_busy or {"": None}).values() for run in benched.runs)  # files may differ
 
 
 def fleet_notes(rows: Sequence[ComparisonRow], baseline: str, seeds: int) -> list[str]:
@@ -75,22 +76,24 @@ def _least(bounds: Sequence[float]) -> str:
     return f"{low:.1f} h" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f} h"
 
 
-def load_notes(benched: BenchResult) -> list[str]:
-    """Return a line on a load that was asked for and says little, because jobs take as long as their arrivals, or nothing."""
-    if benched.fleet is None or "=" not in benched.fleet or not is_short(benched.stream):
+def load_notes(benches: Sequence[BenchResult]) -> list[str]:
+    """Return a line on loads that were asked for and say little, because jobs take as long as their arrivals, or nothing."""
+    loads = dict.fromkeys(one.fleet for one in benches if one.fleet is not None and "=" in one.fleet and is_short(one.stream))
+    if not loads:
         return []
     return [
-        f"{benched.fleet} says little here: jobs arrive over less than {SHORT} times the hours that one takes alone, so most of "
-        "them run after the last arrival; --fleet with numbers of nodes is plainer"
+        f"{', '.join(loads)} say{'s' if len(loads) == 1 else ''} little here: jobs arrive over less than {SHORT} times the hours "
+        "that one takes alone, so most of them run after the last arrival; --fleet with numbers of nodes is plainer"
     ]
 
 
-def idle_notes(benched: BenchResult) -> list[str]:
+def idle_notes(benches: Sequence[BenchResult]) -> list[str]:
     """Return a line on the policies that packed jobs, and slowed them, while their nodes would have been idle, or nothing."""
-    packed: dict[str, int] = {}
-    for result in benched.results:
-        packed[result.spec] = packed.get(result.spec, 0) + result.outcome.packed_beside_idle
-    of_all = len(benched.stream.jobs) * len(benched.seeds)
+    packed, jobs = Counter[str](), Counter[str]()
+    for result in (result for benched in benches for result in benched.results):
+        packed[result.spec] += result.outcome.packed_beside_idle
+        jobs[result.spec] += len(result.outcome.jobs)
+    of_all = max(jobs.values(), default=0)
     counts = [f"{policy} {count:,}" for policy, count in packed.items() if count]
     if not counts:
         return []

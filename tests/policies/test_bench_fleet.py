@@ -54,6 +54,32 @@ def test_a_file_gets_a_fleet_as_a_workload_does(command: Command, tmp_path: Path
     assert latex.count(r"\begin{tabular}") == 2 and "completion h &" in latex
 
 
+def test_files_of_different_fleets_jobs_and_users_are_told_as_they_are(command: Command, tmp_path: Path) -> None:
+    """Only some of the streams are on owned nodes, and only some have users."""
+    for number, (nodes, user) in enumerate(((2, ""), (2, "ann"), (None, "ann"))):
+        pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 1.0, "max_nodes": nodes}
+        phases = {"rollout": {"worst_case_s": 60}, "training": {"worst_case_s": 40}}
+        jobs = [{"id": f"j{k}", "arrival_s": 0, "iterations": 36, "slo": 3, "user": user, **phases} for k in range(2 + number)]
+        data = {"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": jobs}
+        (tmp_path / f"s{number}.json").write_text(json.dumps(data))
+    words = ("-p", "solo", "-p", "rollmux,prune=false")
+    lines = command("bench", str(tmp_path / "s*.json"), *words)[1]
+    assert "s*.json: 2 to 4 jobs, 3 seeds" in "".join(lines.split("\n")) and "cost $" in lines and "user ann" in lines
+    owned = " ".join(command("bench", str(tmp_path / "s[01].json"), *words)[1].split())
+    assert "$/work-h" not in owned and "user ann" in owned
+    assert "packed although idle nodes would have been faster, of 5 jobs: rollmux,prune=false 3;" in owned
+
+
+def test_a_sweep_says_what_a_bench_says(command: Command) -> None:
+    """A policy that is left out, a load that says little, jobs packed beside idle nodes, and how many jobs there are."""
+    words = ("--fidelity", "event", "-p", "solo", "-p", "optimal", "-p", "rollmux,prune=false")
+    out = " ".join(command("bench", "quickstart", "--sweep", "fleet=8+8,load=0.5,load=2", *words)[1].split())
+    assert "optimal is left out: a yardstick with a fluid replay only" in out
+    assert "load=0.5, load=2 say little here" in out
+    assert "packed although idle nodes would have been faster, of 18 jobs: rollmux,prune=false" in out
+    assert "mixed: 3 to 5 jobs, seed 0" in command("bench", "mixed", "--sweep", "jobs=3,5", "-p", "solo")[1]
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
