@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -63,7 +64,7 @@ class Permits:
         busy_since_s: Time since which it has had no reason to wait, or None while it waits.
         began_s: Times at which the rollouts of iterations in progress were ready, by number of the iteration.
         iteration_from_s: Time at which the previous iteration ended, or the job got its place later.
-        interrupted: Whether the iteration in progress has waited for room on a disk.
+        interrupted: Whether the iteration in progress has waited for room on a disk, or began before the run was resumed.
         busy_s: Node-seconds of its phases, by pool.
     """
 
@@ -94,6 +95,14 @@ class Permits:
     def record_ready_rollout(self, number: int, now_s: float) -> None:
         """Record that the rollout of an iteration is ready."""
         self.began_s[number] = now_s
+
+    def resume_iterations(self, began_s: Mapping[int, float]) -> None:
+        """Continue iterations that began before the run was resumed. The time until then is missing in their length.
+
+        Args:
+            began_s: Times at which their rollouts were ready, by number of the iteration.
+        """
+        self.began_s, self.interrupted = dict(began_s), bool(began_s)
 
     def grant(self, grant: Grant, now_s: float, number: int) -> None:
         """Record a permit that the scheduler grants.

@@ -29,6 +29,7 @@ from runtime.journal.facts import (
     JobRestarted,
     JobRolledBack,
     LeaseEnded,
+    MetricsReported,
     NodesFreed,
     NodesSuspected,
     OwnerAttached,
@@ -54,10 +55,10 @@ _Numbered = Iterator[tuple[int, Fact]]  # facts by their position in the part
 _SELECTED = (Assigned, Returned, OwnerAttached, PhaseGranted, LeaseEnded, NodesSuspected, NodesFreed)
 _LEFT_OUT = (  # facts of all other kinds are carried over as they are
     *(PhaseSlice, SyncSlice, IterationSlice, SoloIterationSlice, StateOffloaded, SharingBound),
-    *(JobCheckpointed, CheckpointDelayed, JobRestarted, JobRolledBack),
+    *(JobCheckpointed, CheckpointDelayed, JobRestarted, JobRolledBack, MetricsReported),
     *(SchedulerRestored, RunEnded, JobCarried, PartBegun),
 )
-RULES = 2  # number of the rules below; it grows with each change to what they select
+RULES = 3  # number of the rules below; it grows with each change to what they select
 _EVENTS = frozenset(get_args(Event))
 _ELSEWHERE = frozenset((*_EVENTS, *_SELECTED, *_LEFT_OUT))
 _REPORTS = (Confined, Drained, Undrained, Joined)  # reports to the scheduler that a recovery reads
@@ -171,6 +172,8 @@ def _summarize_job(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s
     lease = leases.last.get(spec.id)
     most = 2 * spec.checkpoint.keep if isinstance(spec, RayJob) else 0  # after a restart, the newest ones may be gone from the disk
     checkpoints = sorted(own.checkpoints_of(spec.id), reverse=True)[:most][::-1]
-    turns, warm = (None, frozenset[str]()) if lease is None else (SavedTurns(**lease.turns.saved), frozenset(lease.warm))
     progress = own.done[spec.id], own.most_done(spec.id), own.metrics.get(spec.id, {})
-    return JobCarried(last_s, spec.id, *progress, tuple(checkpoints), turns, warm)
+    if lease is None:
+        return JobCarried(last_s, spec.id, *progress, tuple(checkpoints))
+    turns, begun = SavedTurns(**lease.turns.saved), (lease.began_s, lease.metrics, lease.busy_s)
+    return JobCarried(last_s, spec.id, *progress, tuple(checkpoints), turns, frozenset(lease.warm), *begun)

@@ -289,7 +289,8 @@ class IterationSlice(_Lasted):
         end_s: End of its sync.
         metrics: Figures that the job reported, by name. The built-in job has `reward`, `loss`, `sampled_version`,
             `trained_version`, and more.
-        interrupted: Whether it waited for space on a disk, so that its length is not representative.
+        interrupted: Whether it waited for space on a disk or continued in another service, so that its length is not
+            representative.
     """
 
     job_id: str
@@ -443,6 +444,9 @@ class JobCarried(_OfJob):
         checkpoints: Numbers of iterations of the last checkpoints, ascending.
         turns: Progress of the owner that had the last lease, or None if there was no lease.
         warm: Phases that this owner has run before.
+        began_s: Times at which the rollouts of the owner's iterations that are not over were ready, by number of the iteration.
+        reported: Metrics of these iterations so far, by number of the iteration.
+        busy_s: Node-seconds of the owner's phases since the last progress in the cluster's state, by pool.
     """
 
     iterations: int
@@ -451,6 +455,9 @@ class JobCarried(_OfJob):
     checkpoints: tuple[int, ...] = ()
     turns: SavedTurns | None = None
     warm: frozenset[str] = frozenset()
+    began_s: dict[int, float] = field(default_factory=dict)
+    reported: dict[int, dict[str, float]] = field(default_factory=dict)
+    busy_s: dict[Pool, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -570,6 +577,21 @@ class PhaseGranted(_OfJob):
     asked_s: float
     start_s: float
     switched: bool
+
+
+@dataclass(frozen=True)
+class MetricsReported(_OfJob):
+    """The owner of a job has reported metrics of an iteration that is not over. They are part of its `IterationSlice` later.
+
+    Attributes:
+        lease: Id of the owner's lease.
+        iteration: Number of the iteration.
+        metrics: All metrics of the iteration so far, by name.
+    """
+
+    lease: str
+    iteration: int
+    metrics: dict[str, float]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ KINDS: dict[str, type] = {
     "TakenBack": facts.JobRolledBack,
     "Exceeded": facts.MemoryExceeded,
     "Granted": facts.PhaseGranted,
+    "Reported": facts.MetricsReported,
     "LeaseEnded": facts.LeaseEnded,
     "Suspected": facts.NodesSuspected,
     "Freed": facts.NodesFreed,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from rollmux_protocol import Turn, Turns
 
+from rollmux_env.cluster.events import Arrived, Progressed
 from rollmux_env.keys.cluster import SIDES
 from rollmux_env.scheduler.view import HoldName
 from runtime.journal.facts import (
@@ -17,6 +18,7 @@ from runtime.journal.facts import (
     JobRolledBack,
     JobSubmitted,
     LeaseEnded,
+    MetricsReported,
     NodesFreed,
     NodesSuspected,
     OwnerAttached,
@@ -24,6 +26,7 @@ from runtime.journal.facts import (
     PhaseSlice,
     SyncSlice,
 )
+from runtime.machine import Pool
 
 
 @dataclass
@@ -36,6 +39,9 @@ class RecalledLease:
         warm: Phases that the owner has run before.
         grants: Facts of the phases that the owner holds, by phase.
         suspects: Names of the nodes that the lease held when it was lost and that have not been freed.
+        began_s: Times at which the rollouts of iterations that are not over were ready, by number of the iteration.
+        metrics: Metrics of iterations that are not over, by number of the iteration.
+        busy_s: Node-seconds of its phases since the last progress of its job in the cluster's state, by pool.
         end: Fact that ended the lease, or None while it is active.
     """
 
@@ -44,6 +50,9 @@ class RecalledLease:
     warm: set[str] = field(default_factory=set)
     grants: dict[HoldName, PhaseGranted] = field(default_factory=dict)
     suspects: set[str] = field(default_factory=set)
+    began_s: dict[int, float] = field(default_factory=dict)
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    busy_s: dict[Pool, float] = field(default_factory=dict)
     end: LeaseEnded | None = None
 
     @property
@@ -54,6 +63,8 @@ class RecalledLease:
     def grant(self, fact: PhaseGranted) -> None:
         """Record that the owner has been granted a phase."""
         self.grants[fact.phase] = fact
+        if fact.phase == "rollout" and not fact.extra:
+            self.began_s[fact.iteration] = fact.asked_s
         self.turns.restore_grant(Turn(fact.phase, fact.iteration, fact.extra))
 
     def finish(self, part: PhaseSlice) -> None:
@@ -63,6 +74,8 @@ class RecalledLease:
             self.warm |= {*SIDES} if part.phase == "init" else {part.phase}
             self.turns.restore_grant(turn)
             self.turns.release(turn.phase)
+            if part.phase != "init":
+                self.busy_s[part.pool] = self.busy_s.get(part.pool, 0.0) + part.busy_s
         else:
             self.turns.drop(turn.phase)
         self.grants.pop(turn.phase, None)
@@ -72,6 +85,19 @@ class RecalledLease:
         self.turns.restore_grant(Turn("sync", part.iteration))
         self.turns.release("sync")
         self.grants.pop("sync", None)
+
+    def iterate(self, done: IterationSlice) -> None:
+        """Record that an iteration is over."""
+        self.turns.done = done.number + 1
+        self.began_s.pop(done.number, None)
+        self.metrics.pop(done.number, None)
+
+    def carry_over(self, carried: JobCarried) -> None:
+        """Continue with the owner's progress at the end of the part before."""
+        if carried.turns is not None:
+            self.turns.restore(vars(carried.turns))
+        self.warm, self.began_s, self.busy_s = {*carried.warm}, dict(carried.began_s), dict(carried.busy_s)
+        self.metrics = dict(carried.reported)
 
 
 class RecalledLeases:
@@ -122,12 +148,20 @@ class RecalledLeases:
             case SyncSlice(job_id=job_id) if job_id in self.last:
                 self.last[job_id].sync(fact)
             case IterationSlice(job_id=job_id) if job_id in self.last:
-                self.counted[job_id] = self.last[job_id].turns.done = fact.number + 1
+                self.counted[job_id] = fact.number + 1
+                self.last[job_id].iterate(fact)
+            case MetricsReported(job_id=job_id):
+                self.last[job_id].metrics[fact.iteration] = fact.metrics
+            case Progressed(jobs=jobs):
+                for one in jobs:
+                    if one.job_id in self.last:
+                        self.last[one.job_id].busy_s.clear()
+            case Arrived(job=job) if job.id in self.last:
+                self.last[job.id].busy_s.clear()
             case JobCarried(job_id=job_id, turns=turns):
                 if turns is not None:
-                    self.counted[job_id], lease = fact.iterations, self.last[job_id]
-                    lease.turns.restore(vars(turns))
-                    lease.warm = {*fact.warm}
+                    self.counted[job_id] = fact.iterations
+                    self.last[job_id].carry_over(fact)
             case JobRolledBack(job_id=job_id):
                 self.counted[job_id] = fact.iteration
                 self.last[job_id].turns.go_back(fact.iteration)

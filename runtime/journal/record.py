@@ -55,6 +55,7 @@ class RunRecord:
         rolled_back: Iterations taken back by owners.
         memory_exceeded: Jobs with more device memory than stated.
         granted: Permits of attached jobs.
+        metrics_reported: Metrics of iterations of attached jobs before their end.
         leases_ended: Ends of leases.
         suspected: Nodes of lost leases.
         freed: Nodes of lost leases that are free again.
@@ -88,6 +89,7 @@ class RunRecord:
     rolled_back: tuple[facts.JobRolledBack, ...] = ()
     memory_exceeded: tuple[facts.MemoryExceeded, ...] = ()
     granted: tuple[facts.PhaseGranted, ...] = ()
+    metrics_reported: tuple[facts.MetricsReported, ...] = ()
     leases_ended: tuple[facts.LeaseEnded, ...] = ()
     suspected: tuple[facts.NodesSuspected, ...] = ()
     freed: tuple[facts.NodesFreed, ...] = ()

@@ -63,6 +63,7 @@ _BATCHED = (
     Progressed,
     Ticked,
     journal_facts.PhaseGranted,
+    journal_facts.MetricsReported,
 )
 _AT_ONCE = (  # reports to the scheduler that must not be lost and do not follow from other facts
     *(scheduler_facts.Confined, scheduler_facts.Continued, scheduler_facts.Absent, scheduler_facts.RequestsWithdrawn),

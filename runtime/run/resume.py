@@ -85,7 +85,10 @@ def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: Recalled
     if not state.knows(job_id):
         return
     row = state.row(job_id)
-    busy_s: dict[str, float] = {pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) for pool in POOLS}
+    since_s = leases.last[job_id].busy_s if job_id in leases.last else {}
+    busy_s: dict[str, float] = {
+        pool: float(getattr(state.tables.jobs, f"{pool}_busy_s")[row]) + since_s.get(pool, 0.0) for pool in POOLS
+    }
     if job_id in state.stays.parked:
         handle.wait_parked(busy_s)
     elif not (state.is_running(job_id) or job_id in state.waiting):  # it has given up its place, and has not got another one

@@ -34,7 +34,7 @@ from runtime.coordinator.run_loop import RunLoop
 from runtime.coordinator.run_state import RunState
 from runtime.jobs.spec import CommandJob, JobSpec
 from runtime.jobside.messages import JobEnd
-from runtime.journal.facts import OwnerAttached, PhaseGranted
+from runtime.journal.facts import MetricsReported, OwnerAttached, PhaseGranted
 from runtime.owners.http.holdups import holdup
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.ledger import AttachedPlacement, Lease, described, known_processes, own_processes, shared_pid_space, wake
@@ -269,6 +269,9 @@ class Leases:
             if device_gb is not None:
                 self._iterations.check_kept_memory(lease, phase, device_gb)
             self._iterations.finish(lease, phase)
+            if metrics and iteration in lease.metrics and iteration >= lease.turns.done:  # its iteration is not over
+                note = MetricsReported(self._run.log.now(), lease.handle.id, lease.id, iteration, {**lease.metrics[iteration]})
+                self._run.log.write(note)
             if lease.stop_requested_s is not None and not lease.has_grants:
                 self.ledger.end(lease, "it had to stop", JobEnd("stopped"))
             self._iterations.end_spent(lease)

@@ -32,7 +32,7 @@ def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None
             continue
         job_id, end = handle.id, known.end
         lease = Lease(known.owner, handle, AttachedPlacement(0.0), 0.0 if end is None else end.at_s, known.turns)
-        lease.suspect_nodes, lease.warm = known.suspects, known.warm
+        lease.suspect_nodes, lease.warm, lease.metrics = known.suspects, known.warm, known.metrics
         if end is not None:
             lease.is_lost = end.lost
             lease.apply_event("lose", end.why)
@@ -40,6 +40,7 @@ def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None
             for phase, grant in known.grants.items():
                 number = PROFILE if phase == "init" else grant.iteration
                 handle.permits.add_grant(GrantedPermit(phase, grant.asked_s, grant.start_s, grant.switched, False, number))
+            handle.permits.resume_iterations(known.began_s)
             ledger.recalled[job_id] = lease
         else:  # its owner may still report that the job is done
             lease.apply_event("free")

@@ -32,6 +32,7 @@ from runtime.journal.facts import (
     JobRolledBack,
     LeaseEnded,
     MemoryExceeded,
+    MetricsReported,
     NodesSuspected,
     OwnerAttached,
     PartBegun,
@@ -80,6 +81,8 @@ def eventful(facts: Sequence[Fact]) -> list[Fact]:
         RunRelaunched(now_s, 1.8e9, record.started.nodes, {}),
         IterationSlice(job_id, number, now_s, now_s, {"reward": 1.0}),
         JobRolledBack(now_s, job_id, lease, number),
+        PhaseGranted(now_s, job_id, lease, "rollout", number, False, now_s, now_s, False),
+        MetricsReported(now_s, job_id, lease, number, {"reward": 2.0}),
         NodesSuspected(now_s, job_id, lease, (node,)),
         SyncSlice(job_id, False, number - 1, (node,), now_s, now_s + 0.25, ()),  # by the clock of the job
     ]

@@ -16,6 +16,7 @@ from rollmux_client import pid_space, processes
 from rollmux_env.cluster.totals import totals_of
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
+from runtime.coordinator.consequences import Consequences
 from runtime.journal.audit import audit
 from runtime.journal.facts import (
     IterationSlice,
@@ -27,6 +28,7 @@ from runtime.journal.facts import (
     PhaseSlice,
     SyncSlice,
 )
+from runtime.journal.parts import read_parts
 from runtime.journal.record import RunRecord
 from runtime.journal.replay import replay_journal
 from runtime.output import LOGS, lines
@@ -657,6 +659,46 @@ def test_a_job_whose_owner_is_away_takes_no_nodes_because_its_service_is_replace
         assert totals_of(run.driver.run.scheduler.state, "a").alone_usd * 3600 == pytest.approx(busy_s * 2, rel=1e-3)
 
     served(work, attached_plan(tmp_path, job("a", iterations=2)))
+
+
+@pytest.mark.parametrize("rolls_over", [False, True])
+def test_an_iteration_that_is_not_over_has_its_begin_its_metrics_and_its_work_also_after_restarts(
+    rolls_over: bool, tmp_path: Path
+) -> None:
+    async def replaced(run: Served, lease: str) -> Served:
+        run.driver.run.log.zero_s -= 7.0
+        run.leases.touch(lease)
+        await run.leases.heartbeat(lease)
+        run.driver.run.apply(Consequences(), wakes=True)  # else the time since the last fact is lost
+        await run.settle()
+        if rolls_over:
+            assert await run.driver.run.log.begin_next_part() is None
+        return await run.replaced()
+
+    async def work(run: Served) -> float:
+        lease = await run.place("a")
+        await run.iterate(lease, 0, reward=0.25)
+        assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]
+        run = await replaced(run, lease)
+        await run.leases.release(lease, "rollout", 1, {"reward": 0.5})
+        for _ in range(2):
+            run = await replaced(run, lease)
+        await run.phase(lease, "training", 1, loss=2.0)
+        await run.iterate(lease, 2, reward=0.75)
+        review = run.driver.run.scheduler.review
+        assert review is not None and len(review.paces["a"]._iterations) == 1  # the iteration before says nothing of its speed
+        await run.leases.end(lease, done=True)
+        await run.settle()
+        alone_usd = totals_of(run.driver.run.scheduler.state, "a").alone_usd
+        await run.stop(permits=False)
+        return alone_usd
+
+    alone_usd = served(work, attached_plan(tmp_path, job("a")))
+    every = [done for facts in read_parts(tmp_path).values() for done in of(facts, IterationSlice)]
+    assert [done.metrics for done in every] == [{"reward": 0.25}, {"reward": 0.5, "loss": 2.0}, {"reward": 0.75}]
+    assert [done.interrupted for done in every] == [False, True, False]
+    assert 21 < every[1].end_s - every[1].start_s < 28
+    assert 7 < alone_usd * 3600 / 2 < 14
 
 
 def test_what_the_owner_of_a_lost_lease_says_late_ends_no_job_of_another_owner(tmp_path: Path) -> None:
