@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from rollmux_env.cluster.apply import forecast
@@ -26,6 +27,7 @@ from rollmux_env.scheduler.quotas import Quotas, held_words
 from rollmux_env.scheduler.ranking import compute_ranking
 from rollmux_env.scheduler.reasons import behind, no_place
 
+NO_WORDS: Mapping[str, str] = MappingProxyType({})
 MAX_POLICY_CALLS = 20  # largest number of calls to find the first job that waits for nodes, not for a quota
 
 
@@ -124,7 +126,9 @@ def _forecast_arrival(scheduler: Scheduler, policy: Policy, job: Job, instants: 
     return Preview(False, None, None, None, None, {}, position, eta_s, done_s, reason)
 
 
-def forecast_jobs(state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = ()) -> Outlook:
+def forecast_jobs(
+    state: State, policy: Policy, instants: int = INSTANTS, stuck: Collection[str] = (), confined: Mapping[str, str] = NO_WORDS
+) -> Outlook:
     """Return the forecasts for all jobs that wait or run, without further arrivals.
 
     Args:
@@ -132,12 +136,13 @@ def forecast_jobs(state: State, policy: Policy, instants: int = INSTANTS, stuck:
         policy: Placement policy, left unchanged.
         instants: Number of instants that are simulated; what comes later is unknown.
         stuck: Jobs whose departure is unknown; what may depend on one is unknown too.
+        confined: Reasons of jobs that may use only some nodes, as in `explain_waits`.
 
     Raises:
         PlanError: If the policy breaks an invariant or cannot be copied.
     """
     policy = copy_policy(policy)
-    words, placed_s, done_s = explain_waits(forecast(state), policy), dict[str, float](), dict[str, float]()
+    words, placed_s, done_s = explain_waits(forecast(state), policy, confined), dict[str, float](), dict[str, float]()
     for entries in ahead(simulated(state, policy), instants, stuck):
         for event in entries:
             if isinstance(event, Admitted):
@@ -172,12 +177,13 @@ def _simulate_job(scheduler: Scheduler, job_id: str, instants: int, stuck: Colle
     return placed_s, None
 
 
-def explain_waits(state: State, policy: Policy) -> dict[str, str]:
+def explain_waits(state: State, policy: Policy, confined: Mapping[str, str] = NO_WORDS) -> dict[str, str]:
     """Return the reason why each waiting job waits, by id in the order in which they are served.
 
     Args:
         state: State of the cluster, left unchanged.
         policy: Placement policy, which is asked if quotas may pass jobs over.
+        confined: Reasons why jobs have no place that may use only some nodes, by id. The state does not say which nodes these are.
     """
     rules = rules_of(policy)
     words: dict[str, str] = {}
@@ -189,7 +195,7 @@ def explain_waits(state: State, policy: Policy) -> dict[str, str]:
         elif quota := _quota_reason(state, job_id, quotas, policy if len(words) < MAX_POLICY_CALLS else None, queue):
             why = quota
         else:
-            why = no_place(state, job_id, bool(getattr(policy, "prune", False)))
+            why = confined.get(job_id) or no_place(state, job_id, bool(getattr(policy, "prune", False)))
             if rules is None or not may_be_passed(state, rules, job_id):
                 head = job_id
         parked = state.stays.parked.get(job_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rollmux_env.cluster.apply import forecast
 from rollmux_env.cluster.plan import Policy
@@ -24,7 +24,7 @@ def reason_to_wait(scheduler: Scheduler, make_policy: Callable[[], Policy], job_
     planner = scheduler.planner
     if leaving := describe_reserved(scheduler, job_id):
         return leaving
-    return explain_waits(forecast(planner.visible(planner.state)), make_policy())[job_id]
+    return explain_waits(forecast(planner.visible(planner.state)), make_policy(), describe_confined(scheduler, [job_id]))[job_id]
 
 
 def describe_reserved(scheduler: Scheduler, job_id: str) -> str:
@@ -38,6 +38,24 @@ def describe_reserved(scheduler: Scheduler, job_id: str) -> str:
     if leaving := [other for other, waiting in parking.items() if waiting == job_id]:
         return f"{', '.join(leaving)} is parked for it at the end of its iteration"
     return f"no job gets a place before {', '.join(parking)} is parked at the end of its iteration" if parking else ""
+
+
+def describe_confined(scheduler: Scheduler, job_ids: Iterable[str]) -> dict[str, str]:
+    """Return why waiting jobs that may use only some nodes have no place, by id: how many of these nodes are free.
+
+    Args:
+        scheduler: The scheduler of a run.
+        job_ids: Ids of waiting jobs.
+    """
+    confined, nodes = scheduler.restrictions.confined, scheduler.nodes
+    if nodes is None or not confined:
+        return {}
+    free = {pool: {node.name for node in nodes.free(pool)} for pool in POOLS if pool in scheduler.state.cluster.sides}
+    words = {}
+    for job_id in confined.keys() & {*job_ids}:
+        counts = " and ".join(f"{len(names & confined[job_id])} {pool}" for pool, names in free.items())
+        words[job_id] = f"may use only nodes of its owner's host, or those that it names: {counts} nodes of these are free"
+    return words
 
 
 def measured_again(doubts: str) -> str:

@@ -18,6 +18,7 @@ from rollmux_env.cluster.state import State
 from rollmux_env.errors import PlanError, Unprocessable
 from rollmux_env.keys.job import Job
 from rollmux_env.scheduler.preview import Outlook, Preview, forecast_arrivals, forecast_jobs
+from runtime.coordinator.decision_lines import describe_confined
 from runtime.coordinator.profiles import job_as_stated, load_profile, profile_key
 from runtime.jobs.spec import JobSpec
 from runtime.machine import Node
@@ -64,8 +65,9 @@ class QueueForecast:
             version = (*counts, tuple(state.waiting), stuck, state.cluster)
             if version != self._version or now_s >= self._stale_s:
                 present = bool(state.waiting or state.tables.order.size)
+                look = partial(forecast_jobs, stuck=stuck, confined=describe_confined(self._run.scheduler, state.waiting))
                 try:
-                    self._known = await self._ahead(partial(forecast_jobs, stuck=stuck)) if present else NOTHING_KNOWN
+                    self._known = await self._ahead(look) if present else NOTHING_KNOWN
                 except PlanError:
                     self._known = NOTHING_KNOWN
                 self._version = version

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rollmux_client import pid_space
 
 from rollmux_env.errors import Conflict
 from runtime.coordinator.run_plan import LeaseRules
@@ -14,7 +16,7 @@ from runtime.service.client import ServiceClient
 from runtime.service.figures import RunFigures
 from runtime.service.forecast import QueueForecast
 from runtime.service.report import Reports
-from tests.runtime.pretend import ELSEWHERE, Served, attached_plan, job, served
+from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, Served, attached_plan, job, node, owner_pid, served
 
 ALONE = {"worst_case_s": 10.0, "host_memory_gb": 7.5}
 SHARED = {"worst_case_s": 0.5, "host_memory_gb": 1.0}
@@ -229,3 +231,18 @@ def test_a_cancelled_job_says_until_when_its_owner_has_to_end_and_may_be_cancell
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("far")))
+
+
+def test_a_job_whose_owner_is_on_a_full_host_is_told_so(tmp_path: Path) -> None:
+    """Nodes of other hosts are free, and the policy is not asked."""
+
+    async def work(run: Served) -> None:
+        await run.place("a")
+        answer = await run.leases.attach("b", 0.0, HERE, (owner_pid(),), pid_space())
+        words = "may use only nodes of its owner's host, or those that it names: 0 rollout and 0 training nodes of these are free"
+        await run.settle()
+        assert not answer["placed"] and (await report_of(run))["jobs"]["b"]["reason"] == words
+        await run.stop()
+
+    plan = attached_plan(tmp_path, job("a"), job("b"), nodes=(*PAIR, node("rollout-1", ELSEWHERE), node("training-1", ELSEWHERE)))
+    served(work, replace(plan, cluster=plan.cluster.model_copy(update={"max_group_size": 1})))
