@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def webhook() -> None:
-    """Let a service send a notice when a job failed, is over budget, lost or overdue, or a quota is used up."""
+    """Let a service send a notice when a job failed, is over budget, lost, overdue or on a drained node, or a quota is used up."""
 
 
 @app.command("set")
