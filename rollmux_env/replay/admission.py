@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from math import inf
 
 from rollmux_env.cluster.demand import demand_of, usd_per_hour
@@ -17,6 +16,7 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
 from rollmux_env.scheduler.facts import Queued
 from rollmux_env.scheduler.preview import explain_waits
+from rollmux_env.scheduler.ticks import INSTANT_S
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,13 @@ def admit_all(scenario: Scenario, policy: Policy) -> Admission:
 def _rounds(scenario: Scenario, together: bool) -> list[list[Job]]:
     """Return the jobs in order of arrival, those of an instant together or each alone."""
     jobs = in_order_of_arrival(scenario)
-    return [[*own] for _, own in groupby(jobs, key=lambda job: job.arrival_s)] if together else [[job] for job in jobs]
+    rounds: list[list[Job]] = []
+    for job in jobs:
+        if together and rounds and job.arrival_s <= rounds[-1][0].arrival_s + INSTANT_S:
+            rounds[-1].append(job)
+        else:
+            rounds.append([job])
+    return rounds
 
 
 def _final(state: State, decision: Decision, waiting: Mapping[str, str], why: Mapping[str, str]) -> Decision:
