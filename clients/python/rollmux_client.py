@@ -1113,8 +1113,8 @@ class Job(_Lease):
             self._other_thread_error = error
             over.set()
             room.release()
-            sampler.join(2 * _WAIT_S)  # until its phase or its request ends
             self._sampler = sampler
+            sampler.join(2 * _WAIT_S)  # until its phase or its request ends
             raise
         else:
             sampler.join()

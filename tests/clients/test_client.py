@@ -712,9 +712,17 @@ def test_a_lease_that_comes_after_its_task_was_cancelled_is_given_back(
     assert service.jobs["one"].lease is None and "ROLLMUX_LEASE" not in os.environ
 
 
+@pytest.mark.parametrize("is_interrupted", [False, True])
 def test_a_lease_is_not_given_back_while_the_rollout_beside_a_failed_training_uses_its_nodes(
-    service: LittleService, monkeypatch: pytest.MonkeyPatch
+    service: LittleService, monkeypatch: pytest.MonkeyPatch, is_interrupted: bool
 ) -> None:
+    join = threading.Thread.join
+
+    def press(thread: threading.Thread, timeout: float | None = None) -> None:
+        if thread.name == "rollmux-rollouts":
+            raise KeyboardInterrupt
+        join(thread, timeout)
+
     begun, ends = threading.Event(), threading.Event()
 
     def sample(k: int) -> None:
@@ -734,7 +742,9 @@ def test_a_lease_is_not_given_back_while_the_rollout_beside_a_failed_training_us
     monkeypatch.setattr(service, "_ask", lambda *_: (200, {}))
     monkeypatch.setattr(rollmux_client, "_WAIT_S", 0.1)
     try:
-        with pytest.raises(ValueError, match="no memory"), rollmux_client.attach() as job:
+        if is_interrupted:
+            monkeypatch.setattr(threading.Thread, "join", press)
+        with pytest.raises(KeyboardInterrupt if is_interrupted else ValueError), rollmux_client.attach() as job:
             job.side_by_side(sample, train, total=3)
         assert service.jobs["one"].lease is not None
     finally:

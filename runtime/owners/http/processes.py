@@ -155,9 +155,8 @@ class CommandProcesses(AttachedProcesses):
             while living(lease.owner):
                 await asyncio.sleep(LOOKS_S)
         else:
-            if self.ledger.run.plan.resume:  # the former coordinator may have started one that has not attached
-                await self._commands[handle].end()
-            if lease is None:
+            resumed = self.ledger.run.plan.resume  # the former coordinator may have started one that has not attached
+            if lease is None and not (resumed and await self._commands[handle].end()):
                 await self.ledger.run.written()
                 status = await self._status(handle)
                 how = _how(status)

@@ -552,3 +552,33 @@ def test_a_command_that_no_signal_ends_is_named_after_a_while(tmp_path: Path, mo
     monkeypatch.setattr(command_process, "_ENDS_S", 0.2)
     monkeypatch.setattr(job_processes, "_MOST_S", 0.2)
     asyncio.run(main())
+
+
+def test_a_command_is_not_started_beside_one_of_the_former_service_that_cannot_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = os.kill
+    monkeypatch.setattr(job_processes, "_MOST_S", 0.2)
+
+    async def work(run: Served) -> None:
+        run.driver.commands.give_access(lambda _: {})
+        pid = await pid_in(tmp_path / "a")
+        child = run.driver.commands._commands[run.driver.run.handles["a"]]._child
+        assert child is not None
+        monkeypatch.setattr(os, "kill", lambda one, number: None if one == pid else kill(one, number))
+        run = await run.replaced()
+        run.driver.commands.give_access(lambda _: {})
+        ledger = run.leases.ledger
+        while not ledger.suspect_nodes() and (tmp_path / "a").read_text().count("\n") == 1:
+            await asyncio.sleep(0.02)
+        assert ledger.suspect_nodes() == dict.fromkeys(("rollout-0", "training-0"), "a")
+        monkeypatch.undo()
+        kill(pid, 9)
+        child.wait()
+        while (tmp_path / "a").read_text().count("\n") == 1:  # it is started again when the nodes are free
+            run.pass_time(1.0)
+            await asyncio.sleep(0.02)
+        await run.stop(resumed=True)
+
+    (tmp_path / "run").mkdir()
+    served(work, attached_plan(tmp_path / "run", shell("a", "echo $$ >> a; exec sleep 600", folder=str(tmp_path))))
