@@ -286,6 +286,7 @@ class Process(NamedTuple):
         started: Time at which it was started, in clock ticks since the machine was booted. A process id is used again; the pair
             of both is not.
         is_zombie: Whether it has ended, and its parent has not read its status.
+        is_stopped: Whether it is stopped, as by Ctrl-Z.
     """
 
     parent: int
@@ -293,6 +294,7 @@ class Process(NamedTuple):
     session: int
     started: int
     is_zombie: bool
+    is_stopped: bool = False
 
 
 def process(pid: int) -> Process | None:
@@ -304,7 +306,7 @@ def process(pid: int) -> Process | None:
         is_zombie = state in b"ZX" and len(os.listdir(f"/proc/{pid}/task")) < 2  # it lives as long as one of its threads does
     except (OSError, ValueError, IndexError):  # it has just ended
         return None
-    return Process(parent, group, session, started, is_zombie)
+    return Process(parent, group, session, started, is_zombie, state in b"Tt")
 
 
 def processes() -> dict[int, Process]:
@@ -358,8 +360,12 @@ def keeper_of(pid: int) -> str:
     return f"{pid} {one.started if one else 0} {_pid_namespace()}".strip()
 
 
-def is_keeper_alive(keeper: str) -> bool | None:
-    """Return whether the process that a value of `KEEPER` names still runs on this machine.
+def is_keeper_alive(keeper: str, counts_stopped: bool = True) -> bool | None:
+    """Return whether the process that a value of `KEEPER` names lives on this machine.
+
+    Args:
+        keeper: The value.
+        counts_stopped: Whether a process that is stopped counts as alive. It fences nothing.
 
     Returns:
         None if it is in another process id namespace, such as that of a container, where it cannot be seen.
@@ -368,7 +374,9 @@ def is_keeper_alive(keeper: str) -> bool | None:
     if space not in ("", _pid_namespace()):
         return None
     one = process(int(pid)) if pid.isdigit() else None
-    return one is not None and not one.is_zombie and str(one.started) == started
+    if one is None or one.is_zombie or str(one.started) != started:
+        return False
+    return counts_stopped or not one.is_stopped
 
 
 def _pid_namespace() -> str:
@@ -668,7 +676,7 @@ class _Lease:
         Where `rollmux exec` keeps the lease, or a parent from which this process was forked, that process does it.
         """
         silent_s = (_now() if now_s is None else now_s) - self._answered_s
-        if silent_s >= self.ttl_s and self._pid == os.getpid() and not is_keeper_alive(self._keeper):
+        if silent_s >= self.ttl_s and self._pid == os.getpid() and not is_keeper_alive(self._keeper, False):
             self._lose(f"no answer from the service for {silent_s:.0f} s, and the lease of job {self.name} lasts {self.ttl_s:g} s")
 
     def _beat(self) -> None:
@@ -770,7 +778,7 @@ class Job(_Lease):
 
     def __enter__(self) -> Job:
         if self._service is not None:
-            if LEASE in os.environ and os.environ[LEASE] != os.environ.get(ATTACHED):
+            if _is_under_exec():
                 self._take_over(os.environ)
             else:
                 self._marks_children = True
@@ -1354,7 +1362,8 @@ def attach(job: str | None = None, host: str | None = None, moved: Callable[[Job
             a move ends this process with `Interrupted`, and the next process continues.
 
     Raises:
-        ValueError: ROLLMUX_URL is set, and is no valid URL, or the token or the job's id is missing.
+        ValueError: ROLLMUX_URL is set, and is no valid URL, or the token or the job's id is missing; or `rollmux exec` has started
+            this process for another job.
     """
     url, token, name = os.environ.get("ROLLMUX_URL"), os.environ.get("ROLLMUX_TOKEN"), job or os.environ.get("ROLLMUX_JOB")
     if not url:
@@ -1363,4 +1372,11 @@ def attach(job: str | None = None, host: str | None = None, moved: Callable[[Job
         raise ValueError("ROLLMUX_URL is set, and ROLLMUX_TOKEN is not")
     if not name:
         raise ValueError("ROLLMUX_URL is set: the job's id is missing, as ROLLMUX_JOB or attach(job)")
+    if _is_under_exec() and name != (leased := os.environ.get(JOB, name)):
+        raise ValueError(f"job {name}: this process runs under `rollmux exec`, which has the lease of job {leased}")
     return Job(Service(url, token), name, host, moved=moved)
+
+
+def _is_under_exec() -> bool:
+    """Return whether this process has the lease of `rollmux exec`, and not that of a parent that has attached by itself."""
+    return LEASE in os.environ and os.environ[LEASE] != os.environ.get(ATTACHED)

@@ -286,6 +286,16 @@ def test_the_lease_of_another_process_is_used_and_left_to_it(service: LittleServ
     assert service.jobs["one"].state == "done"
 
 
+def test_another_job_than_that_of_exec_is_refused(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take its turns with the lease of the other one."""
+    monkeypatch.setenv("ROLLMUX_LEASE", "that of one")
+    with pytest.raises(ValueError, match="job other: this process runs under `rollmux exec`, which has the lease of job one"):
+        rollmux_client.attach("other")
+    monkeypatch.setenv("ROLLMUX_ATTACHED", "that of one")  # as in a child of a script that has attached by itself
+    with rollmux_client.attach("other"):
+        pass
+
+
 def test_a_reason_whose_seconds_run_on_is_said_once(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = iter(("b holds rollout-0 for 62 s", "b holds rollout-0 for 71.5 s", "b holds rollout-1 for 2 s"))
     lines: list[str] = []

@@ -227,6 +227,22 @@ def test_a_process_lives_as_long_as_one_of_its_threads_does() -> None:
         assert one is not None and not one.is_zombie
 
 
+def test_a_keeper_that_is_stopped_fences_nothing_and_is_no_dead_one() -> None:
+    """As `rollmux exec` after Ctrl-Z: its command goes on."""
+    fenced: list[str] = []
+    with Child(["sleep", "60"]) as keeper:
+        job = rollmux_client.Job(None, "one", fence=fenced.append)
+        job._keeper = rollmux_client.keeper_of(keeper.pid)  # noqa: SLF001
+        job._answered_s -= 60.0  # noqa: SLF001
+        job._check_fence()  # noqa: SLF001
+        assert fenced == []
+        keeper.send_signal(signal.SIGSTOP)
+        os.waitpid(keeper.pid, os.WUNTRACED)
+        assert rollmux_client.is_keeper_alive(job._keeper)  # noqa: SLF001
+        job._check_fence()  # noqa: SLF001
+        assert len(fenced) == 1
+
+
 FORKS = """
 import os
 with rollmux_client.attach() as job, job.phase("rollout"):
