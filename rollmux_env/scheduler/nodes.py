@@ -163,8 +163,14 @@ class NodePool:
         self._nodes |= {node.name: node for node in nodes}
         self._find_idle()
 
-    def restore(self, entries: Iterable[Assigned | Returned]) -> None:
-        """Repeat the assignments of an earlier pool, for those of its nodes that are present by name."""
+    def restore(self, entries: Iterable[Assigned | Returned], last_holders: Mapping[str, str] | None = None) -> None:
+        """Repeat the assignments of an earlier pool, for those of its nodes that are present by name.
+
+        Args:
+            entries: Assignments and returns in order.
+            last_holders: Id of the job that has held a node last, by name of the node, or None if it is not known of any.
+        """
+        self._last.update(last_holders or {})
         for entry in entries:
             if isinstance(entry, Returned):
                 if entry.node in self._place_of:

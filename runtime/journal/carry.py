@@ -58,7 +58,7 @@ _LEFT_OUT = (  # facts of all other kinds are carried over as they are
     *(JobCheckpointed, CheckpointDelayed, JobRestarted, JobRolledBack, MetricsReported),
     *(SchedulerRestored, RunEnded, JobCarried, PartBegun),
 )
-RULES = 3  # number of the rules below; it grows with each change to what they select
+RULES = 4  # number of the rules below; it grows with each change to what they select
 _EVENTS = frozenset(get_args(Event))
 _ELSEWHERE = frozenset((*_EVENTS, *_SELECTED, *_LEFT_OUT))
 _REPORTS = (Confined, Drained, Undrained, Joined)  # reports to the scheduler that a recovery reads
@@ -83,7 +83,11 @@ def carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     ):
         entries.update(numbered)
     last_s = record.last_s
-    progress = [_summarize_job(record.by_job[fact.spec.id], leases, fact.spec, last_s) for fact in record.submitted]
+    held: defaultdict[str, list[str]] = defaultdict(list)
+    for node, job_id in record.last_holders.items():
+        held[job_id].append(node)
+    specs = [fact.spec for fact in record.submitted]
+    progress = [_summarize_job(record.by_job[spec.id], leases, spec, last_s, tuple(held[spec.id])) for spec in specs]
     return (*(entries[number] for number in sorted(entries)), *progress, PartBegun(last_s, RULES))
 
 
@@ -167,13 +171,13 @@ def _select_others(facts: Sequence[Fact], record: RunRecord) -> _Numbered:
                 yield number, fact
 
 
-def _summarize_job(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s: float) -> JobCarried:
-    """Return the progress of a job at the end of a part, from the job's own record."""
+def _summarize_job(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s: float, last_held: tuple[str, ...]) -> JobCarried:
+    """Return the progress of a job at the end of a part, from the job's own record, with the nodes that it held last."""
     lease = leases.last.get(spec.id)
     most = 2 * spec.checkpoint.keep if isinstance(spec, RayJob) else 0  # after a restart, the newest ones may be gone from the disk
     checkpoints = sorted(own.checkpoints_of(spec.id), reverse=True)[:most][::-1]
     progress = own.done[spec.id], own.most_done(spec.id), own.metrics.get(spec.id, {})
     if lease is None:
-        return JobCarried(last_s, spec.id, *progress, tuple(checkpoints))
+        return JobCarried(last_s, spec.id, *progress, tuple(checkpoints), last_held=last_held)
     turns, begun = SavedTurns(**lease.turns.saved), (lease.began_s, lease.metrics, lease.busy_s)
-    return JobCarried(last_s, spec.id, *progress, tuple(checkpoints), turns, frozenset(lease.warm), *begun)
+    return JobCarried(last_s, spec.id, *progress, tuple(checkpoints), turns, frozenset(lease.warm), *begun, last_held)

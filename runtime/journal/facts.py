@@ -447,6 +447,7 @@ class JobCarried(_OfJob):
         began_s: Times at which the rollouts of the owner's iterations that are not over were ready, by number of the iteration.
         reported: Metrics of these iterations so far, by number of the iteration.
         busy_s: Node-seconds of the owner's phases since the last progress in the cluster's state, by pool.
+        last_held: Names of the nodes that no other job has held since this one, ascending.
     """
 
     iterations: int
@@ -458,6 +459,7 @@ class JobCarried(_OfJob):
     began_s: dict[int, float] = field(default_factory=dict)
     reported: dict[int, dict[str, float]] = field(default_factory=dict)
     busy_s: dict[Pool, float] = field(default_factory=dict)
+    last_held: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

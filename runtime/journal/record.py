@@ -170,6 +170,14 @@ class RunRecord:
         later = sorted([*((fact.at_s, fact.nodes) for fact in self.relaunched), *joined], key=lambda pair: pair[0])
         return {node.name: node for nodes in (self.started.nodes, *(nodes for _, nodes in later)) for node in nodes}
 
+    @cached_property
+    def last_holders(self) -> dict[str, str]:
+        """Id of the job that has held a node last, by name of the node, ascending."""
+        parts: list[PhaseSlice | facts.SyncSlice] = [*self.phases, *(part for part in self.syncs if part.asked_s is not None)]
+        last = {node: fact.job_id for fact in self.jobs_carried for node in fact.last_held}
+        last |= {node: part.job_id for part in sorted(parts, key=lambda part: part.end_s) for node in part.nodes}
+        return dict(sorted(last.items()))
+
     @property
     def drained_nodes(self) -> set[str]:
         """Names of the nodes that are drained at the end of the record."""

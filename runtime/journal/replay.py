@@ -111,7 +111,8 @@ def replay_journal(facts: Sequence[Fact], begins: int = 0) -> Differences:
 def assigned_nodes(record: RunRecord, nodes: Iterable[Node]) -> NodePool:
     """Assign nodes as in a recorded run, if they are available by name now and were at every resumption."""
     pool, begun = NodePool(nodes), [(again.at_s, {node.name for node in again.nodes}) for again in record.relaunched]
-    pool.restore(entry for entry in record.assigned if all(entry.at_s > at_s or entry.node in there for at_s, there in begun))
+    entries = (entry for entry in record.assigned if all(entry.at_s > at_s or entry.node in there for at_s, there in begun))
+    pool.restore(entries, record.last_holders)
     pool.drained |= record.drained_nodes
     return pool
 

@@ -662,6 +662,23 @@ def test_a_job_whose_owner_is_away_takes_no_nodes_because_its_service_is_replace
 
 
 @pytest.mark.parametrize("rolls_over", [False, True])
+def test_an_owner_is_told_also_after_a_restart_that_another_job_has_used_its_nodes(rolls_over: bool, tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        a, b = await run.place("a"), await run.place("b")
+        await run.iterate(a, 0)
+        await run.iterate(b, 0)
+        if rolls_over:
+            assert await run.driver.run.log.begin_next_part() is None
+        run = await run.replaced()
+        for lease, switched in ((b, False), (a, True)):
+            assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["switched"] == switched
+            await run.leases.release(lease, "rollout", 1)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a"), job("b")))
+
+
+@pytest.mark.parametrize("rolls_over", [False, True])
 def test_an_iteration_that_is_not_over_has_its_begin_its_metrics_and_its_work_also_after_restarts(
     rolls_over: bool, tmp_path: Path
 ) -> None:
