@@ -53,7 +53,8 @@ class GroupSettings(PPO):
     """Settings of PPO with a group baseline."""
 
     gamma: Share = 0.97
-    """Discount per unit of progress: a mean arrival (placement), a planned period (dispatch), a rollout (rollout)."""
+    """Discount per unit of progress: a mean arrival (placement; an hour if all jobs come at once), a planned period (dispatch), a
+    rollout (rollout)."""
     copies: Annotated[int, Field(ge=2)] = 8
     """Number of copies of each drawn stream, a divisor of `streams`."""
 

@@ -52,7 +52,7 @@ def export_policy(model: Any, path: str | Path, **provenance: str | float) -> Po
         The configuration in the file.
 
     Raises:
-        InputError: The policy or environment is of another type, or the file cannot be written.
+        InputError: The policy or environment is of another type, its observations are normalised, or the file cannot be written.
     """
     from trainers.network import Scorer
 
@@ -69,6 +69,8 @@ def export_policy(model: Any, path: str | Path, **provenance: str | float) -> Po
 def _environment(env: Any) -> VectorEnv[Any, Any, Any] | Any:
     """Return the native environment inside SB3's wrappers."""
     while hasattr(env, "venv"):
+        if getattr(env, "norm_obs", False):
+            raise InputError("export_policy: a policy file has no statistics of VecNormalize; train with norm_obs=False")
         env = env.venv
     if hasattr(env, "envs"):  # a `DummyVecEnv` of single environments
         return getattr(env.envs[0].unwrapped, "vector", env)

@@ -189,11 +189,12 @@ class PlacementProblem(Problem):
         return np.asarray(played["cost_usd"])
 
     def progress(self, env: PlacementVectorEnv, observation: Figures) -> NDArray[np.float64]:
-        """Return the time of each stream in mean gaps between its arrivals."""
+        """Return the time of each stream in mean gaps between its arrivals, or in hours if all of its jobs arrive at once."""
         clock, arrivals_s = env.streams.clock, env.streams.jobs["arrival_s"]
         count = clock["n_jobs"]
         first_s, last_s = arrivals_s[:, 0], arrivals_s[np.arange(len(count)), count - 1]
-        return np.asarray((clock["now_s"] - first_s) / np.maximum(last_s - first_s, 1.0) * count)
+        span_s = np.where(last_s > first_s, last_s - first_s, 3600.0 * count)
+        return np.asarray((clock["now_s"] - first_s) / span_s * count)
 
     def columns(self, env: VectorEnv[Any, Any, Any], played: Figures, references: Figures) -> Figures:
         """Return dollars relative to other policies, dollars per work-hour, SLO attainment, and moves per hour."""

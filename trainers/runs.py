@@ -23,7 +23,7 @@ from rollmux_env.validation_errors import describe
 from trainers.config import LAST_SEED, AnyConfig, Evaluation
 from trainers.problem import Figures, Problem, best_rule, make_problem
 from trainers.progress import ProgressPrinter, training_bar
-from trainers.references import reference_usd
+from trainers.references import AGENTS, reference_usd
 from trainers.train import CHECKPOINT, Learner, TrainingRun, train
 
 Curve = list[dict[str, float]]
@@ -93,7 +93,7 @@ def find_references(problem: Problem, settings: Evaluation, file: Path, tell: Ca
     for policy in settings.references:
         usd = []
         for seed in seeds:
-            key = f"{policy} on {problem.reference_key(seed)}"
+            key = _reference_key(problem, policy, seed)
             if key not in known:
                 tell(f"{policy}, seed {seed}")
                 known[key] = reference_usd(problem, policy, seed)
@@ -173,6 +173,15 @@ def _difference(saved: Any, present: Any, path: Sequence[str] = ()) -> str | Non
                 return difference
         return None
     return None if saved == present else f"{'.'.join(path)} is {describe(saved)} there, and {describe(present)} here"
+
+
+def _reference_key(problem: Problem, policy: str, seed: int) -> str:
+    """Return the name under which the dollars of a reference on the stream of a seed are kept.
+
+    An agent plays the environment, and draws from the seed, so its dollars depend on more than the stream.
+    """
+    played = f" with seed {seed} in {problem.model_dump_json()}" if policy in AGENTS else ""
+    return f"{policy}{played} on {problem.reference_key(seed)}"
 
 
 def _read_references(file: Path) -> dict[str, float]:

@@ -74,7 +74,7 @@ def sweep(
         own = folder / f"{number:02d}-{text.replace('/', '_')[:_MAX_NAME_LENGTH]}"
         make_folder(own)
         if known is not None and not (own / REFERENCES).exists():
-            write_whole(own / REFERENCES, known.read_text())  # dollars are found by policy and stream, whatever else differs
+            write_whole(own / REFERENCES, known.read_text())  # dollars are kept by all that they depend on
         curves[text] = run_all(config, name, seeds, own, resume and (own / "config.json").exists(), logger=logger)
         known = own / REFERENCES
     best = max(curves, key=lambda text: _score(curves[text])[0])

@@ -32,7 +32,10 @@ from trainers.vec_env import NativeVecEnv, Observation, play
 
 CHECKPOINT, LAST, BEST, CURVE = "checkpoint.safetensors", "last.safetensors", "best.safetensors", "curve.csv"
 
-_NO_FIGURES = {"stream_seed", "terminal_observation", "TimeLimit.truncated", "episode"}  # keys of an ended episode's info
+_OF_DECISIONS = {"action_mask", "choices_left_out", "discount", "invalid_action", "truncated"}  # not of whole episodes
+_NO_FIGURES = {"stream_seed", "terminal_observation", "TimeLimit.truncated", "episode", *_OF_DECISIONS}
+"""Keys of an ended episode's info that are no figures of the episode."""
+
 _MIN_LOG_INTERVAL = 4096  # least number of decisions between figures on TensorBoard
 
 Tell = Callable[[int, Sequence[dict[str, float]]], None]
@@ -86,6 +89,7 @@ def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
     torch.set_num_threads(run.config.threads)
     learner = run.learner or LEARNERS[run.config.algorithm]
     model = learner(run.config, run.problem, run.seed)
+    model.get_env().seed(run.seed * run.config.streams)  # consecutive runs have no source of stream seeds in common
     callback = _RunCallback(run)
     file = run.folder / CHECKPOINT
     resumed = resume and file.exists()
@@ -94,7 +98,7 @@ def train(run: TrainingRun, resume: bool = False) -> list[dict[str, float]]:
     elif run.config.start:
         begin_with(model.policy.scorer, run.config.start, config_of(callback.held_out, run.config.widths, {}))
     own = [LoggerWriter(run.logger(run.folder))] if run.logger is not None else []  # before TensorBoard begins a thread
-    logger = Logger(None, [TensorBoard(run.folder, model.num_timesteps), *own])
+    logger = Logger(None, [TensorBoard(run.folder, model.num_timesteps if resumed else None), *own])
     model.set_logger(logger)
     left = run.config.steps - model.num_timesteps
     try:
@@ -144,10 +148,16 @@ class LoggerWriter(KVWriter):
 
 
 class TensorBoard(TensorBoardOutputFormat):
-    """SB3's TensorBoard writer, except that steps after a resumed run's checkpoint are not shown twice."""
+    """SB3's TensorBoard writer, except that steps after a resumed run's checkpoint are not shown twice.
 
-    def __init__(self, folder: Path, steps: int) -> None:
-        self.writer = SummaryWriter(log_dir=str(folder), purge_step=steps)
+    Args:
+        folder: Folder of the events.
+        resumed_at: Decisions at the checkpoint from which the run is resumed, or None for a new run.
+    """
+
+    def __init__(self, folder: Path, resumed_at: int | None) -> None:
+        first = 0 if resumed_at is None else resumed_at + 1  # figures at the checkpoint are older than it
+        self.writer = SummaryWriter(log_dir=str(folder), purge_step=first)
         self._is_closed = False
 
 

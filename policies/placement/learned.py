@@ -176,7 +176,7 @@ class Learned:
 
     def _score_rows(self, state: State, table: CandidateTable, rows: Ints) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return the observation of some rows of a candidate table, and their scores."""
-        inputs = features(state, table, _first_s(state), self.config.known_stays, rows)
+        inputs = features(state, table, state.first_arrival_s, self.config.known_stays, rows)
         wide = np.zeros((rows.size, len(_ROWS)), dtype=np.float32)
         wide[:, : len(CANDIDATE_FEATURES)] = inputs.candidates
         wide[:, -len(SHAPE_FEATURES) :] = inputs.shapes
@@ -202,7 +202,7 @@ class Learned:
 
     def _rows(self, state: State, groups_most: int = GROUPS_MOST, limit: int = _FEW_ROWS) -> NextSteps:
         """List and score the possible moves, `stop` first."""
-        rows = regroupings(state, _first_s(state), self.config.known_stays, limit, groups_most=groups_most)
+        rows = regroupings(state, state.first_arrival_s, self.config.known_stays, limit, groups_most=groups_most)
         opens = rows.candidates[:, PLACE.new_group] > 0
         if len(rows.plans) == 1:
             return NextSteps(rows.plans, np.zeros(1, dtype=np.float32), opens)
@@ -227,11 +227,6 @@ def _worth(row: NDArray[np.float32], times: float) -> float:
     """
     work, more = (float(row[_ROWS.index(name)]) for name in ("work_1h", "more_1h"))
     return times * work / (1 - min(abs(work), 0.9999)) - more / (1 - min(abs(more), 0.9999))
-
-
-def _first_s(state: State) -> float:
-    """Return the time at which the very first job arrived, in seconds."""
-    return float(state.job(state.tables.job_id(0)).arrival_s)
 
 
 def _columns(path: str, config: PolicyConfig) -> tuple[list[int], list[int], list[int]]:

@@ -8,8 +8,8 @@ of a rollout as the environment.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,11 @@ class Learned:
         spare: Whether rounds may launch more responses than they need.
         switch_s: Seconds until replicas of another size are ready.
 
+    Attributes:
+        weights: Weights of the network.
+        rewards: Whether the network reads the features about rewards.
+        sha256: Hash of the weights. Policies whose files had other weights are not equal.
+
     Raises:
         InputError: The file cannot be read, is damaged, or reads features that this version does not have.
         ValueError: An option has an invalid value.
@@ -61,6 +66,9 @@ class Learned:
     tails: bool = True
     spare: bool = True
     switch_s: float = 3.5
+    weights: dict[str, NDArray[np.float32]] = field(init=False, repr=False, compare=False)
+    rewards: bool = field(init=False, repr=False, compare=False)
+    sha256: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("tails", "spare"):
@@ -68,7 +76,11 @@ class Learned:
                 raise ValueError(f"{name} must be true or false, not {getattr(self, name)}")
         if not (isinstance(self.switch_s, int | float) and 0 <= self.switch_s < float("inf")):
             raise ValueError(f"switch_s must be a number of at least 0, not {self.switch_s}")
-        _weights(self.path)
+        _, config, weights = read_default(self.path, "rollout", (feature_names(False), feature_names(True)))
+        digest = sha256(b"".join(name.encode() + weights[name].tobytes() for name in sorted(weights)))
+        values = {"weights": weights, "rewards": config.features == feature_names(True), "sha256": digest.hexdigest()}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def begin_job(self, setting: Setting) -> JobPolicy:
         """Return one `LearnedRollouts` as both the rounds and their control, because both need the same history."""
@@ -83,22 +95,14 @@ class Learned:
         rows = np.flatnonzero(mask)
         if len(rows) == 1:
             return int(rows[0])
-        weights, rewards = _weights(self.path)
-        job, _, state = map(len, feature_names(rewards))
+        job, _, state = map(len, feature_names(self.rewards))
         known = _first_padded(shown.job[e], job), shown.candidates[e, rows], _first_padded(shown.cluster[e], state)
-        return int(rows[score(weights, *known).argmax()])
+        return int(rows[score(self.weights, *known).argmax()])
 
 
 def _first_padded(row: NDArray[np.float32], count: int) -> NDArray[np.float32]:
     """Return the first `count` numbers of a row, padded with 0, which means that rewards take no time."""
     return np.concatenate([row[:count], np.zeros(max(0, count - row.size), np.float32)])
-
-
-@lru_cache(maxsize=8)
-def _weights(path: str) -> tuple[dict[str, NDArray[np.float32]], bool]:
-    """Return the weights of a network, and whether it reads the features about rewards."""
-    _, config, weights = read_default(path, "rollout", (feature_names(False), feature_names(True)))
-    return weights, config.features == feature_names(True)
 
 
 class LearnedRollouts(Rounds):
@@ -119,7 +123,7 @@ class LearnedRollouts(Rounds):
         self.quantiles = np.zeros((2, QUANTILES))
         self._costs, self._kv = np.zeros((len(SIZES), COSTS)), np.zeros(len(SIZES), np.int64)
         write_setting(self.job, self._costs, self._kv, setting, policy.switch_s)
-        self._out = observation_table(1, ROWS, feature_names(_weights(policy.path)[1]))
+        self._out = observation_table(1, ROWS, feature_names(policy.rewards))
 
     def next(self) -> Round:
         """Return the next round. The first call for a round also decides the size of its replicas."""

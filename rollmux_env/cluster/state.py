@@ -100,6 +100,11 @@ class State:
         return self.cluster.with_pools(sized)
 
     @property
+    def first_arrival_s(self) -> float:
+        """Time of the very first arrival, in seconds, or infinity before it. That its job arrives again does not change it."""
+        return float(self.tables.job_records["arrival_s"][0]) if self.arrived else np.inf
+
+    @property
     def rollout_nodes(self) -> int:
         """Nodes of all pools provisioned for rollouts, including those held for a move."""
         return sum(self.nodes[:, ROLLOUT].tolist())

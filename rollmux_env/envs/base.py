@@ -96,7 +96,8 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         """Start new episodes.
 
         Args:
-            seed: Seed of the draws of stream seeds. Stream k draws from `seed + k`, or from the k-th seed of a list.
+            seed: Seed of the draws of stream seeds. Stream k draws from `seed + k`, or from the k-th seed of a list. It applies to
+                the streams that are reset.
             options: `stream_seed`, a number or one for each stream, sets the seeds of the streams themselves instead of drawing
                 them; None for a stream to draw its seed. `reset_mask`, shape (E,), restricts the reset to some streams.
 
@@ -111,7 +112,7 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
         if not self._draws and len(which) < self.num_envs:
             raise InputError("reset_mask: the first reset must be of all streams")
         if seed is not None or not self._draws:
-            self._seed(seed, seeds)
+            self._seed(seed, seeds, which)
         self._passed = self._views()
         self._begin(which, [self._draw(s) if (own := stream_seeds[s]) is None else own for s in which])
         return self._observation(), _with_masks(self._info(), self._all)
@@ -234,13 +235,14 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
     def _draw(self, s: int) -> int:
         return int(self._draws[s].integers(FIRST_DRAWN_SEED, 2**31))
 
-    def _seed(self, seed: Any, seeds: Sequence[int | None]) -> None:
-        """Give every stream a separate generator of stream seeds."""
+    def _seed(self, seed: Any, seeds: Sequence[int | None], which: NDArray[np.int64]) -> None:
+        """Give each of some streams a separate generator of stream seeds."""
         if seed is None or is_whole(seed):
             first = self.np_random_seed if seed is None else int(seed)
             super().reset(seed=first)
             seeds = checks.seeds_of(first, self.num_envs)
-        self._draws = [seeding.np_random(stream_seed)[0] for stream_seed in seeds]
+        fresh = {s: seeding.np_random(seeds[s])[0] for s in which.tolist()}
+        self._draws = [fresh[s] if s in fresh else self._draws[s] for s in range(self.num_envs)]
 
     def _refuse(self, call: str, needs_reset: bool = True) -> None:
         """Refuse a call of an environment that is closed, or that was not reset before."""

@@ -324,5 +324,4 @@ class Planner:
         parks = self.rules is not None and self.rules.park and state.waiting
         self.park_s = next_park_s(state, state.now_s + INSTANT_S) if parks else inf
         if self.ticks.every_s is not None:
-            first_s = state.job(state.tables.job_id(0)).arrival_s if state.arrived else inf
-            self.ticks.after(now_s, first_s, state.tables.order.size > 0)
+            self.ticks.after(now_s, state.first_arrival_s, state.tables.order.size > 0)

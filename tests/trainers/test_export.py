@@ -20,6 +20,7 @@ from rollmux_env.errors import InputError
 pytest.importorskip("sb3_contrib")
 
 from sb3_contrib import MaskablePPO
+from stable_baselines3.common.vec_env import VecNormalize
 
 from rollmux import export_policy
 from trainers.pointer import PointerPolicy
@@ -45,6 +46,22 @@ def test_the_other_environments_have_files_too(tmp_path: Path, name: str, make: 
     config = export_policy(model_on(name), tmp_path / "mine.safetensors")
     assert config.decides == name.lower()
     assert make(f"learned:{tmp_path / 'mine.safetensors'}") is not None
+
+
+def test_a_network_of_normalised_observations_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    env = model_on("Placement", generator=Toy()).get_env()
+    assert env is not None
+    for normalises in (True, False):
+        keys = ["job", "candidates", "cluster"] if normalises else None
+        wrapped = VecNormalize(env, norm_obs=normalises, norm_obs_keys=keys)
+        model = MaskablePPO(PointerPolicy, wrapped, n_steps=8, batch_size=16, device="cpu", seed=0)
+        if normalises:
+            with pytest.raises(InputError, match="a policy file has no statistics of VecNormalize; train with norm_obs=False"):
+                export_policy(model, path)
+            assert not path.exists()
+        else:
+            assert export_policy(model, path).decides == "placement"
 
 
 def test_what_is_no_network_of_ours_is_one_line(tmp_path: Path) -> None:

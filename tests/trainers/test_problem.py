@@ -43,6 +43,18 @@ def test_a_mixture_of_workloads_a_trace_and_a_file_is_played(tmp_path: Path) -> 
     assert problem(workload=QUICKSTART).generator.jobs == 6
 
 
+def test_the_discount_is_by_the_hour_where_all_jobs_arrive_at_once() -> None:
+    at_once = problem(workload="toy", options={"rounds": 1}, moves=True)
+    env = at_once.environment(1, autoreset=False)
+    observation, _ = env.reset(options={"stream_seed": 0})
+    over, hours = False, []
+    while not over:
+        observation, _, ended, _, _ = env.step(observation["mask"].argmax(axis=1))
+        over = bool(ended[0])
+        hours.append(float(at_once.progress(env, observation)[0]))
+    assert hours[0] == 0.0 and hours[-1] == pytest.approx(float(env.streams.clock["now_s"][0]) / 3600) and hours[-1] >= 1
+
+
 @pytest.mark.parametrize("name", ["production", "mixed"])
 def test_another_pace_changes_arrivals_only(name: str) -> None:
     usual, faster = (make_workload(name, WorkloadOptions(jobs=20, interarrival_s=s)) for s in (None, 600.0))

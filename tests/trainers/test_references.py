@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rollmux_env.errors import InputError
+from rollmux_env.files import read_json
 from tests.benchmarks import load_benchmark
 from trainers.config import Evaluation
 from trainers.problem import make_problem
@@ -44,6 +45,15 @@ def test_they_are_references_beside_policies(tmp_path: Path) -> None:
         assert usd[name].tolist() == [reference_usd(problem, name, seed) for seed in (3, 4)]
         assert (usd["solo"] / 2 <= usd[name] + 1e-9).all(), "half of Solo-D is the optimum"
         assert (usd[name] <= usd["solo"] + 1e-9).all()
+
+
+def test_dollars_of_an_agent_are_those_of_its_environment_and_seed(tmp_path: Path) -> None:
+    file, settings = tmp_path / "references.json", Evaluation(seeds=4, references=("masked-random", "solo"))
+    for candidates in (2, 8):
+        problem = make_problem(TOY | {"candidates": candidates}, "toy")
+        usd = find_references(problem, settings, file, lambda task: None)
+        assert usd["masked-random"].tolist() == [reference_usd(problem, "masked-random", seed) for seed in range(1000, 1004)]
+    assert sum("solo" in key for key in read_json(file)) == 4  # what plays no environment is computed once
 
 
 @pytest.mark.parametrize("environment", SHORT.values(), ids=SHORT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import json
 import os
@@ -12,10 +13,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from sb3_contrib import MaskablePPO
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from policies.placement.policy_file import read_policy
 from rollmux_env.command_options import parse_pairs
@@ -171,6 +175,31 @@ def test_a_run_whose_learning_rate_falls_to_its_end_has_no_more_steps(tmp_path: 
         options = [word for change in small(f"steps={steps}") for word in ("--set", change)]
         status, _, err = command("train", "toy", *options, "--out", str(tmp_path), *more)
     assert status == 2 and err.count("\n") == 1 and "with ppo.linear the learning rate has fallen to 0 by then" in err
+
+
+def test_a_resumed_run_hides_no_figures_of_its_first_part(tmp_path: Path) -> None:
+    for steps in (256, 512):
+        train(run_of(tmp_path, small(f"steps={steps}", "evaluation.every=128", "ppo.linear=false")), resume=True)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    shown = [event.step for event in events.Scalars("evaluation/return")]
+    curve = [*csv.DictReader((tmp_path / "curve.csv").read_text().splitlines())]
+    assert shown == [int(row["steps"]) for row in curve] and len(shown) > 3
+    about_decisions = {"action_mask", "choices_left_out", "discount", "invalid_action", "truncated"}
+    assert not {f"rollout/{name}" for name in about_decisions} & {*events.Tags()["scalars"]}
+
+
+def test_runs_with_consecutive_seeds_play_other_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    played: list[set[int]] = []
+
+    def learn(model: Any, *_: Any, **__: Any) -> None:
+        model.env.reset()
+        played.append({int(info["stream_seed"]) for info in model.env.reset_infos})
+
+    monkeypatch.setattr(MaskablePPO, "learn", learn)
+    for seed in (0, 1):
+        train(replace(run_of(tmp_path / str(seed), ["algorithm=maskable-ppo", "ppo={}", "evaluation.references=[]"]), seed=seed))
+    assert len(played[0]) == 16 and not played[0] & played[1]
 
 
 def test_a_folder_has_one_writer(tmp_path: Path, command: Command) -> None:

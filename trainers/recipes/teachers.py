@@ -113,7 +113,7 @@ class _Student:
         if rows.size > self._most:
             first = np.where((rows == answer) | (rows == rows[0]), -np.inf, table.usd_per_hour[rows])
             rows = rows[np.sort(np.argsort(first, kind="stable")[: self._most])]
-        inputs = features(state, table, float(state.job(state.tables.job_id(0)).arrival_s), rows=rows)
+        inputs = features(state, table, state.first_arrival_s, rows=rows)
         if answer is not None and rows.size > 1:
             self.examples.append((inputs, int(np.flatnonzero(rows == answer)[0])))
         chosen = answer

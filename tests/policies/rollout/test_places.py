@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 
-from policies.rollout import ROLLOUT
+from policies.placement.policy_file import PolicyConfig, write_policy
+from policies.placement.scorer import random_weights
+from policies.rollout import ROLLOUT, make_rollout
 from policies.rollout.places import REFUSED, SIZED, Place, check_sizes, make_at
+from rollmux_env.envs.rollout.observation import feature_names
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of
@@ -92,3 +96,16 @@ def test_sizes_that_cannot_be_are_said_in_a_line(sizes: list[int], problem: str)
     with pytest.raises(InputError, match=f"^{problem}") as error:
         fill_in(model(sizes), Path())
     assert "\n" not in str(error.value)
+
+
+def test_a_policy_file_is_read_again_where_it_has_changed(tmp_path: Path) -> None:
+    names = feature_names(False)
+    job, row, state = map(len, names)
+    config = PolicyConfig.of(names, (4,), {}, decides="rollout")
+    path, policies = tmp_path / "mine.safetensors", []
+    for seed in (0, 1, 0):
+        write_policy(path, config, random_weights(job, row, state, (4,), seed))
+        policies.append(make_rollout(f"learned:{path}"))
+    first, second, again = policies
+    assert first != second and (first, hash(first)) == (again, hash(again))
+    assert not np.array_equal(first.weights["enter.weight"], second.weights["enter.weight"])  # type: ignore[attr-defined]

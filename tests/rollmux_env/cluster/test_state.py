@@ -222,3 +222,12 @@ def test_a_state_grows_beyond_its_first_tables() -> None:
 
 def model_cluster() -> Cluster:
     return Twin(CLUSTER).state.cluster
+
+
+def test_the_first_arrival_stays_the_first_when_its_job_arrives_again() -> None:
+    state = State(model_cluster())
+    assert state.first_arrival_s == float("inf")
+    apply(state, Arrived(5.0, model(make_job("a", arrival_s=5.0))))
+    apply(state, Withdrawn(6.0, "a"))
+    apply(state, Arrived(3600.0, model(make_job("a", arrival_s=3600.0))))
+    assert state.first_arrival_s == 5.0

@@ -94,6 +94,16 @@ def test_some_streams_can_be_started_anew() -> None:
         assert np.array_equal(again[name][1], observations[name][1]) and np.array_equal(again[name][0], later[name][0])
 
 
+def test_a_seed_counts_for_the_streams_that_are_reset() -> None:
+    drawn = []
+    for seed in (None, 5):
+        envs = vector(2, autoreset_mode="Disabled")
+        envs.reset(seed=0)
+        envs.reset(seed=seed, options={"reset_mask": np.array([True, False])})
+        drawn.append(envs.reset()[1]["stream_seed"].tolist())
+    assert drawn[0][0] != drawn[1][0] and drawn[0][1] == drawn[1][1]
+
+
 @pytest.mark.parametrize("name", ["production", "mixed", "train-heavy"])
 @pytest.mark.parametrize("stays", ["iterations", "fixed"])
 @pytest.mark.parametrize("jobs", [None, 30])
