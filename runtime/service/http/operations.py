@@ -217,7 +217,7 @@ async def _submit(call: ApiCall) -> Any:
         raise InputError("there is no job in the list")
     if call.query.dry_run and len(entries) > MOST_PREVIEWED:
         raise TooMany(f"{len(entries)} jobs are too many: a dry run looks at {MOST_PREVIEWED} at most")
-    specs = [await asyncio.to_thread(_spec_of, entry, call.holder, call.service.folder, call.query.dry_run) for entry in entries]
+    specs = [await asyncio.to_thread(_spec_of, entry, call.holder, call.service.folder) for entry in entries]
     if call.query.dry_run:
         previews = await call.service.preview(specs)
         return answer(previews if isinstance(call.body, list) else previews[0])
@@ -226,7 +226,7 @@ async def _submit(call: ApiCall) -> Any:
     return jobs if isinstance(call.body, list) else jobs[0]
 
 
-def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
+def _spec_of(entry: Any, holder: Holder, folder: Path) -> JobSpec:
     """Return a job that a holder may submit. A job without a user gets the holder's.
 
     Raises:
@@ -241,7 +241,7 @@ def _spec_of(entry: Any, holder: Holder, folder: Path, dry: bool) -> JobSpec:
     except ValidationError as error:
         raise Unprocessable(one_line(format_error(problems(error)[0], model_of(entry)))) from None
     spec = spec.model_copy(update={"folder": os.path.abspath(folder / spec.folder)})
-    if holder.right < Right.OPERATE and not dry:
+    if holder.right < Right.OPERATE:
         if not isinstance(spec, OwnersJob):
             raise NotAllowed(f"job {spec.id}: is started by the service, which takes the right to operate; this token may attach")
         _check_own(holder, spec)

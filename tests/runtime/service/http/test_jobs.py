@@ -125,6 +125,9 @@ def test_a_dry_run_says_what_would_become_of_a_job_and_changes_nothing(served: S
     unknown = served.ask("POST", "/v1/jobs?dry_run=true", {"id": "dry", **JOB, "class": "json:JSONEncoder"}).value
     assert (unknown["fits"], unknown["reason"]) == (False, "it is not known yet how long its phases take: it is profiled first")
     assert served.ask("POST", "/v1/jobs?dry_run=true", {"id": "one", **JOB}).status == 409
+    attaches = served.tokens.make("ben", Right.ATTACH)
+    above = served.ask("POST", "/v1/jobs?dry_run=true", {"id": "dry", **ATTACHED, "priority": 1}, token=attaches)
+    assert above.status == 403 and "the highest priority of this token" in above.value["error"], "as without dry_run"
     service = ServiceClient(served.server.url, served.token)
     (same,) = service.preview([job_of({"id": "dry", **ATTACHED})])
     service.close()
