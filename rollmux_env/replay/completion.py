@@ -183,7 +183,7 @@ def completion_of(
         stretch_p99=nearest_rank(stretch, 99),
         worst_rho=max(rho),
         unfair_share=sum(value > _FAIR for value in rho) / len(rho),
-        jain=fsum(users) ** 2 / (len(users) * fsum(value * value for value in users)),
+        jain=jain_index(users),
         worst_user=max(users),
         makespan_h=makespan_h,
         fleet_busy={
@@ -213,6 +213,12 @@ def hours_of(completion_h: Sequence[float], queue_h: Sequence[float], weights: S
 def nearest_rank(values: Sequence[float], percent: int) -> float:
     """Return a percentile of values by nearest rank: the smallest value that at least `percent` of the values do not exceed."""
     return sorted(values)[-(-percent * len(values) // 100) - 1]
+
+
+def jain_index(values: Sequence[float]) -> float:
+    """Return Jain's index of values above 0: exactly 1 for a single one, and never above 1 from rounding."""
+    total = fsum(values)
+    return min(1.0, total * total / (len(values) * fsum(value * value for value in values)))  # `** 2` may round otherwise
 
 
 def _by_user(jobs: Sequence[Job], stretches: Sequence[float]) -> list[float]:

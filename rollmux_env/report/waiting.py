@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import isclose
 
 from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.intervals import Mean, interval_note
@@ -36,7 +37,7 @@ def fleet_columns(rows: Sequence[ComparisonRow]) -> Mapping[str, Callable[[Compa
 
 
 def _is(mean: Mean | None, value: float) -> bool:
-    return mean is None or mean.mean == value
+    return mean is None or isclose(mean.mean, value, rel_tol=1e-9)
 
 
 def jobs_wait(rows: Sequence[ComparisonRow]) -> bool:

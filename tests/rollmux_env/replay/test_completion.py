@@ -10,7 +10,7 @@ import pytest
 from policies.registry import make_policy
 from rollmux_env.bench.harness import OwnReplay
 from rollmux_env.replay.bounds import Need, bound_completion_h
-from rollmux_env.replay.completion import Completion, JobCompletion, nearest_rank
+from rollmux_env.replay.completion import Completion, JobCompletion, jain_index, nearest_rank
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.outcome import Outcome, outcome
 from rollmux_env.scenario import Scenario, parse_scenario
@@ -112,6 +112,13 @@ def test_percentiles_by_nearest_rank() -> None:
     values = [float(value) for value in range(20, 0, -1)]
     assert [nearest_rank(values, percent) for percent in (50, 95, 96, 99)] == [10, 19, 20, 20]
     assert nearest_rank([5.0], 50) == 5
+
+
+def test_jains_index_of_one_user_is_one_and_none_is_above() -> None:
+    stretches = [1 + number / 977 for number in range(20_000)]
+    assert {jain_index([stretch]) for stretch in stretches} == {1.0}
+    assert max(jain_index([stretch] * 3) for stretch in stretches) == 1
+    assert jain_index([1.0, 3.0]) == 0.8
 
 
 def test_a_policy_that_packs_beside_idle_nodes_is_told_so() -> None:
