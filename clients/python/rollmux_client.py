@@ -53,7 +53,7 @@ __all__ = ["Interrupted", "Job", "Mismatch", "PhaseContext", "Refused", "Service
 
 ENDED = frozenset({"done", "failed", "cancelled", "over_budget"})
 """States of a job that has ended."""
-AGAIN = frozenset({429, 500, 502, 503, 504})
+AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed."""
 LEASE, JOB, URL, KEEPER = "ROLLMUX_LEASE", "ROLLMUX_JOB", "ROLLMUX_URL", "ROLLMUX_KEEPER"
 """Environment variables of a command of `rollmux exec`. `KEEPER` names the process that keeps the lease (see `keeper_of`)."""
@@ -79,6 +79,7 @@ _WRITES_S = 0.5  # longest wait until standard error takes a line
 _WATCHES_S = 1.0  # longest time between two checks of a lease's clock
 _BACKOFF_S = 2.0  # longest pause between repetitions
 _MOST_PIDS = 4096  # processes that a request may name
+_MOST_METRICS, _LONGEST_NAME = 256, 200  # in a request; the service keeps 64, with names of 64 letters
 _MOST_AFTER_S = 10.0  # longest pause that a service may ask for, shorter than a lease
 
 
@@ -785,6 +786,7 @@ class Job(_Lease):
                 try:
                     self.attach()
                 except BaseException:
+                    self.end(done=False)  # it may have got the lease
                     self._service.close()
                     raise
         return self
@@ -1225,8 +1227,9 @@ class Job(_Lease):
         """
         if self.lease is None:
             return
-        metrics = {name: float(value) for name, value in phase.metrics.items() if math.isfinite(value)}  # JSON has no inf and nan
-        body: dict[str, Any] = {**phase.named, "metrics": metrics}
+        finite = ((name, float(value)) for name, value in phase.metrics.items() if math.isfinite(value))  # JSON has no inf and nan
+        metrics = itertools.islice((pair for pair in finite if len(pair[0]) <= _LONGEST_NAME), _MOST_METRICS)
+        body: dict[str, Any] = {**phase.named, "metrics": dict(metrics)}
         if phase.extra:  # otherwise a late repetition of the request would end the rollout that follows
             body["extra"] = True
         if phase.device_gb is not None:

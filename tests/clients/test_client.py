@@ -296,6 +296,38 @@ def test_another_job_than_that_of_exec_is_refused(service: LittleService, monkey
         pass
 
 
+@pytest.mark.parametrize("status", [408, 429, 503])
+def test_a_request_that_may_succeed_later_is_repeated(status: int, service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """408: its body came late, as from a process that was stopped meanwhile."""
+    answer, asked = service.answer, set[str]()
+
+    def refuse_once(method: str, path: str, body: dict[str, Any]) -> Any:
+        kind = method + path.rpartition("/")[2].partition("?")[0]
+        if kind in asked:
+            return answer(method, path, body)
+        asked.add(kind)
+        return status, {"error": "not now"}
+
+    monkeypatch.setattr(service, "answer", refuse_once)
+    with rollmux_client.attach() as job:
+        iterate(job)
+    assert service.jobs["one"].state == "done" and len(asked) == 6
+
+
+def test_a_lease_whose_first_heartbeat_is_refused_is_given_back(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_ask", lambda *_: (401, {"error": "the token was revoked"}))
+    with pytest.raises(rollmux_client.Refused, match="the token was revoked"), rollmux_client.attach():
+        pass
+    assert service.jobs["one"].lease is None
+
+
+def test_metrics_beyond_those_that_a_request_may_have_are_left_out(service: LittleService) -> None:
+    with rollmux_client.attach() as job, job.phase("rollout") as phase:
+        phase.report(**{"a" * 70_000: 1.0}, **{f"metric_{number}": 1.0 for number in range(300)})
+    (release,) = [body for name, body in service.requests if name == "release"]
+    assert [*release["metrics"]] == [f"metric_{number}" for number in range(256)]
+
+
 def test_a_reason_whose_seconds_run_on_is_said_once(service: LittleService, monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = iter(("b holds rollout-0 for 62 s", "b holds rollout-0 for 71.5 s", "b holds rollout-1 for 2 s"))
     lines: list[str] = []
