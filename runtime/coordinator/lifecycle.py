@@ -180,7 +180,7 @@ class JobLifecycle:
         dead_machines = await self._dead_machines() if again else set()
         await run.written()
         if handle.life.is_alive:
-            run.apply(failed(run, handle, end, again, dead_machines))
+            run.apply(failed(run, handle, end, again, dead_machines, run.log.now()))
 
     async def _dead_machines(self) -> set[str]:
         return await self._processes.machines.dead_machines({node.machine for node in self._run.capacity.nodes()})

@@ -27,7 +27,9 @@ def lost(run: RunState, machines: Collection[str]) -> Consequences:
     return Consequences(reports, lines=tuple(f"{name} has gone" for name in names))
 
 
-def failed(run: RunState, handle: JobHandle, end: JobEnd, again: bool, dead_machines: Collection[str]) -> Consequences:
+def failed(
+    run: RunState, handle: JobHandle, end: JobEnd, again: bool, dead_machines: Collection[str], now_s: float
+) -> Consequences:
     """Begin to end the processes of a job that has failed, has lost a process, or hangs.
 
     Args:
@@ -36,11 +38,15 @@ def failed(run: RunState, handle: JobHandle, end: JobEnd, again: bool, dead_mach
         end: Outcome and reason.
         again: Whether its remains are ended and the job arrives again.
         dead_machines: Machines that are gone.
+        now_s: Present time, in seconds of the run.
     """
     handle.begin_end(end, again)
+    # The owner of an attached job may outlive this coordinator: the next one has to know that the job has failed.
+    notes = () if again or not handle.spec.is_attached else (JobFailed(now_s, handle.id, end.where, end.problem, end.details),)
     if handle.id in run.scheduler.members.seats:
-        return Consequences((facts.Failed(handle.id),)).then(lost(run, dead_machines))
-    return lost(run, dead_machines).then(Consequences(errands=(Errand(handle, ends=True),)))  # the scheduler has no nodes of it
+        return Consequences((facts.Failed(handle.id),), notes).then(lost(run, dead_machines))
+    ends = Consequences(entries=notes, errands=(Errand(handle, ends=True),))  # the scheduler has no nodes of it
+    return lost(run, dead_machines).then(ends)
 
 
 def cancelled(handle: JobHandle, now_s: float) -> Consequences:
@@ -101,7 +107,8 @@ def _given_up(run: RunState, handle: JobHandle, slices: tuple[Fact, ...], now_s:
         if handle.ending.restarts:
             lines = [f"{handle.id}: {problem}; is given up"]
             problem = f"{problem} ({DEATHS} times in a row without an iteration done)"
-        notes += (JobFailed(now_s, handle.id, end.where, problem, end.details),)
+        if handle.ending.restarts or not handle.spec.is_attached:  # else it was noted at once
+            notes += (JobFailed(now_s, handle.id, end.where, problem, end.details),)
         lines += [f"{handle.id}: FAILED in {end.where}: {problem}"]
     handle.close()
     handle.leave_place()

@@ -61,7 +61,7 @@ def life() -> list[Step]:
     assert order is not None and order.iteration == 0
     phase("rollout", 1.0)
 
-    step = happens(11.0, failed(run, handle, JobEnd("died", "training", "a process has gone"), True, ()))
+    step = happens(11.0, failed(run, handle, JobEnd("died", "training", "a process has gone"), True, (), 11.0))
     assert [type(one) for one in step.commands] == [Evict] and errands[-1] == Errand(handle, ends=True)
     (follows,) = cleared(run, handle, POINT, lambda: 12.0)
     step = happens(12.0, follows)
@@ -86,7 +86,7 @@ def test_a_job_that_has_no_nodes_left_when_it_restarts_is_refused_after_the_sche
     handle = run.handles["a"]
     run.step(0.0, learned(run, handle, PROFILE, True, 0.0).then(enlisted(run, handle, 0.0)))
     machines = {node.machine for node in run.capacity.nodes()}
-    run.step(11.0, failed(run, handle, JobEnd("died", "training", "its node has gone"), True, machines))
+    run.step(11.0, failed(run, handle, JobEnd("died", "training", "its node has gone"), True, machines, 11.0))
     instants = zip((12.5, 13.5), cleared(run, handle, POINT, clock.__next__), strict=True)
     steps = [run.step(now_s, follows) for now_s, follows in instants]
     times_s = [entry.at_s for step in steps for entry in step.entries if not isinstance(entry, SharingBound)]

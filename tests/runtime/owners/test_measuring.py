@@ -76,6 +76,29 @@ def test_an_owner_that_only_sends_heartbeats_is_not_measured_for_ever(tmp_path: 
     served(work, replace(plan, timeouts=Timeouts(profile_s=0.4)))
 
 
+def test_a_job_that_was_measured_for_too_long_has_failed_also_if_its_service_is_replaced_before_its_owner_ends(
+    tmp_path: Path,
+) -> None:
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        while not (await run.leases.heartbeat(lease))["stop"]:
+            await asyncio.sleep(0.05)
+        await run.settle()
+        run = await run.replaced()
+        assert (await run.leases.heartbeat(lease))["stop"]
+        await run.leases.end(lease)
+        await run.settle()
+        with pytest.raises(Conflict, match="job a: has ended"):
+            await run.leases.attach("a", 0.0, HERE, ())
+        facts = await run.stop(permits=False)
+        assert [(fact.where, fact.problem) for fact in facts if isinstance(fact, JobFailed)] == [
+            ("profile", "an iteration in which it is measured has not ended after 0 s")
+        ]
+
+    served(work, replace(attached_plan(tmp_path, unknown("a")), timeouts=Timeouts(profile_s=0.4)))
+
+
 def test_of_two_owners_that_come_at_once_one_gets_the_place_that_is_found_then(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         await run.settle()
