@@ -51,7 +51,7 @@ def curves(folder: Path, figure: str) -> tuple[np.ndarray, np.ndarray]:
     shortest = min(len(run) for run in runs)
     curve_points = np.array([run[:shortest] for run in runs])
     steps = curve_points[:, :, 0]
-    if shortest > 1 and np.ptp(steps, axis=0).max() > 0.5 * np.diff(steps.mean(axis=0)).mean():
+    if shortest > 1 and np.ptp(steps, axis=0).max() > np.diff(steps.mean(axis=0)).mean():
         raise InputError(f"{folder}: its runs were evaluated after different numbers of decisions (`evaluation.every`)")
     return steps.mean(axis=0), curve_points[:, :, 1]
 
