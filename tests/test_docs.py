@@ -21,9 +21,11 @@ from policies.named import LEARNED
 from policies.registry import PLACEMENT
 from policies.rollout import ROLLOUT
 from rollmux_env.bench.suites import SUITES
+from rollmux_env.errors import InputError
 from rollmux_env.fields import Count, FileModel, JobId, Positive
 from rollmux_env.timing.work import SETTINGS
 from rollmux_env.workloads import WORKLOADS, WorkloadOptions
+from trainers.config import preset_names, read_config
 
 ROOT = Path(__file__).parents[1]
 FRONT = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")]
@@ -79,10 +81,20 @@ def check(text: str, known: dict[str, Any]) -> None:
         assert is_own or {*settings} <= allowed, words
         policies = [words[k + 1].split(",")[0] for k, word in enumerate(words) if word in ("-p", "--policy")]
         assert all(name in PLACEMENT or ":" in name or name == "NAME" for name in policies), words
+        if words[0] == "train":
+            check_keys("".join(words[1:2]), [words[k + 1] for k, word in enumerate(words) if word in ("--set", "--sweep")])
     for words in commands(text, "python"):
         if words[0].endswith(".py"):
             script = (ROOT / words[0]).read_text()
             assert all(f'"{word}"' in script for word in words if word.startswith("--")), f"python {' '.join(words)}"
+
+
+def check_keys(preset: str, changes: list[str]) -> None:
+    """A training with this preset has every key that is changed. Values are not checked, since brackets are left out of words."""
+    try:
+        read_config(preset, changes)
+    except InputError as error:
+        assert preset not in preset_names() or "is not a key" not in str(error), f"rollmux train {preset}: {error}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, *sorted((ROOT / "benchmarks").glob("*.py"))], ids=page_name)

@@ -17,7 +17,7 @@ def train(
     name: Annotated[str, typer.Argument(metavar="NAME|CONFIG", help="A preset (toy, mixed, production, ...) or a YAML file.")],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a value, as in ppo.n_steps=256; can be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a value, as in ppo.gamma=0.9; can be repeated."),
     ] = None,
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Number of runs, with seeds counting up from the configuration's.")
@@ -43,7 +43,7 @@ def train(
 
     Examples: `rollmux train toy`
 
-    `rollmux train production --set ppo.n_steps=256 --set steps=500000 --seeds 3 --out runs/longer`
+    `rollmux train production --set ppo.gamma=0.9 --set steps=500000 --seeds 3 --out runs/longer`
 
     `rollmux train toy --sweep ppo.learning_rate=0.001,0.003 --sweep ppo.copies=4,8 --seeds 3`
 

@@ -138,6 +138,11 @@ class Recipe:
     reluctance: float = 0.0
     known_stays: bool = True
 
+    @property
+    def row_features(self) -> tuple[str, ...]:
+        """Names of a row's features. As in an environment of the streams, those of shapes are among them only if jobs have any."""
+        return candidate_names(self.moves, any(source.options.get("shapes", False) for source in self.sources))
+
 
 _FIXED, _TIGHT, _LOOSE, _SHAPES = {"stays": "fixed"}, {"slo": (1.0, 1.5)}, {"slo": (1.5, 3.0)}, {"shapes": True}
 _EVERY = {**_SHAPES, "asynchronous": 0.5, "third_pool": True}  # also asynchronous jobs and a third pool
@@ -233,7 +238,7 @@ def collect(source: StreamSource, recipe: Recipe, weights: dict[str, Array] | No
             action = rng.choice(allowed[:6]) if rng.random() < recipe.exploration else player.choose(0)
             observation, _, ended, _, _ = env.step(np.array([action]))
             over = bool(ended[0])
-    return widened(joined(parts), len(candidate_names(recipe.moves, shapes=True)))
+    return widened(joined(parts), len(recipe.row_features))
 
 
 def _environment(streams: int, source: StreamSource, recipe: Recipe) -> PlacementVectorEnv:
@@ -244,13 +249,13 @@ def _environment(streams: int, source: StreamSource, recipe: Recipe) -> Placemen
 
 def _collect_placements(source: StreamSource, recipe: Recipe, weights: dict[str, Array] | None, rng: np.random.Generator) -> Labels:
     """Collect the placements of a teacher. The value of its row is 1, that of other rows 0."""
-    generator, width = source.generator(), len(candidate_names(recipe.moves))
+    generator, width = source.generator(), len(recipe.row_features)  # no teacher knows shapes
     examples: list[Example] = []
     for seed in rng.integers(FIRST_DRAWN_SEED, 2**31, source.streams).tolist():
         for inputs, choice in collect_examples(generator.scenario(seed), TEACHERS[recipe.teacher](), weights, MAX_ROWS):
             rows = inputs.candidates[:, :width]
             examples.append((inputs.job, rows, inputs.cluster, np.arange(len(rows)) == choice))
-    return widened(padded(examples), len(candidate_names(recipe.moves, shapes=True)))
+    return padded(examples)
 
 
 def fit(
@@ -330,7 +335,7 @@ def train(name: str, recipe: Recipe, out: Path, seed: int, seeds: Sequence[int],
     began = perf_counter()
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    names = JOB_FEATURES, candidate_names(recipe.moves, shapes=True), CLUSTER_FEATURES
+    names = JOB_FEATURES, recipe.row_features, CLUSTER_FEATURES
     network = Scorer(len(names[0]), len(names[1]), len(names[2]), WIDTHS)
     weights: dict[str, Array] | None = None
     rounds: list[Labels] = []

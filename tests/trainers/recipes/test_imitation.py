@@ -9,6 +9,8 @@ import torch
 from policies.placement.policy_file import read_policy
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Toy, Workload
+from rollmux_env.envs.placement.observation import candidate_names
+from trainers.export import config_of
 from trainers.network import Scorer
 from trainers.recipes.imitation import LOOKAHEAD, RECIPES, Labels, Recipe, StreamSource, collect, fit, train
 from trainers.recipes.lookahead import Player
@@ -54,6 +56,13 @@ def test_lookahead_finds_the_toys_optimum() -> None:
     assert info["cost_over_solo"][0] == pytest.approx(generator.best)
 
 
+def test_a_network_for_shapes_reads_how_they_differ() -> None:
+    source = StreamSource("production", 1, {"jobs": 4, "shapes": True})
+    recipe = Recipe(moves=False, sources=(source, StreamSource("production", 1)), horizon_h=1.0)
+    assert recipe.row_features == candidate_names(False, shapes=True)
+    assert collect(source, recipe, None, np.random.default_rng(0)).candidates.shape[2] == len(recipe.row_features)
+
+
 def test_a_network_fits_what_it_is_shown() -> None:
     torch.manual_seed(0)
     source = StreamSource("mixed", 2, {"jobs": 30})
@@ -73,5 +82,7 @@ def test_a_round_of_training_writes_a_policy(name: str, tmp_path: Path) -> None:
     train(name, small, tmp_path, 0, [1000], lines.append)
     config, _ = read_policy(tmp_path / f"{name}.safetensors")
     assert config.moves == recipe.moves and config.provenance["rounds"] == 1
+    env = PlacementVectorEnv(1, source.generator(), moves=recipe.moves)
+    assert config.features == config_of(env, (64, 64), {}).features  # so that `start.file` of a training can name it
     assert len((tmp_path / f"{name}.csv").read_text().splitlines()) == 2 and len(lines) == 1
     assert recipe.moves or recipe.teacher in (LOOKAHEAD, *TEACHERS)
