@@ -56,7 +56,7 @@ def comparison_table(
     }
     if not lost:
         del columns["lost work-h"]
-    if bounded := any(row.bound_usd is not None for row in rows):
+    if bounded := not owned and any(row.bound_usd is not None for row in rows):
         after = [*columns].index("saving $/work-h") + 1
         columns = dict([*columns.items()][:after]) | BOUND_COLUMNS | dict([*columns.items()][after:])
     if owned:

@@ -115,10 +115,8 @@ def _swept_completion(key: str, rows: Mapping[str, Sequence[SweepPoint]]) -> Fig
     for title, points in rows.items():
         benches = [point.bench for point in points]
         lines = {row.policy: [bench.summary[k].mean_completion_h for bench in benches] for k, row in enumerate(benches[0].summary)}
-        bounds = [
-            max((row.bound_completion_h for row in bench.summary if row.bound_completion_h), key=lambda mean: mean.mean)
-            for bench in benches
-        ]
+        known = [[row.bound_completion_h for row in bench.summary if row.bound_completion_h] for bench in benches]
+        bounds = [min(means, key=lambda mean: mean.mean) for means in known if means]
         panels[title.removeprefix(", ") or "Mean completion"] = [point.swept[key] for point in points], lines, bounds
     return completion_figure(key, panels)
 
@@ -130,7 +128,8 @@ def completion_figure(
 
     Args:
         varied: Name of what varies.
-        panels: Values along which it varies, means of each policy at these values, and lower bounds, by title of the panel.
+        panels: Values along which it varies, means of each policy at these values, and lower bounds, by title of the panel. Bounds
+            are drawn if there is one for each value.
     """
     figure, axes = make_axes(len(panels))
     every: list[Mean | None] = []

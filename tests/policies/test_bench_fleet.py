@@ -80,6 +80,18 @@ def test_a_sweep_says_what_a_bench_says(command: Command) -> None:
     assert "mixed: 3 to 5 jobs, seed 0" in command("bench", "mixed", "--sweep", "jobs=3,5", "-p", "solo")[1]
 
 
+def test_a_sweep_without_a_bound_is_drawn_without_one(command: Command, tmp_path: Path) -> None:
+    """The bound is of jobs on separate pools."""
+    words = ("bench", "quickstart", "--sweep", "fleet=3+3,4+4", "-p", "colocated", "--out", str(tmp_path))
+    status, _, err = command(*words)
+    assert (status, err) == (0, "") and (tmp_path / "fleet_completion.png").exists()
+
+
+def test_the_bound_of_dollars_is_explained_where_it_is_shown(command: Command) -> None:
+    words = ("bench", "mixed", "--set", "jobs=3", "-p", "solo", "--bound")
+    assert "$ / bound" in command(*words)[1] and "bound: no policy" not in command(*words, "--fleet", "3+3")[1]
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
