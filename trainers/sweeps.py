@@ -23,6 +23,7 @@ from trainers.config import AnyConfig, read_config
 from trainers.runs import REFERENCES, Curve, run_all
 
 BEST_CONFIG = "best.json"
+_COST = "over_best_rule"
 _MAX_NAME_LENGTH = 100  # characters of a combination in the name of its folder
 Curves = dict[int, Curve]
 
@@ -77,16 +78,23 @@ def sweep(
             write_whole(own / REFERENCES, known.read_text())  # dollars are kept by all that they depend on
         curves[text] = run_all(config, name, seeds, own, resume and (own / "config.json").exists(), logger=logger)
         known = own / REFERENCES
-    best = max(curves, key=lambda text: _score(curves[text])[0])
+    best = _ordered(configs, curves)[0]
     write_whole(folder / BEST_CONFIG, configs[best].model_dump_json(indent=1) + "\n")
     return curves
 
 
-def sweep_table(name: str, folder: Path, curves: Mapping[str, Curves]) -> RenderableType:
-    """Create a table of the combinations, the best first, with the mean over seeds of each seed's best evaluation."""
-    figure = "over_best_rule" if all("over_best_rule" in row for seeds in curves.values() for row in seeds[min(seeds)]) else None
+def sweep_table(name: str, folder: Path, configs: Mapping[str, AnyConfig], curves: Mapping[str, Curves]) -> RenderableType:
+    """Create a table of the combinations, the best first, with the mean over seeds of each seed's best evaluation.
+
+    Args:
+        name: Name of the configuration.
+        folder: Folder of the sweep.
+        configs: Configuration of each combination, by its text.
+        curves: Result of `sweep`.
+    """
+    figure = _COST if _have_cost(curves) else None
     table = make_table("combination", "return", *(["cost over the best rule"] if figure else []), "decisions", left=1)
-    for text in sorted(curves, key=lambda text: _score(curves[text])[0], reverse=True):
+    for text in _ordered(configs, curves):
         rows = _best_rows(curves[text])
         cost = [mean_interval([row[figure] for row in rows]).text(4)] if figure else []
         returns = mean_interval([row["return"] for row in rows]).text(4)
@@ -102,6 +110,22 @@ def _best_rows(curves: Curves) -> list[dict[str, float]]:
     return [max(curve, key=lambda row: row["return"]) for curve in curves.values()]
 
 
-def _score(curves: Curves) -> tuple[float, int]:
-    rows = _best_rows(curves)
-    return sum(row["return"] for row in rows) / len(rows), len(rows)
+def _ordered(configs: Mapping[str, AnyConfig], curves: Mapping[str, Curves]) -> list[str]:
+    """Return the combinations, the best first.
+
+    They are compared by their returns. Returns of other rewards or streams mean something else, so combinations with other
+    environments are compared by their cost over the best rule, if there is one.
+    """
+    first, *others = ((config.environment, config.evaluation) for config in configs.values())
+    by_cost = _have_cost(curves) and any(other != first for other in others)
+
+    def score(text: str) -> float:
+        rows = _best_rows(curves[text])
+        return sum(-row[_COST] if by_cost else row["return"] for row in rows) / len(rows)
+
+    return sorted(curves, key=score, reverse=True)
+
+
+def _have_cost(curves: Mapping[str, Curves]) -> bool:
+    """Return whether every evaluation has a cost over a rule."""
+    return all(_COST in row for seeds in curves.values() for row in seeds[min(seeds)])

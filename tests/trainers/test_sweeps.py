@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from rollmux_env.errors import InputError
 from tests.conftest import Command
-from trainers.config import read_config
-from trainers.sweeps import sweep
+from trainers.config import AnyConfig, read_config
+from trainers.sweeps import combinations, sweep, sweep_table
 
 LOGGERS = """
 class Lines:
@@ -86,6 +89,23 @@ def test_a_folder_has_a_short_name_and_a_file_in_its_place_is_said(tmp_path: Pat
     folder.write_text("")
     with pytest.raises(InputError, match=r"--out .*: File exists"):
         sweep(configs, "toy", 1, tmp_path / "s", False)
+
+
+def test_combinations_with_other_rewards_are_compared_by_their_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = {None: {"return": -0.5, "over_best_rule": 0.9}, "rollmux": {"return": 0.1, "over_best_rule": 1.1}}
+
+    def run_all(config: AnyConfig, name: str, seeds: int, folder: Path, *_: Any, **__: Any) -> dict[int, list[dict[str, float]]]:
+        (folder / "references.json").write_text("{}")
+        return {0: [{"steps": 1.0, **results[config.environment["reference"]]}]}
+
+    monkeypatch.setattr("trainers.sweeps.run_all", run_all)
+    configs = combinations("toy", [], {"environment.reference": ["rollmux", None]})
+    curves = sweep(configs, "toy", 1, tmp_path / "s", False)
+    assert read_config(str(tmp_path / "s" / "best.json")).environment["reference"] is None
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(sweep_table("toy", tmp_path / "s", configs, curves))
+    table = console.export_text()
+    assert table.index("reference=null") < table.index("reference=rollmux")
 
 
 @pytest.mark.parametrize(

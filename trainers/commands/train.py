@@ -59,6 +59,6 @@ def train(
     folder, make_logger = out or Path("runs") / Path(name).stem, find_logger(logger) if logger else None
     if keys:
         configs = combinations(name, changes or [], keys)
-        show(sweep_table(name, folder, sweep(configs, name, seeds, folder, resume, make_logger)))
+        show(sweep_table(name, folder, configs, sweep(configs, name, seeds, folder, resume, make_logger)))
     else:
         show(best_table(name, folder, run_all(config, name, seeds, folder, resume, logger=make_logger)))
