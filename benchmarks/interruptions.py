@@ -223,7 +223,7 @@ def interrupt_run(home: Path, times: int, rng: random.Random, tally: Interruptio
                 continue
             done, status = done + 1, status_of(one)
             what = f"run, interruption {done} by {chosen.name}"
-            expected = (-signal.SIGKILL,) if chosen == signal.SIGKILL else (130, 0)  # 0: it was about to end
+            expected: tuple[int, ...] = (-signal.SIGKILL,) if chosen == signal.SIGKILL else (130, 0)  # 0: it was about to end
             if where == "start" and chosen == signal.SIGTERM:
                 expected += (-signal.SIGTERM,)  # before Python has run any line of the command
             outcome = check(one, what, expected, status, tally, stays=False)
