@@ -167,7 +167,7 @@ class JobHandle:
             place=records.JobPlacement(
                 awaits_owner=self.place.awaits_owner or (isinstance(self.spec, OwnersJob) and begins == self.spec.iterations)
             ),
-            checkpoints=records.JobCheckpoints(self.checkpoints.last, self.checkpoints.recorded),
+            checkpoints=records.JobCheckpoints(self.checkpoints.last, self.checkpoints.recorded, self.checkpoints.seconds),
             ending=records.JobEnding(deaths=deaths, restarted=why),
             processes=records.JobProcesses(warnings=self.processes.warnings),
             resident_state=records.ResidentState(self.resident_state.levels, excess=self.resident_state.excess),

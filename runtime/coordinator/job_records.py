@@ -346,9 +346,9 @@ class JobCheckpoints:
         """Record that there is no room for a checkpoint."""
         self.disk_problem = problem
 
-    def restore_recorded(self, recorded: set[int]) -> None:
-        """Restore the numbers of iterations of the checkpoints in a journal."""
-        self.recorded = recorded
+    def restore_recorded(self, recorded: set[int], seconds: float) -> None:
+        """Restore the numbers of iterations of the checkpoints in a journal, and the seconds to write the last one."""
+        self.recorded, self.seconds = recorded, seconds
 
     def go_back(self, folder: Path, most: int) -> ResumePoint:
         """Set the newest intact checkpoint in the journal as the last one, remove later ones, and return it.

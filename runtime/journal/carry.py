@@ -58,7 +58,7 @@ _LEFT_OUT = (  # facts of all other kinds are carried over as they are
     *(JobCheckpointed, CheckpointDelayed, JobRestarted, JobRolledBack, MetricsReported),
     *(SchedulerRestored, RunEnded, JobCarried, PartBegun),
 )
-RULES = 4  # number of the rules below; it grows with each change to what they select
+RULES = 5  # number of the rules below; it grows with each change to what they select
 _EVENTS = frozenset(get_args(Event))
 _ELSEWHERE = frozenset((*_EVENTS, *_SELECTED, *_LEFT_OUT))
 _REPORTS = (Confined, Drained, Undrained, Joined)  # reports to the scheduler that a recovery reads
@@ -177,7 +177,10 @@ def _summarize_job(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s
     most = 2 * spec.checkpoint.keep if isinstance(spec, RayJob) else 0  # after a restart, the newest ones may be gone from the disk
     checkpoints = sorted(own.checkpoints_of(spec.id), reverse=True)[:most][::-1]
     progress = own.done[spec.id], own.most_done(spec.id), own.metrics.get(spec.id, {})
+    checkpoint_s = own.checkpoint_s(spec.id)
+    carried = JobCarried(last_s, spec.id, *progress, tuple(checkpoints), last_held=last_held, checkpoint_s=checkpoint_s)
     if lease is None:
-        return JobCarried(last_s, spec.id, *progress, tuple(checkpoints), last_held=last_held)
-    turns, begun = SavedTurns(**lease.turns.saved), (lease.began_s, lease.metrics, lease.busy_s)
-    return JobCarried(last_s, spec.id, *progress, tuple(checkpoints), turns, frozenset(lease.warm), *begun, last_held)
+        return carried
+    turns, warm = SavedTurns(**lease.turns.saved), frozenset(lease.warm)
+    carried = dataclasses.replace(carried, turns=turns, warm=warm, began_s=lease.began_s)
+    return dataclasses.replace(carried, reported=lease.metrics, busy_s=lease.busy_s)

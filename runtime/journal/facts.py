@@ -442,6 +442,7 @@ class JobCarried(_OfJob):
         most: Largest number of iterations that the job has ever done.
         metrics: Metrics of the last of them.
         checkpoints: Numbers of iterations of the last checkpoints, ascending.
+        checkpoint_s: Seconds of writing the last of them.
         turns: Progress of the owner that had the last lease, or None if there was no lease.
         warm: Phases that this owner has run before.
         began_s: Times at which the rollouts of the owner's iterations that are not over were ready, by number of the iteration.
@@ -460,6 +461,7 @@ class JobCarried(_OfJob):
     reported: dict[int, dict[str, float]] = field(default_factory=dict)
     busy_s: dict[Pool, float] = field(default_factory=dict)
     last_held: tuple[str, ...] = ()
+    checkpoint_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,11 @@ class RunRecord:
         carried = (number for fact in self.jobs_carried if fact.job_id == job_id for number in fact.checkpoints)
         return {*carried, *(fact.iterations for fact in self.checkpointed if fact.job_id == job_id)}
 
+    def checkpoint_s(self, job_id: str) -> float:
+        """Return the seconds of writing the last recorded checkpoint of a job, or 0 if there is none."""
+        carried = [fact.checkpoint_s for fact in self.jobs_carried if fact.job_id == job_id]
+        return [0.0, *carried, *(fact.seconds for fact in self.checkpointed if fact.job_id == job_id)][-1]
+
     @property
     def over_budget(self) -> frozenset[str]:
         """Ids of the jobs that ended because their budget was exhausted."""

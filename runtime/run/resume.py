@@ -78,7 +78,7 @@ def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: Recalled
         handle.close()
         return
     if not attached:
-        handle.checkpoints.restore_recorded(record.checkpoints_of(job_id))
+        handle.checkpoints.restore_recorded(record.checkpoints_of(job_id), record.checkpoint_s(job_id))
         resume = handle.checkpoints.go_back(run.checkpoints(job_id), handle.counts.done)
         handle.counts.resume(resume.iterations)
         why = resume.problems[0] if resume.problems else why

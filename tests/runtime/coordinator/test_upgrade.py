@@ -10,7 +10,8 @@ import pytest
 from rollmux_env.scheduler.facts import Drained, Undrained
 from runtime.journal.audit import audit
 from runtime.journal.replay import replay_journal
-from runtime.journal.write import JOURNAL, read_facts, record_of
+from runtime.journal.rollover import continue_in_next_part
+from runtime.journal.write import JOURNAL, Journal, read_facts, record_of
 from runtime.run.driver import RunDriver
 from runtime.service.report import past_report
 from runtime.service.service import RunService
@@ -30,6 +31,27 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_its_status_can_be_read(folder: Path) -> None:
     jobs = {job["id"]: (job["state"], job["iteration"]) for job in past_report(folder)["jobs"]}
     assert jobs == {"a": ("stopped", 8), "b": ("stopped", 7), "short": ("waiting", 0), "queued": ("waiting", 0)}
+
+
+@pytest.mark.parametrize("rolls_over", [False, True])
+def test_drains_begin_by_the_seconds_of_checkpoints_that_it_has_written(rolls_over: bool, folder: Path) -> None:
+    last = {fact.job_id: fact.seconds for fact in record_of(read_facts(folder / JOURNAL)).checkpointed}
+    if rolls_over:
+        journal = Journal(folder / JOURNAL, resume=True)
+        assert continue_in_next_part(journal) is None
+        journal.close()
+
+    async def serve() -> None:
+        service, processes = RunService(continued_plan(folder)), Pretended()
+        await service.serve(processes)
+        handles = service.run.handles
+        assert {name: handles[name].checkpoints.seconds for name in last} == last
+        assert all(handles[name].successor(0, 1, "").checkpoints.seconds for name in last)
+        processes.driver = service.driver
+        await service.stop()
+        await service.ended()
+
+    asyncio.run(serve())
 
 
 def test_its_jobs_go_on_after_their_checkpoints_and_its_nodes_can_be_drained(folder: Path) -> None:
