@@ -232,7 +232,9 @@ def _job(service: rollmux_client.Service, job_id: str, say: Callable[[str], None
     """Return the service's report of a job, or an empty one if it has no such job. Raises `NotNow` if it does not answer."""
     try:
         return _patiently(service, lambda: service.ask("GET", f"/v1/jobs/{job_id}"), say)
-    except rollmux_client.Refused:
+    except rollmux_client.Refused as error:
+        if error.status != 404:
+            raise
         return {}
 
 
@@ -240,7 +242,7 @@ def _state(service: rollmux_client.Service, job_id: str, say: Callable[[str], No
     """Return the state of a job, or "" if the service does not answer."""
     try:
         return str(_job(service, job_id, say).get("state", ""))
-    except NotNow:
+    except (NotNow, rollmux_client.Refused):
         return ""
 
 

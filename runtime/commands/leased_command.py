@@ -24,6 +24,7 @@ from runtime.machines.job_processes import end_all
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _TERMINATES_S = 5.0  # time between SIGTERM and SIGKILL for processes left behind
+_DIES_S = 60.0  # time after which a process that was killed counts as one that does not end
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
@@ -58,7 +59,8 @@ class LeasedCommand:
         self._mine = LeaseProcesses()
         self._before: set[int] = set()  # children of this process that existed before the command
         self._starts = False
-        self._lost = ""  # reason why the lease is lost
+        self._lost, self._lost_s = "", 0.0  # reason why the lease is lost, and time of the first SIGKILL because of it
+        self._says_hangs = False  # whether a process that does not end was named
         self._early: list[int] = []  # signals that arrived while the command was being started
 
     def pids(self) -> Collection[int]:
@@ -76,10 +78,15 @@ class LeasedCommand:
         Args:
             why: Reason, for the line that is printed.
         """
-        self._send(self._find(), signal.SIGKILL)  # first, because writing the line may take long
-        is_new, self._lost = not self._lost, why
-        if is_new and self._process is not None:
-            self._say(f"{why}: the command ends")
+        pids = self._find()
+        self._send(pids, signal.SIGKILL)  # first, because writing the line may take long
+        if not self._lost:
+            self._lost, self._lost_s = why, time.monotonic()
+            if self._process is not None:
+                self._say(f"{why}: the command ends")
+        elif pids and not self._says_hangs and time.monotonic() - self._lost_s > _DIES_S:
+            self._says_hangs = True
+            self._say(f"process {min(pids)} of the command does not end, and exec waits for it")
 
     def run(self, environment: Mapping[str, str], cores: set[int]) -> tuple[int, str]:
         """Run the command to its end, and end the processes that it has left behind.

@@ -241,6 +241,29 @@ def test_an_exec_that_was_stopped_for_too_long_does_not_start_its_command_when_i
     assert not Path("on").exists()
 
 
+def test_a_process_that_does_not_end_with_a_lost_lease_is_said_once(
+    command: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver hangs: exec waits for it, as it has the device."""
+    sends, asked = LeasedCommand._send, [0]  # noqa: SLF001
+
+    def hang(pids: set[int], number: int) -> None:
+        asked[0] += 1
+        if asked[0] > 4:
+            sends(pids, number)
+
+    monkeypatch.setattr(LeasedCommand, "_send", staticmethod(hang))
+    monkeypatch.setattr("runtime.commands.leased_command._DIES_S", 0.0)
+    with serving({}, ttl_s=1.5) as little:
+        point_to(little, monkeypatch)
+        ask = little._ask  # noqa: SLF001
+        lost = {"stop": True, "lost": "no sign of life"}
+        monkeypatch.setattr(little, "_ask", lambda *words: (200, lost) if Path("on").exists() else ask(*words))
+        status, _, said = command("exec", str(file), "--", "sh", "-c", "touch on; exec sleep 60")
+    assert status == 128 + signal.SIGKILL
+    assert said.count("no sign of life: the command ends") == 1 and said.count(" does not end, and exec waits for it") == 1
+
+
 LAUNCHER = """
 import os, subprocess, sys, time
 quiet = dict(stdin=subprocess.DEVNULL, start_new_session=True)
@@ -540,6 +563,10 @@ def test_a_service_that_restarts_is_asked_again_about_a_job(command: Command, fi
         asked.clear()
         status, _, said = command("exec", str(file), "--", "true")
         assert status == 2 and "its entry has changed since the service took it" in said
+        monkeypatch.setattr(
+            little, "answer", lambda method, *words: (401, {"error": "who?"}) if method == "GET" else answer(method, *words)
+        )
+        assert command("exec", str(file), "--", "true")[0] == 2  # it cannot be compared
         assert asked == ["POST", "GET"] and said.count("is asked again for up to 30 s: the service is stopping") == 2
 
 
