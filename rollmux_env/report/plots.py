@@ -276,7 +276,10 @@ def _completion_cdf(runs: Runs) -> Figure:
         policy: [np.sort([job.completion_s / 3600 for job in run.outcome.jobs]) for run in own] for policy, own in runs.items()
     }
     every = np.concatenate([each for own in hours.values() for each in own])
-    grid = np.geomspace(max(every.min(), 1e-3), every.max(), _POINTS)
+    first, last = np.maximum([every.min(), every.max()], 1e-3)
+    if first == last:  # an axis needs some width
+        first, last = first / 1.1, last * 1.1
+    grid = np.geomspace(first, last, _POINTS)
 
     def finish(axis: Axes) -> None:
         axis.set_xscale("log")

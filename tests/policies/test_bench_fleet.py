@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import rollmux
+from rollmux_env.scenario import parse_scenario
 from tests.conftest import Command
 
 
@@ -85,6 +86,17 @@ def test_a_sweep_without_a_bound_is_drawn_without_one(command: Command, tmp_path
     words = ("bench", "quickstart", "--sweep", "fleet=3+3,4+4", "-p", "colocated", "--out", str(tmp_path))
     status, _, err = command(*words)
     assert (status, err) == (0, "") and (tmp_path / "fleet_completion.png").exists()
+
+
+def test_jobs_that_take_equally_long_are_drawn(recwarn: pytest.WarningsRecorder) -> None:
+    """All completions are 1 h, and the axis has some width nevertheless."""
+    phases = {"rollout": {"worst_case_s": 60}, "training": {"worst_case_s": 40}}
+    jobs = [{"id": name, "arrival_s": 0, "iterations": 36, "slo": 1, **phases} for name in "ab"]
+    pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 1.0, "max_nodes": 2}
+    scenario = parse_scenario({"version": 1, "cluster": {"rollout": pool, "training": pool}, "jobs": jobs})
+    figure = rollmux.bench(scenario, ["solo"]).plot("completion_cdf")
+    low, high = figure.axes[0].get_xlim()
+    assert 0.9 < low < 1 < high < 1.2 and not recwarn.list
 
 
 def test_the_bound_of_dollars_is_explained_where_it_is_shown(command: Command) -> None:
