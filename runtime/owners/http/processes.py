@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rollmux_client import pid_space
 
-from runtime.coordinator.ends import interrupted_slices, left
+from runtime.coordinator.ends import EVICTED, interrupted_slices, left
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import ProcessBackend
 from runtime.jobs.spec import CommandJob, JobSpec
@@ -171,8 +171,9 @@ class CommandProcesses(AttachedProcesses):
             self._done(handle, placement)
         elif status == 0 and not self.ledger.run.stopping:
             self._done_with(handle, placement, remaining)
-        else:
-            self._has_ended(handle, placement, f"its command {how}", remaining)
+        else:  # one that has ended unseen may have ended well: its job has not died, and waits before those that came later
+            outcome = EVICTED if status is None else "died"
+            self._has_ended(handle, placement, f"its command {how}", remaining, outcome)
 
     async def _status(self, handle: JobHandle) -> int:
         """Run a command, and return its exit status."""
@@ -206,7 +207,9 @@ class CommandProcesses(AttachedProcesses):
         assert placement.lease is not None
         self._iterations.done_late(placement.lease, _DONE)
 
-    def _has_ended(self, handle: JobHandle, placement: AttachedPlacement, why: str, remaining: list[int]) -> None:
+    def _has_ended(
+        self, handle: JobHandle, placement: AttachedPlacement, why: str, remaining: list[int], outcome: str = "died"
+    ) -> None:
         """End the placement of a job whose command has ended, and free its nodes unless processes of it remain.
 
         Args:
@@ -214,6 +217,7 @@ class CommandProcesses(AttachedProcesses):
             placement: Placement of the job.
             why: Reason, for the log and the journal.
             remaining: Ids of the processes that cannot be ended.
+            outcome: Outcome of the placement, unless processes remain.
         """
         ledger, lease = self.ledger, placement.lease
         if remaining:
@@ -224,14 +228,14 @@ class CommandProcesses(AttachedProcesses):
             if remaining:
                 ledger.lose(lease, why, remaining)
             else:
-                ledger.end(lease, why, JobEnd("died", "step", why))
+                ledger.end(lease, why, JobEnd(outcome, "step", why))
         elif lease is not None and remaining:
             ledger.suspect(lease, remaining)
         elif lease is not None:
             ledger.free(lease, lease.suspect_nodes, "its processes have ended")
         if not remaining:
             placement.free.set()
-        placement.end(JobEnd("died", "step", why))
+        placement.end(JobEnd(outcome, "step", why))
 
     def _attach(self, handle: JobHandle, placement: AttachedPlacement) -> Lease:
         """Return a lease for a command that has ended and never attached, so that its nodes can be suspect."""

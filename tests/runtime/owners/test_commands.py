@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -582,3 +583,37 @@ def test_a_command_is_not_started_beside_one_of_the_former_service_that_cannot_b
 
     (tmp_path / "run").mkdir()
     served(work, attached_plan(tmp_path / "run", shell("a", "echo $$ >> a; exec sleep 600", folder=str(tmp_path))))
+
+
+@pytest.mark.parametrize("how", ("the service stops", "the service is killed", "the next service has it"))
+def test_a_job_whose_command_ends_with_its_service_or_unseen_waits_before_those_that_came_later(how: str, tmp_path: Path) -> None:
+    async def work(run: Served) -> list[Any]:
+        run.driver.commands.give_access(lambda _: {})
+        pid = await pid_in(tmp_path / "a")
+        await run.place("a", pids=(pid,))
+        child = run.driver.commands._commands[run.driver.run.handles["a"]]._child
+        assert child is not None and run.driver.run.scheduler.state.waiting == ["b", "c"]
+        if how == "the service stops":
+            run.driver.stop()
+            assert await run.outcome == "stopped"
+            run = Served(replace(run.plan, resume=True))
+            await run.settle()
+        else:
+            run = await run.replaced()
+        if how == "the next service has it":
+            run.driver.commands.give_access(lambda _: {})
+            await run.settle()
+        child.kill()
+        child.wait()
+        run.driver.commands.give_access(lambda _: {})
+        lease = await run.place("b")
+        assert run.driver.run.scheduler.state.waiting == ["a", "c"] and not run.driver.run.handles["a"].ending.deaths
+        await run.leases.end(lease, done=True)
+        while not run.driver.run.handles["a"].life.is_gone:
+            await asyncio.sleep(0.02)
+        return await run.stop(resumed=True)
+
+    (tmp_path / "run").mkdir()
+    command = shell("a", "test -e a && exit; echo $$ > a; exec sleep 600", folder=str(tmp_path), **LARGE)
+    facts = served(work, attached_plan(tmp_path / "run", command, *(job(name, **LARGE) for name in "bc")))
+    assert audit(facts).jobs == {"a": "done", "b": "done", "c": "present"}
