@@ -123,7 +123,7 @@ def bound_completion_h(needs: tuple[Need, ...], max_nodes: tuple[float, ...]) ->
     The linear program minimises the sum of the mean busy times: in every bucket of an hour each job works after its arrival at its
     rate at most, and each pool has at most its node-hours, so jobs share nodes without loss. Work counts at the beginning of its
     bucket. Where there are many jobs, or jobs that wait or work for long, buckets are longer, and the bound is lower. Where the
-    jobs' work alone takes longer on average, that is the bound.
+    jobs' work alone takes longer on average, or the program cannot be solved, that is the bound.
 
     Args:
         needs: Needs of the jobs.
@@ -132,10 +132,11 @@ def bound_completion_h(needs: tuple[Need, ...], max_nodes: tuple[float, ...]) ->
     weights = [need.weight for need in needs]
     shortest_h = [need.work_h / need.rate for need in needs]
     alone_h = _mean(weights, shortest_h)
-    if all(nodes == inf for nodes in max_nodes):
+    working = [need for need in needs if need.work_h > 0]  # the others, with fixed stays of a moment, are done as they arrive
+    if all(nodes == inf for nodes in max_nodes) or not working:
         return _round_down(alone_h)
-    program = _MeanBusyTimes(needs, max_nodes)
-    rest_h = [hours / 2 - need.arrival_h for need, hours in zip(needs, shortest_h, strict=True)]
+    program = _MeanBusyTimes(working, max_nodes)
+    rest_h = [hours / 2 - need.arrival_h if hours else 0.0 for need, hours in zip(needs, shortest_h, strict=True)]
     return _round_down(max(alone_h, program.least_h() / fsum(weights) + _mean(weights, rest_h)))
 
 
@@ -178,7 +179,7 @@ class _MeanBusyTimes:
         self._cost = np.array([need.weight for need in needs])[:, None] * self._begins_h / self._work_h[:, None]
 
     def least_h(self) -> float:
-        """Return the least sum of weighted mean busy times, in hours."""
+        """Return the least sum of weighted mean busy times in hours, or -infinity where HiGHS does not find it."""
         from scipy.optimize import linprog
 
         ends_h = self._begins_h + self._bucket_h
@@ -192,6 +193,8 @@ class _MeanBusyTimes:
             bounds = np.stack([np.zeros(costs.size), np.concatenate([most_h, np.full(len(self._work_h), inf)])], axis=1)
             uses, limits, does = self._rows(jobs, buckets)
             solved = linprog(costs, A_ub=uses, b_ub=limits, A_eq=does, b_eq=self._work_h, bounds=bounds, method="highs")
+            if not solved.success:  # weights and work may be of too different sizes for it
+                return -inf
             prices = solved.ineqlin.marginals.reshape(-1, self._nodes.size)
             worth = sum(np.multiply.outer(self._use[:, k], prices[:, k]) for k in range(self._nodes.size))
             saves = solved.eqlin.marginals[:, None] + worth - self._cost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,6 +145,21 @@ def test_the_bound_by_hand() -> None:
     assert bound_completion_h((job,) * 4, (1.0,)) == pytest.approx(mean_busy_h / 4 + 1, abs=1e-6)
     assert bound_completion_h((job,), (1.0,)) == 2  # the work alone is longer than the program says
     assert bound_completion_h((job,) * 4, (float("inf"),)) == 2
+
+
+def test_jobs_that_stay_for_a_moment_need_nothing() -> None:
+    job, moment = Need(1.0, 0.0, 2.0, 1.0, (0.5,)), Need(4.0, 7.0, 0.0, 1.0, (0.5,))
+    assert bound_completion_h((job,) * 4 + (moment,), (1.0,)) == pytest.approx(4 * 2.5 / 8, abs=1e-6)
+    assert bound_completion_h((moment,), (1.0,)) == 0
+    jobs = [{"id": "a", "duration_s": 1e-5}, {"id": "b", "duration_s": 3600}]
+    assert played(fleet(1, *jobs), "solo").metrics.bound_completion_h == 0.5
+
+
+def test_where_the_program_cannot_be_solved_the_work_is_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scipy.optimize.linprog", lambda *args, **options: SimpleNamespace(success=False))
+    assert bound_completion_h((Need(1e9, 0.0, 2.0, 1.0, (0.5,)), Need(1.0, 0.0, 1e-7, 1.0, (0.5,))), (1.0,)) == pytest.approx(
+        2, abs=1e-6
+    )
 
 
 def test_the_bound_has_no_more_columns_than_it_needs_and_the_same_optimum() -> None:
