@@ -293,7 +293,7 @@ def test_a_journal_is_rolled_over_while_jobs_are_present_whatever_goes_wrong(fil
 @pytest.mark.parametrize("name", ["_select_leases", "_select_assignments", "_summarize_job", "Progressed"])
 def test_a_fact_that_is_not_carried_over_is_found(name: str) -> None:
     nothing = {
-        "_summarize_job": lambda own, leases, spec, last_s: JobCarried(last_s, spec.id, 0, 0),
+        "_summarize_job": lambda own, leases, spec, last_s, last_held: JobCarried(last_s, spec.id, 0, 0),
         "Progressed": lambda at_s, jobs: Progressed(at_s, ()),
     }
     with patch.object(carry, name, nothing.get(name, lambda *_: iter(()))):
