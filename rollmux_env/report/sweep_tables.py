@@ -63,7 +63,7 @@ def _swept_sharing(benched: SweepResult, owned: bool, bounded: bool) -> Table:
 
 def _swept_pairs(benched: SweepResult, owned: bool) -> Table:
     """Return the table of the differences of every two policies at each point of a sweep."""
-    waits = jobs_wait(benched.points[0].bench.summary)
+    waits = any(jobs_wait(point.bench.summary) for point in benched.points)
     columns = ["completion h", "other's completion / own"] if waits else []
     columns += ["slowdown"] if owned else ["cost $", "$/work-h", "slowdown", "other's cost / own"]
     table = make_table(*benched.keys, "policy", "less the other", *columns, left=len(benched.keys) + 2)

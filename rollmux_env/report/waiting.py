@@ -58,6 +58,7 @@ def fleet_notes(rows: Sequence[ComparisonRow], baseline: str, seeds: int) -> lis
         baseline: Policy with which the others are compared.
         seeds: Number of seeds.
     """
+    rows = [row for row in rows if row.mean_completion_h is not None]  # nodes may be limited at some points of a sweep alone
     bounds = [row.bound_completion_h.mean for row in rows if row.bound_completion_h is not None]
     busy = " + ".join(rows[0].fleet_busy or {})
     return [

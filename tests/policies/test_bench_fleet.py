@@ -81,6 +81,15 @@ def test_a_sweep_says_what_a_bench_says(command: Command) -> None:
     assert "mixed: 3 to 5 jobs, seed 0" in command("bench", "mixed", "--sweep", "jobs=3,5", "-p", "solo")[1]
 
 
+def test_a_sweep_says_the_same_in_either_order(command: Command) -> None:
+    """With and without limits: completions and their differences are shown where there are any."""
+    for values in ("null,3", "3,null"):
+        words = ("bench", "quickstart", "--sweep", f"rollout.max_nodes={values}", "-p", "solo", "-p", "rollmux")
+        out = " ".join(command(*words)[1].split())
+        assert "busy: nodes held by groups, rollout + training;" in out
+        assert "less the other" in out and "completion h" in out[out.index("less the other") - 200 :]
+
+
 def test_a_sweep_without_a_bound_is_drawn_without_one(command: Command, tmp_path: Path) -> None:
     """The bound is of jobs on separate pools."""
     words = ("bench", "quickstart", "--sweep", "fleet=3+3,4+4", "-p", "colocated", "--out", str(tmp_path))
