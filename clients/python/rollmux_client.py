@@ -76,7 +76,7 @@ _UNHEARD_S = 600.0  # time for which a client without a lease keeps asking a ser
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # continues while the machine is suspended
 _ENDS = 100  # largest number of searches for processes to kill
 _WRITES_S = 0.5  # longest wait until standard error takes a line
-_WATCHES_S = 1.0  # longest time between two checks of a lease's clock
+_REPEATS_S = 1.0  # time after which a fence that has returned is called again
 _BACKOFF_S = 2.0  # longest pause between repetitions
 _MOST_PIDS = 4096  # processes that a request may name
 _MOST_METRICS, _LONGEST_NAME = 256, 200  # in a request; the service keeps 64, with names of 64 letters
@@ -715,7 +715,10 @@ class _Lease:
         resolution of the name; and a warning may wait for whatever reads standard error.
         """
         over = self._over
-        while not over.wait(max(0.05, min(_WATCHES_S, self.ttl_s - (_now() - self._answered_s)))):
+        while True:
+            left_s = self.ttl_s - (_now() - self._answered_s)
+            if over.wait(_REPEATS_S if self._lost else max(0.05, min(self.ttl_s / 6, left_s))):
+                return
             if self._lost:
                 self._fence(self._lost)  # again, because the processes that it has ended may have started others
             else:
