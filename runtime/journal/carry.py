@@ -83,11 +83,11 @@ def carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     ):
         entries.update(numbered)
     last_s = record.last_s
-    held: defaultdict[str, list[str]] = defaultdict(list)
+    nodes_by_job: defaultdict[str, list[str]] = defaultdict(list)
     for node, job_id in record.last_holders.items():
-        held[job_id].append(node)
+        nodes_by_job[job_id].append(node)
     specs = [fact.spec for fact in record.submitted]
-    progress = [_summarize_job(record.by_job[spec.id], leases, spec, last_s, tuple(held[spec.id])) for spec in specs]
+    progress = [_summarize_job(record.by_job[spec.id], leases, spec, last_s, tuple(nodes_by_job[spec.id])) for spec in specs]
     return (*(entries[number] for number in sorted(entries)), *progress, PartBegun(last_s, RULES))
 
 
@@ -172,7 +172,7 @@ def _select_others(facts: Sequence[Fact], record: RunRecord) -> _Numbered:
 
 
 def _summarize_job(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s: float, last_held: tuple[str, ...]) -> JobCarried:
-    """Return the progress of a job at the end of a part, from the job's own record, with the nodes that it held last."""
+    """Return the progress of a job at the end of a part, from the job's own record, with the nodes that it nodes_by_job last."""
     lease = leases.last.get(spec.id)
     most = 2 * spec.checkpoint.keep if isinstance(spec, RayJob) else 0  # after a restart, the newest ones may be gone from the disk
     checkpoints = sorted(own.checkpoints_of(spec.id), reverse=True)[:most][::-1]
