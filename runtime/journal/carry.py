@@ -172,7 +172,7 @@ def _select_others(facts: Sequence[Fact], record: RunRecord) -> _Numbered:
 
 
 def _summarize_job(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s: float, last_held: tuple[str, ...]) -> JobCarried:
-    """Return the progress of a job at the end of a part, from the job's own record, with the nodes that it nodes_by_job last."""
+    """Return the progress of a job at the end of a part, from the job's own record, with the nodes that it held last."""
     lease = leases.last.get(spec.id)
     most = 2 * spec.checkpoint.keep if isinstance(spec, RayJob) else 0  # after a restart, the newest ones may be gone from the disk
     checkpoints = sorted(own.checkpoints_of(spec.id), reverse=True)[:most][::-1]
