@@ -1,4 +1,4 @@
-"""What rules reach in each track of `RollMux/Queue-v0`, in the units of its return.
+"""Mean completion of rules in each track of `RollMux/Queue-v0`, in the units of its return.
 
     python benchmarks/queue_tracks.py
 

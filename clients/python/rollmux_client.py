@@ -825,16 +825,12 @@ class Job(_Lease):
             try:
                 answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
             except OSError as error:
+                self._check_heard(heard_s, error)
                 why, pause_s, since_s = str(error), _longer(pause_s), None
-                if _now() - heard_s > _UNHEARD_S:
-                    raise ConnectionError(
-                        f"job {self.name}: {self._service.url} has not answered for {_UNHEARD_S:g} s: {why}"
-                    ) from error
             except Refused as error:
                 heard_s = _now()
                 since_s = None if error.status != 409 else heard_s if since_s is None else since_s
-                may_expire = since_s is not None and heard_s - since_s < _OLD_LEASE_S and self._state() not in ENDED
-                if error.status not in AGAIN and not may_expire:
+                if not self._may_attach_later(error, 0.0 if since_s is None else heard_s - since_s):
                     raise
                 why, pause_s = str(error), max(1.0, _longer(pause_s), _after(error))
             else:
@@ -853,6 +849,31 @@ class Job(_Lease):
                 self._say(f"job {self.name} waits: {why}{when or expected.said}")
                 reason = words
             time.sleep(pause_s)
+
+    def _check_heard(self, heard_s: float, error: OSError) -> None:
+        """Check that the service has been silent for less than ten minutes.
+
+        Args:
+            heard_s: Time of its last answer.
+            error: Error of the last request.
+
+        Raises:
+            ConnectionError: It has been silent for longer.
+        """
+        if _now() - heard_s > _UNHEARD_S:
+            assert self._service is not None
+            silent = f"{self._service.url} has not answered for {_UNHEARD_S:g} s"
+            raise ConnectionError(f"job {self.name}: {silent}: {error}") from error
+
+    def _may_attach_later(self, error: Refused, refused_s: float) -> bool:
+        """Return whether a refused attachment may succeed later, as when the lease of a process that has died expires.
+
+        Args:
+            error: The refusal.
+            refused_s: Seconds since the first 409 in a row.
+        """
+        may_expire = error.status == 409 and refused_s < _OLD_LEASE_S
+        return error.status in AGAIN or (may_expire and self._state() not in ENDED)
 
     def _take_over(self, environment: Any) -> None:
         """Use the lease of `rollmux exec`, which keeps it after this process has ended."""
@@ -899,28 +920,34 @@ class Job(_Lease):
         if self._sampler is not None and self._sampler.is_alive():
             self.abandon()
             return
-        service, path = self._service, f"/v1/leases/{self.lease}{'?done=true' if done else ''}"
+        path = f"/v1/leases/{self.lease}{'?done=true' if done else ''}"
         self._let_go()
+        message = "free" if self._owner == "lost" else "finish" if done else "leave"
+        try:
+            self._owner = following(ATTACHMENT, self._owner, message)
+            if not self._handed_over:
+                self._report_end(self._service, path, done)
+        except Refused:  # the lease has already ended
+            if done and self._state() not in ENDED:
+                raise
+        finally:
+            self._service.close()
+
+    def _report_end(self, service: Service, path: str, done: bool) -> None:
+        """Report the end of a lease, as long as it lasts, or for ten minutes that the job is complete. Raises as `end` does."""
         left_s = self.ttl_s - (_now() - self._answered_s)  # afterwards there is no lease to end, only a completion to report
         patience_s = _UNHEARD_S if done else left_s
 
         def tell(error: Exception) -> None:
             self._say(f"job {self.name}: its end is reported again for up to {patience_s:.0f} s: {error}")
 
-        message = "free" if self._owner == "lost" else "finish" if done else "leave"
         try:
-            self._owner = following(ATTACHMENT, self._owner, message)
-            if not self._handed_over and (done or left_s > 0):
+            if done or left_s > 0:
                 _until_answered(lambda: service.ask("DELETE", path), patience_s, tell)
-        except Refused:  # the lease has already ended
-            if done and self._state() not in ENDED:
-                raise
         except OSError as error:
             if done:
                 what = f"{service.url} could not be told for {_UNHEARD_S:g} s that it is done: start it again to say so"
                 raise ConnectionError(f"job {self.name}: {what}: {error}") from error
-        finally:
-            service.close()
 
     def check_lease(self) -> None:
         """End the job's processes if its lease may be lost, as after a time in which this process was stopped."""

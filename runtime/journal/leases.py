@@ -143,6 +143,19 @@ class RecalledLeases:
                 self.by_id[lease_id].suspects |= {*fact.nodes}
             case NodesFreed(lease=lease_id):
                 self.by_id[lease_id].suspects -= {*fact.nodes}
+            case JobCarried(job_id=job_id, turns=turns):
+                if turns is not None:
+                    self.counted[job_id] = fact.iterations
+                    self.last[job_id].carry_over(fact)
+            case JobRolledBack(job_id=job_id):
+                self.counted[job_id] = fact.iteration
+                self.last[job_id].turns.go_back(fact.iteration)
+            case _:
+                self._follow_work(fact)
+
+    def _follow_work(self, fact: Fact) -> None:
+        """Follow what the owners of leases have done."""
+        match fact:
             case PhaseSlice(job_id=job_id) if job_id in self.last:
                 self.last[job_id].finish(fact)
             case SyncSlice(job_id=job_id) if job_id in self.last:
@@ -158,10 +171,3 @@ class RecalledLeases:
                         self.last[one.job_id].busy_s.clear()
             case Arrived(job=job) if job.id in self.last:
                 self.last[job.id].busy_s.clear()
-            case JobCarried(job_id=job_id, turns=turns):
-                if turns is not None:
-                    self.counted[job_id] = fact.iterations
-                    self.last[job_id].carry_over(fact)
-            case JobRolledBack(job_id=job_id):
-                self.counted[job_id] = fact.iteration
-                self.last[job_id].turns.go_back(fact.iteration)

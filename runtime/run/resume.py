@@ -84,6 +84,15 @@ def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: Recalled
         why = resume.problems[0] if resume.problems else why
     if not state.knows(job_id):
         return
+    _recall_place(run, handle, leases)
+    if not attached:
+        notes.append(JobRestarted(run.log.now(), job_id, handle.counts.begins, why))
+        run.log.say(f"{job_id}: continues at iteration {handle.counts.begins + 1}")
+
+
+def _recall_place(run: RunLoop, handle: JobHandle, leases: RecalledLeases) -> None:
+    """Restore whether a job has a place, waits for one or is parked, and the node-seconds since its last progress."""
+    state, job_id = run.scheduler.state, handle.id
     row = state.row(job_id)
     since_s = leases.last[job_id].busy_s if job_id in leases.last else {}
     busy_s: dict[str, float] = {
@@ -96,6 +105,3 @@ def _recall(run: RunLoop, handle: JobHandle, record: RunRecord, leases: Recalled
     else:
         handle.permits.reset_busy(busy_s)
         handle.arrive()
-    if not attached:
-        notes.append(JobRestarted(run.log.now(), job_id, handle.counts.begins, why))
-        run.log.say(f"{job_id}: continues at iteration {handle.counts.begins + 1}")

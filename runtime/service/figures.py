@@ -94,7 +94,7 @@ class _HeldSpans:
 
 
 class JobOutcome(NamedTuple):
-    """How a job has ended.
+    """The end of a job.
 
     Attributes:
         state: `done`, `over_budget`, `failed` or `cancelled`.
@@ -118,7 +118,7 @@ class RunFigures:
     """The observer; see `runtime.coordinator.run_state.RunObserver`.
 
     Attributes:
-        ends: How jobs have ended, by id.
+        ends: Outcomes of the jobs that have ended, by id.
         reported: Metrics of the last iteration, by job.
         stays: Times of arrivals, admissions, parks and departures.
         usage: Use of nodes.
