@@ -92,6 +92,11 @@ def test_a_service_that_does_not_hear_sigterm_is_found() -> None:
         assert found(range(1), Fault("terminate", 3.0)) == ["service.1 has not ended within 20 s of SIGTERM"]
 
 
+def test_a_service_may_take_longer_to_stop_while_its_disk_is_slow() -> None:
+    """It wakes up in the middle of a commit, and its stop needs four more, of 4 s each."""
+    assert carry_out(drawn(1_146_469)).problems == ()
+
+
 def test_two_jobs_that_wait_for_each_others_first_rollout_are_found() -> None:
     begun: set[str] = set()
     ask = Iterations.ask

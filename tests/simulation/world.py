@@ -195,13 +195,14 @@ class Scene:
         world, asked_s = self.world, self.world.now_s
 
         def look() -> None:
-            left_s = max(process.paused_until_s, asked_s) + STOPS_S - world.now_s  # in which it may still end
+            stops_s = STOPS_S * (2 if self.disk.slow_until_s > asked_s else 1)  # a stop takes several commits, one after the other
+            left_s = max(process.paused_until_s, asked_s) + stops_s - world.now_s  # in which it may still end
             if process.dead:
                 return
             if left_s > 0:
                 world.outside.post(left_s, look)
                 return
-            self.problems.append(f"{process.name} has not ended within {STOPS_S:g} s of SIGTERM")
+            self.problems.append(f"{process.name} has not ended within {stops_s:g} s of SIGTERM")
             process.kill()
 
         look()
