@@ -358,7 +358,7 @@ def descendants(roots: Collection[int], table: dict[int, Process]) -> set[int]:
 def keeper_of(pid: int) -> str:
     """Return the value of `KEEPER` for a process of this process id namespace."""
     one = process(pid)
-    return f"{pid} {one.started if one else 0} {_pid_namespace()}".strip()
+    return f"{pid} {one.started if one else 0} {pid_space()}".strip()
 
 
 def is_keeper_alive(keeper: str, counts_stopped: bool = True) -> bool | None:
@@ -371,21 +371,13 @@ def is_keeper_alive(keeper: str, counts_stopped: bool = True) -> bool | None:
     Returns:
         None if it is in another process id namespace, such as that of a container, where it cannot be seen.
     """
-    pid, started, space = (*keeper.split(" "), "", "", "")[:3]
-    if space not in ("", _pid_namespace()):
+    pid, started, space = (*keeper.split(" ", 2), "", "", "")[:3]
+    if space not in ("", pid_space()):
         return None
     one = process(int(pid)) if pid.isdigit() else None
     if one is None or one.is_zombie or str(one.started) != started:
         return False
     return counts_stopped or not one.is_stopped
-
-
-def _pid_namespace() -> str:
-    """Return the name of this process's process id namespace, or an empty string if the system does not tell."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
 
 
 class LeaseProcesses:

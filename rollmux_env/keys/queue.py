@@ -31,6 +31,10 @@ class Estimate(FileModel):
     iterations: Count
     """Number of iterations that policies see instead of the true one."""
 
+    def after(self, iterations: int) -> Estimate:
+        """Return the estimate of a job that arrives again after some iterations: at least one is left."""
+        return Estimate(iterations=max(1, self.iterations - iterations))
+
 
 class Quota(FileModel):
     """Limits and share of a user. Nodes and dollars of a group are divided evenly among its members."""

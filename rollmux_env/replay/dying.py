@@ -213,7 +213,7 @@ class Dying:
         if job.iterations is not None:
             stay["iterations"] = job.iterations - saved
             if job.estimate is not None:
-                stay["estimate"] = Estimate(iterations=max(1, job.estimate.iterations - saved))
+                stay["estimate"] = job.estimate.after(saved)
         else:
             stay["duration_s"] = max(job_run.place.leaves_s - now_s, _SHORTEST_S)
         job_run.job = job.model_copy(update=stay)

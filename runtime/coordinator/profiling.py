@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Literal, cast
 
-from rollmux_env.keys.queue import Estimate
 from rollmux_env.scheduler import facts
 from rollmux_env.scheduler.view import GroupView, WaitingPhase
 from runtime.coordinator.consequences import Consequences
@@ -223,7 +222,7 @@ def arrival(run: RunState, handle: JobHandle, now_s: float, again: bool = False)
     """
     assert handle.job is not None
     begins, estimate = handle.counts.begins, handle.spec.estimate
-    left = None if estimate is None else Estimate(iterations=max(1, estimate.iterations - begins))
+    left = None if estimate is None else estimate.after(begins)
     changes = {"arrival_s": now_s, "iterations": max(1, handle.spec.iterations - begins), "estimate": left}
     stays = (
         handle.processes.is_state_kept

@@ -182,5 +182,4 @@ def _summarize_job(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s
     if lease is None:
         return carried
     turns, warm = SavedTurns(**lease.turns.saved), frozenset(lease.warm)
-    carried = dataclasses.replace(carried, turns=turns, warm=warm, began_s=lease.began_s)
-    return dataclasses.replace(carried, reported=lease.metrics, busy_s=lease.busy_s)
+    return dataclasses.replace(carried, turns=turns, warm=warm, began_s=lease.began_s, reported=lease.metrics, busy_s=lease.busy_s)

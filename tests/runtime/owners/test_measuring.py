@@ -281,15 +281,21 @@ def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(
     served(work, attached_plan(tmp_path, job("host"), unknown("a"), nodes=PAIR))
 
 
+async def measured_beside_host(run: Served) -> tuple[str, str]:
+    """The leases of `host`, which has iterated, and of `a`, whose two measured iterations are over."""
+    host = await run.place("host")
+    await run.iterate(host, 0)
+    lease = await run.place("a")
+    for number in range(2):
+        await run.iterate(lease, number)
+    return host, lease
+
+
 def test_a_permit_that_waits_for_a_place_is_told_of_it_and_does_not_look_again_and_again(tmp_path: Path) -> None:
     looks: list[str] = []
 
     async def work(run: Served) -> None:
-        host = await run.place("host")
-        await run.iterate(host, 0)
-        lease = await run.place("a")
-        for number in range(2):
-            await run.iterate(lease, number)
+        host, lease = await measured_beside_host(run)
         present = run.driver.run.has_seat
 
         def counted(handle: JobHandle) -> bool:
@@ -314,11 +320,7 @@ def test_the_owner_of_a_job_that_is_measured_and_waits_for_a_place_goes_on_waiti
     is_lost: bool, tmp_path: Path
 ) -> None:
     async def work(run: Served) -> None:
-        host = await run.place("host")
-        await run.iterate(host, 0)
-        lease = await run.place("a")
-        for number in range(2):
-            await run.iterate(lease, number)
+        host, lease = await measured_beside_host(run)
         assert await run.leases.acquire(lease, "rollout", 2, 0.0) == {"granted": False}
         run = await (await run.replaced()).replaced()
         assert run.driver.run.scheduler.state.waiting == ["a"]
