@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rollmux_client import pid_space
 
 from rollmux_env.cluster.events import Arrived
 from rollmux_env.errors import Conflict
@@ -16,7 +17,20 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_plan import Timeouts
 from runtime.journal.audit import audit
 from runtime.journal.facts import IterationSlice, JobFailed, JobProfiled
-from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, PAIRS, Served, attached_plan, job, just_before_attaching, served
+from runtime.service.service import RunService
+from tests.runtime.pretend import (
+    ELSEWHERE,
+    HERE,
+    PAIR,
+    PAIRS,
+    Served,
+    attached_plan,
+    job,
+    just_before_attaching,
+    owner_pid,
+    served,
+    specs_of,
+)
 
 
 def unknown(job_id: str, **more: Any) -> dict[str, Any]:
@@ -221,19 +235,28 @@ def test_a_guest_is_measured_on_nodes_of_its_owners_host(shares: bool, tmp_path:
 
 
 def test_who_waited_for_the_nodes_of_a_guest_has_them_when_the_service_goes_on_without_it(tmp_path: Path) -> None:
-    async def work(run: Served) -> None:
-        guest = await run.place("guest")
-        assert (await run.leases.acquire(guest, "rollout", 0, 5.0))["granted"]
-        assert (await run.leases.attach("waits", 0.0, ELSEWHERE, ()))["position"] == 1
-        await run.leases.release(guest, "rollout", 0)
-        run.driver.stop()
-        assert await run.outcome == "stopped"
-        run = Served(replace(run.plan, resume=True))
+    plan = attached_plan(tmp_path, unknown("guest"), nodes=PAIR)
+
+    async def main() -> None:
+        service = RunService(plan)
+        await service.serve(None)
+        assert service.driver is not None
+        leases = service.driver.leases
+        guest = (await leases.attach("guest", 5.0, HERE, (owner_pid(),), pid_space()))["lease"]
+        assert (await leases.acquire(guest, "rollout", 0, 5.0))["granted"]
+        await service.submit(specs_of(job("waits")))
+        while (waits := await leases.attach("waits", 0.0, ELSEWHERE, ()))["position"] is None:
+            await asyncio.sleep(0)
+        assert (waits["placed"], waits["position"]) == (False, 1)
+        await leases.release(guest, "rollout", 0)
+        await service.stop()
+        await service.ended()
+        run = Served(replace(plan, specs=(*plan.specs, *specs_of(job("waits"))), resume=True))
         await run.settle()
         await run.iterate(await run.place("waits"), 0)
         await run.stop(permits=False)
 
-    served(work, attached_plan(tmp_path, unknown("guest"), job("waits"), nodes=PAIR))
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("later", [False, True])
