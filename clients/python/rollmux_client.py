@@ -810,7 +810,7 @@ class Job(_Lease):
         assert self._service is not None
         path, reason, pause_s = _path_of(self.name), "", 0.0
         heard_s, wait_s, expected = _now(), _FIRST_S, _ExpectedPlacement()
-        since_s: float | None = None  # time of the first 409 in a row
+        since_s = math.inf  # time of the first 409 in a row
         while True:
             body = {"wait_s": wait_s, "host": self._host or socket.gethostname(), **self._own_process_ids()}
             when = ""
@@ -818,11 +818,11 @@ class Job(_Lease):
                 answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
             except OSError as error:
                 self._check_heard(heard_s, error)
-                why, pause_s, since_s = str(error), _longer(pause_s), None
+                why, pause_s, since_s = str(error), _longer(pause_s), math.inf
             except Refused as error:
                 heard_s = _now()
-                since_s = None if error.status != 409 else heard_s if since_s is None else since_s
-                if not self._may_attach_later(error, 0.0 if since_s is None else heard_s - since_s):
+                since_s = min(since_s, heard_s) if error.status == 409 else math.inf
+                if not self._may_attach_later(error, heard_s - since_s):
                     raise
                 why, pause_s = str(error), max(1.0, _longer(pause_s), _after(error))
             else:
@@ -831,7 +831,7 @@ class Job(_Lease):
                     if self._given_up:
                         self.end(done=False)
                     return
-                heard_s, since_s = _now(), None
+                heard_s, since_s = _now(), math.inf
                 pause_s, wait_s = 0.0, _LOOK_S
                 why, when = _reason_in(answer), expected.describe(answer)
             if self._given_up:
