@@ -791,3 +791,8 @@ def test_a_lease_is_not_given_back_while_the_rollout_beside_a_failed_training_us
         assert service.jobs["one"].lease is not None
     finally:
         ends.set()
+    for thread in threading.enumerate():
+        if thread.name == "rollmux-rollouts":
+            join(thread)
+    assert job._service is not None
+    job._service.close()  # of a request that was open when the lease was abandoned
