@@ -779,14 +779,14 @@ def test_a_lease_is_not_given_back_while_the_rollout_beside_a_failed_training_us
     def grant(method: str, path: str, body: dict[str, Any]) -> Any:
         return (200, {"granted": True}) if path.endswith("/acquire") else answer(method, path, body)
 
-    answer = service.answer
+    answer, client = service.answer, rollmux_client.Service(service.url, TOKEN)
     monkeypatch.setattr(service, "answer", grant)
     monkeypatch.setattr(service, "_ask", lambda *_: (200, {}))
     monkeypatch.setattr(rollmux_client, "_WAIT_S", 0.1)
     try:
         if is_interrupted:
             monkeypatch.setattr(threading.Thread, "join", press)
-        with pytest.raises(KeyboardInterrupt if is_interrupted else ValueError), rollmux_client.attach() as job:
+        with pytest.raises(KeyboardInterrupt if is_interrupted else ValueError), rollmux_client.Job(client, "one") as job:
             job.side_by_side(sample, train, total=3)
         assert service.jobs["one"].lease is not None
     finally:
@@ -794,5 +794,4 @@ def test_a_lease_is_not_given_back_while_the_rollout_beside_a_failed_training_us
     for thread in threading.enumerate():
         if thread.name == "rollmux-rollouts":
             join(thread)
-    assert job._service is not None
-    job._service.close()  # of a request that was open when the lease was abandoned
+    client.close()  # the connection of a request that was open when the lease was abandoned
