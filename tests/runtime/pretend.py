@@ -395,11 +395,11 @@ class Served:
 
     async def place(self, job_id: str, host: str = HERE, pids: tuple[int, ...] = ()) -> str:
         """Attach to a job that has a place, or is about to have one."""
-        answer = await self.leases.attach(job_id, 5.0, host, pids or (owner_pid(),), pid_space())
+        answer = await self.leases.attach(job_id, 60.0, host, pids or (owner_pid(),), pid_space())
         return str(answer["lease"])
 
     async def phase(self, lease: str, phase: HoldName, iteration: int, **metrics: float) -> None:
-        answer = await self.leases.acquire(lease, phase, iteration, 5.0)
+        answer = await self.leases.acquire(lease, phase, iteration, 60.0)
         assert answer["granted"], answer
         await self.leases.release(lease, phase, iteration, metrics, None)
 

@@ -148,7 +148,8 @@ def test_a_run_whose_next_part_may_not_last_ends_with_one_line(tmp_path: Path) -
     processes = Pretended()
 
     async def main() -> None:
-        driver = processes.driver = RunDriver(plan_of(tmp_path, JOBS), processes)
+        plan = plan_of(tmp_path, [{"id": "a", "iterations": 10000}])  # not done before the part is begun
+        driver = processes.driver = RunDriver(plan, processes)
         outcome = asyncio.ensure_future(driver.carry_out())
         await come(driver, lambda: driver.run.log.journal.length > 20)
         with patch.object(write, "sync", sync):

@@ -19,10 +19,10 @@ def test_others_leave_its_group_and_nobody_joins_it(tmp_path: Path) -> None:
         handles = run.driver.run.handles
         greedy, fixed, moves = await run.place("greedy"), await run.place("fixed"), await run.place("moves")
         assert handles["greedy"].place.group == handles["fixed"].place.group == handles["moves"].place.group
-        await run.leases.acquire(greedy, "rollout", 0, 5.0)
+        await run.leases.acquire(greedy, "rollout", 0, 60.0)
         await run.leases.release(greedy, "rollout", 0, {}, 1.0)
         assert not handles["greedy"].resident_state.excess
-        await run.leases.acquire(greedy, "training", 0, 5.0)
+        await run.leases.acquire(greedy, "training", 0, 60.0)
         await run.leases.release(greedy, "training", 0, {}, 2.5)
         why = "keeps 2.50 GB of its training nodes' GPUs and has stated 1.00 GB: alone in its group"
         assert handles["greedy"].resident_state.excess == why
@@ -51,7 +51,7 @@ def test_two_of_a_group_that_are_to_be_alone_both_are(tmp_path: Path) -> None:
         assert len({handle.place.group for handle in handles.values()}) == 1
         for phase in POOLS:
             for name, lease in leases.items():
-                assert (await run.leases.acquire(lease, phase, 0, 5.0))["granted"]
+                assert (await run.leases.acquire(lease, phase, 0, 60.0))["granted"]
                 await run.leases.release(lease, phase, 0, {}, 2.5 if phase == "training" and name != "moves" else 1.0)
         for _ in range(3):
             for name in leases:

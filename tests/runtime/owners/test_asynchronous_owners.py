@@ -56,13 +56,13 @@ def test_a_loop_that_is_ahead_waits_and_one_out_of_order_is_refused(tmp_path: Pa
         await run.phase(lease, "rollout", 0)
         await run.phase(lease, "rollout", 1)
         assert (await leases.acquire(lease, "rollout", 2, 0.0)) == {"granted": False}  # iteration 0 is not over
-        assert (await leases.acquire(lease, "training", 0, 5.0))["granted"]
+        assert (await leases.acquire(lease, "training", 0, 60.0))["granted"]
         others: tuple[tuple[HoldName, int], ...] = (("rollout", 3), ("training", 1))
         for phase, number in others:
             with pytest.raises(Conflict):
                 await leases.acquire(lease, phase, number, 0.0)
         await leases.release(lease, "training", 0, {}, None)
-        assert (await leases.acquire(lease, "rollout", 2, 5.0))["granted"]
+        assert (await leases.acquire(lease, "rollout", 2, 60.0))["granted"]
         await run.phase(lease, "training", 1)
         await leases.release(lease, "rollout", 2, {}, None)
         await run.phase(lease, "training", 2)
@@ -76,8 +76,8 @@ def test_what_both_sides_hold_outlives_the_coordinator(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         a, b = await run.place("a"), await run.place("b")
         await run.phase(a, "rollout", 0)
-        assert (await run.leases.acquire(a, "training", 0, 5.0))["granted"]
-        assert (await run.leases.acquire(a, "rollout", 1, 5.0))["granted"]
+        assert (await run.leases.acquire(a, "training", 0, 60.0))["granted"]
+        assert (await run.leases.acquire(a, "rollout", 1, 60.0))["granted"]
         other = await run.replaced()
         assert other.driver.run.handles["a"].permits.holds.keys() == {"rollout", "training"}
         assert (await other.leases.acquire(b, "rollout", 0, 0.0)) == {"granted": False}  # it comes after both
@@ -99,8 +99,8 @@ def test_a_lease_that_is_lost_suspects_what_either_side_held(tmp_path: Path) -> 
     async def work(run: Served) -> None:
         a = await run.place("a", "another-host", (7,))
         await run.phase(a, "rollout", 0)
-        assert (await run.leases.acquire(a, "training", 0, 5.0))["granted"]
-        assert (await run.leases.acquire(a, "rollout", 1, 5.0))["granted"]
+        assert (await run.leases.acquire(a, "training", 0, 60.0))["granted"]
+        assert (await run.leases.acquire(a, "rollout", 1, 60.0))["granted"]
         run.pass_time(31.0)
         await run.settle()
         assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a", "training-0": "a"}

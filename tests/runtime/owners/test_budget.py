@@ -76,10 +76,10 @@ def test_a_job_that_is_cancelled_when_its_budget_is_spent_ends_once(tmp_path: Pa
     async def work(run: Served) -> list[Any]:
         lease = await run.place("a")
         await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
-        assert await run.leases.acquire(lease, "rollout", 0, 5.0) == {"granted": False}
+        assert await run.leases.acquire(lease, "rollout", 0, 60.0) == {"granted": False}
         await run.settle()
         with pytest.raises(Conflict, match="this lease is over: cancelled"):
-            await run.leases.acquire(lease, "rollout", 0, 5.0)
+            await run.leases.acquire(lease, "rollout", 0, 60.0)
         return await run.stop(permits=False)
 
     facts = served(work, attached_plan(tmp_path, job("a", budget={"hours": 1e-9}, staleness=1)))

@@ -15,7 +15,7 @@ def test_what_a_cancelled_job_still_does_counts_no_iteration(iterations: int, tm
     async def work(run: Served) -> None:
         lease = await run.place("a")
         await run.phase(lease, "rollout", 0)
-        assert (await run.leases.acquire(lease, "training", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "training", 0, 60.0))["granted"]
         await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
         await run.settle()
         assert (await run.leases.heartbeat(lease))["stop"]
@@ -32,7 +32,7 @@ def test_a_cancelled_job_is_not_done_because_its_owner_says_so(tmp_path: Path) -
     async def work(run: Served) -> None:
         lease = await run.place("a")
         await run.iterate(lease, 0)
-        assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 1, 60.0))["granted"]
         await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
         await run.leases.end(lease, done=True)
         await run.settle()

@@ -73,7 +73,8 @@ if os.path.exists("pid"):
 quiet = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 with open("pid", "w") as file:
     file.write(f"{subprocess.Popen(['env', '-i', 'sleep', '600'], **quiet).pid}")
-time.sleep(0.5)
+while not os.path.exists("seen"):
+    time.sleep(0.02)
 os.kill(os.getpid(), 9)
 """
 
@@ -180,7 +181,16 @@ def test_a_cancelled_command_ends_with_all_that_it_has_started(tmp_path: Path) -
 
 def test_what_a_killed_command_leaves_ends_before_its_nodes_are_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has another session, no environment and no log; it was seen while its parent lived."""
+    find = command_process.CommandProcess._find
+
+    def look(process: command_process.CommandProcess) -> None:
+        lives = (tmp_path / "pid").exists() and (tmp_path / "pid").read_text()
+        find(process)
+        if lives:
+            (tmp_path / "seen").touch()
+
     monkeypatch.setattr(command_process, "_FINDS_S", 0.0)
+    monkeypatch.setattr(command_process.CommandProcess, "_find", look)
 
     async def work(run: Served) -> None:
         run.driver.commands.give_access(lambda _: {})
@@ -322,7 +332,7 @@ def test_the_exit_status_decides_also_where_a_command_says_that_it_is_done_withi
         if holds:
             await run.iterate(lease, 0)
         else:
-            assert (await run.leases.acquire(other, "rollout", 0, 1.0))["granted"]
+            assert (await run.leases.acquire(other, "rollout", 0, 60.0))["granted"]
         assert (await run.leases.acquire(lease, "rollout", 1, 0.0))["granted"] == holds
         await run.leases.end(lease, done=True)
         if holds:
@@ -365,7 +375,7 @@ def test_a_command_that_says_that_it_is_done_within_an_iteration_keeps_no_node_f
         await run.phase(lease, "rollout", 0)
         if dispatch == "fifo":
             await run.phase(other, "rollout", 0)
-            assert (await run.leases.acquire(other, "training", 0, 5.0))["granted"]
+            assert (await run.leases.acquire(other, "training", 0, 60.0))["granted"]
             assert not (await run.leases.acquire(lease, "training", 0, 0.0))["granted"]
         await run.leases.end(lease, done=True)
         if dispatch == "fifo":
@@ -394,9 +404,9 @@ def test_a_command_that_says_that_it_is_done_within_a_rollout_does_not_get_the_t
         run.driver.commands.give_access(lambda _: {})
         lease, other = await run.place("a", pids=(await pid_in(tmp_path / "a"),)), await run.place("b")
         await run.phase(other, "rollout", 0)
-        assert (await run.leases.acquire(other, "training", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(other, "training", 0, 60.0))["granted"]
         await run.phase(lease, "rollout", 0)
-        assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 1, 60.0))["granted"]
         assert not (await run.leases.acquire(lease, "training", 0, 0.0))["granted"]
         await run.leases.end(lease, done=True)
         await run.leases.release(other, "training", 0)
@@ -508,7 +518,7 @@ def test_nodes_of_a_phase_within_which_a_command_gave_its_lease_back_are_granted
         run.driver.commands.give_access(lambda _: {})
         pid = await pid_in(tmp_path / "a")
         lease, other = await run.place("a", pids=(pid,)), await run.place("b")
-        assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         await run.leases.end(lease, done=True)
         child = run.driver.commands._commands[run.driver.run.handles["a"]]._child  # which the killed service does not reap
         run = await run.replaced()

@@ -38,7 +38,7 @@ def test_a_job_that_may_be_parked_leaves_at_the_end_of_its_iteration(tmp_path: P
         reports = run.driver.lifecycle.planned_drains.reports
         assert [(view["starts_s"], view["deadline_s"], view["jobs"]) for view in reports()] == [(None, None, ["a"])]
         await run.phase(lease, "training", 0)
-        assert await run.leases.acquire(lease, "rollout", 1, 5.0) == {"granted": False, "move": True}
+        assert await run.leases.acquire(lease, "rollout", 1, 60.0) == {"granted": False, "move": True}
         assert (await report_of(run))["jobs"]["a"]["state"] == "moving"  # so `rollmux exec` starts the command again
         await run.leases.end(lease)
         await run.settle()
@@ -61,7 +61,7 @@ def test_an_owner_between_two_iterations_is_told_before_the_next_one(again: bool
         await run.iterate(lease, 0)
         run.driver.lifecycle.node_changes.drain("rollout-0")
         run = await run.replaced() if again else run
-        answers = [await run.leases.acquire(lease, "rollout", 1, 5.0) for _ in range(2)]
+        answers = [await run.leases.acquire(lease, "rollout", 1, 60.0) for _ in range(2)]
         assert answers[1] == {"granted": False, "move": True} and not answers[0]["granted"]
         await run.leases.end(lease)
         await run.settle()
@@ -132,10 +132,10 @@ def test_a_node_to_which_a_job_moves_is_not_empty(tmp_path: Path) -> None:
         reports = run.driver.lifecycle.planned_drains.reports
         assert [(view["node"], view["jobs"]) for view in reports()] == [("rollout-0", ["a"]), ("rollout-1", ["a"])]
         await run.phase(lease, "training", 0)
-        assert await run.leases.acquire(lease, "rollout", 1, 5.0) == {"granted": False, "move": True}
+        assert await run.leases.acquire(lease, "rollout", 1, 60.0) == {"granted": False, "move": True}
         await run.leases.end(lease)
         lease = await run.place("a")
-        assert await run.leases.acquire(lease, "rollout", 1, 5.0) == {"granted": False, "move": True}
+        assert await run.leases.acquire(lease, "rollout", 1, 60.0) == {"granted": False, "move": True}
         await run.leases.end(lease)
         await run.settle()
         assert reports() == [] and run.driver.run.scheduler.state.waiting == ["a"]
@@ -152,7 +152,7 @@ def test_the_estimate_of_a_job_in_the_queue_is_of_what_is_left_too(tmp_path: Pat
         for iteration in range(2):
             await run.iterate(lease, iteration)
         run.driver.lifecycle.node_changes.drain("rollout-0")
-        assert await run.leases.acquire(lease, "rollout", 2, 5.0) == {"granted": False, "move": True}
+        assert await run.leases.acquire(lease, "rollout", 2, 60.0) == {"granted": False, "move": True}
         await run.leases.end(lease)
         await run.settle()
         assert planner.ranking.keys == {"a": (5 - 2) * 20.0}
@@ -169,7 +169,7 @@ def test_the_time_in_the_queue_after_a_drain_is_time_without_a_place(tmp_path: P
         changes = run.driver.lifecycle.node_changes
         lease = await run.place("a")
         changes.drain("rollout-0")
-        assert await run.leases.acquire(lease, "rollout", 0, 5.0) == {"granted": False, "move": True}
+        assert await run.leases.acquire(lease, "rollout", 0, 60.0) == {"granted": False, "move": True}
         await run.leases.end(lease)
         await run.settle()
         run.pass_time(3600.0)

@@ -27,7 +27,7 @@ def test_an_owner_gets_no_permit_of_nodes_where_it_is_not(over: int, tmp_path: P
         run = await run.replaced()
         await run.settle()
         assert run.driver.run.handles["a"].place.names.isdisjoint(before)
-        assert await run.leases.acquire(lease, phases[over], 0, 5.0) == {"granted": False, "move": True}
+        assert await run.leases.acquire(lease, phases[over], 0, 60.0) == {"granted": False, "move": True}
         await run.leases.end(lease)
         lease = await run.place("a")
         for phase in phases:
@@ -40,7 +40,7 @@ def test_an_owner_gets_no_permit_of_nodes_where_it_is_not(over: int, tmp_path: P
 def test_a_job_that_was_cancelled_does_not_go_on_in_the_other_place(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         lease = await run.place("a")
-        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         run.driver.lifecycle.node_changes.drain("rollout-0")
         await run.settle()
         await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
@@ -58,7 +58,7 @@ def test_what_the_place_before_held_is_free_and_that_of_the_present_one_is_not(t
 
     async def work(run: Served) -> None:
         lease = await run.place("a")
-        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         run.driver.lifecycle.node_changes.drain("rollout-0")
         await run.settle()
         run = await run.replaced()
@@ -67,7 +67,7 @@ def test_what_the_place_before_held_is_free_and_that_of_the_present_one_is_not(t
             await run.leases.release(lease, "rollout", 0, {}, None)
         assert run.leases.ledger.suspect_nodes() == {}
         lease = await run.place("a")
-        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
         await run.settle()
         assert not run.driver.run.handles["a"].life.is_gone  # its owner may use the nodes until it says that it does not
@@ -86,7 +86,7 @@ def test_a_job_that_was_cancelled_does_not_go_on_when_its_nodes_have_gone(left: 
     async def work(run: Served) -> None:
         leases = {name: await run.place(name) for name in ("a", "b")}
         for lease in leases.values():
-            assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+            assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         await run.driver.lifecycle.cancel(run.driver.run.handles["b"])
         await run.settle()
         run.plan = replace(run.plan, nodes=PAIRS[:left])
@@ -109,7 +109,7 @@ def test_a_job_that_was_cancelled_does_not_go_on_when_its_nodes_have_gone(left: 
 def test_a_phase_that_ends_behind_its_service_is_told_to_the_next_one(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         lease = await run.place("a")
-        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         run.driver.stop()
         assert await run.outcome == "stopped"
         with pytest.raises(Stopping, match="the service is stopping"):
@@ -128,7 +128,7 @@ def test_a_job_that_is_cancelled_on_its_way_to_another_place_gives_it_back(tmp_p
         await run.phase(lease, "rollout", 0)
         run.driver.lifecycle.node_changes.drain("rollout-0")
         await run.phase(lease, "training", 0)
-        assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["move"]
+        assert (await run.leases.acquire(lease, "rollout", 1, 60.0))["move"]
         await run.leases.end(lease)
         await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
         await run.settle()
@@ -175,7 +175,7 @@ def test_the_end_of_a_sync_or_a_job_behind_its_service_is_told_to_the_next_one(w
 
         lease = await run.place("a")
         for phase in POOLS:
-            assert (await run.leases.acquire(lease, phase, 0, 5.0))["granted"]
+            assert (await run.leases.acquire(lease, phase, 0, 60.0))["granted"]
             await run.leases.release(lease, phase, 0, {}, None)
         run.driver.stop()
         assert await run.outcome == "stopped"
@@ -197,7 +197,7 @@ def test_a_phase_that_ends_where_its_job_is_not_any_more_is_refused(tmp_path: Pa
     async def work(run: Served) -> None:
         lease = await run.place("a")
         await run.phase(lease, "rollout", 0)
-        assert (await run.leases.acquire(lease, "training", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "training", 0, 60.0))["granted"]
         run.driver.lifecycle.node_changes.drain("rollout-0")
         await run.settle()
         run = await run.replaced()
@@ -206,7 +206,7 @@ def test_a_phase_that_ends_where_its_job_is_not_any_more_is_refused(tmp_path: Pa
             with pytest.raises(Conflict, match="this lease is over: its place has gone"):
                 await run.leases.release(lease, "training", 0, {}, None)
         assert run.leases.ledger.suspect_nodes() == {}
-        again = await run.leases.attach("a", 5.0, "", ())
+        again = await run.leases.attach("a", 60.0, "", ())
         assert again["iteration"] == 0
         await run.iterate(again["lease"], 0)
         await run.leases.end(again["lease"], done=True)

@@ -20,7 +20,7 @@ from tests.runtime.pretend import PAIR, Served, attached_plan, job, served
 
 
 async def init(run: Served, lease: str, seconds: float = 0.0, device_gb: float | None = None) -> None:
-    answer = await run.leases.acquire(lease, "init", None, 5.0)
+    answer = await run.leases.acquire(lease, "init", None, 60.0)
     assert answer["granted"]
     run.pass_time(seconds)
     assert await run.leases.release(lease, "init", None, {}, device_gb) == {}
@@ -29,16 +29,16 @@ async def init(run: Served, lease: str, seconds: float = 0.0, device_gb: float |
 def test_it_has_all_nodes_of_the_job_before_phases_that_became_ready_later(tmp_path: Path) -> None:
     async def work(run: Served) -> list[Any]:
         a, b = await run.place("a"), await run.place("b")
-        assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
-        second = asyncio.ensure_future(run.leases.acquire(b, "init", None, 5.0))
+        assert (await run.leases.acquire(a, "rollout", 0, 60.0))["granted"]
+        second = asyncio.ensure_future(run.leases.acquire(b, "init", None, 60.0))
         await run.settle()
         assert not second.done()
         await run.leases.release(a, "rollout", 0, {}, None)
         assert (await second)["granted"] and (await second)["iteration"] == 0
-        training = asyncio.ensure_future(run.leases.acquire(a, "training", 0, 5.0))
+        training = asyncio.ensure_future(run.leases.acquire(a, "training", 0, 60.0))
         await run.settle()
         assert not training.done()  # the training node is b's as long as it loads
-        assert (await run.leases.acquire(b, "init", None, 1.0))["granted"]  # the same answer
+        assert (await run.leases.acquire(b, "init", None, 60.0))["granted"]  # the same answer
         run.pass_time(8.0)
         await run.leases.release(b, "init", None, {}, None)
         assert await run.leases.release(b, "init", None, {}, None) == {}
@@ -92,11 +92,11 @@ def test_it_comes_once_after_each_attachment_and_before_all_else(tmp_path: Path)
             await run.leases.acquire(lease, "rollout", None, 0.0)
         await run.iterate(lease, 0)
         await run.leases.end(lease)
-        again = await run.leases.attach("a", 5.0, "", ())
+        again = await run.leases.attach("a", 60.0, "", ())
         await init(run, again["lease"])
         await run.iterate(again["lease"], 1)
         await run.leases.end(again["lease"])
-        third = (await run.leases.attach("a", 5.0, "", ()))["lease"]
+        third = (await run.leases.attach("a", 60.0, "", ()))["lease"]
         await run.phase(third, "rollout", 2)
         with pytest.raises(Conflict, match="cannot begin the init; the next one is the training of iteration 2"):
             await run.leases.acquire(third, "init", None, 0.0)
@@ -134,15 +134,15 @@ def test_the_first_weights_may_go_in_a_sync_before_the_first_iteration(tmp_path:
 def test_a_coordinator_that_is_replaced_knows_who_loads(tmp_path: Path, held: bool) -> None:
     async def work(run: Served) -> None:
         a, b = await run.place("a"), await run.place("b")
-        assert (await run.leases.acquire(a, "init", None, 1.0))["granted"]
+        assert (await run.leases.acquire(a, "init", None, 60.0))["granted"]
         if not held:
             await run.leases.release(a, "init", None, {}, None)
         other = await run.replaced()
-        waits = asyncio.ensure_future(other.leases.acquire(b, "init", None, 5.0))
+        waits = asyncio.ensure_future(other.leases.acquire(b, "init", None, 60.0))
         await other.settle()
         assert waits.done() != held
         if held:
-            assert (await other.leases.acquire(a, "init", None, 1.0))["granted"]
+            assert (await other.leases.acquire(a, "init", None, 60.0))["granted"]
         assert await other.leases.release(a, "init", None, {}, None) == {}  # its answer may have been lost
         assert (await waits)["granted"]
         await other.leases.release(b, "init", None, {}, None)
@@ -159,7 +159,7 @@ def test_a_coordinator_that_is_replaced_knows_who_loads(tmp_path: Path, held: bo
 def test_what_a_lost_owner_loads_on_is_granted_to_nobody(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         a = await run.place("a", "elsewhere", (1,))
-        assert (await run.leases.acquire(a, "init", None, 1.0))["granted"]
+        assert (await run.leases.acquire(a, "init", None, 60.0))["granted"]
         run.pass_time(40.0)
         await run.settle()
         assert {*run.leases.ledger.suspect_nodes()} == {node.name for node in PAIR}
@@ -199,7 +199,7 @@ def test_more_memory_than_a_job_may_keep_is_noticed_when_it_has_loaded(tmp_path:
         await init(run, lease, device_gb=3.5)
         assert run.driver.run.handles["a"].resident_state.excess == ""
         await run.leases.end(lease)
-        await init(run, (await run.leases.attach("a", 5.0, "", ()))["lease"], device_gb=4.5)
+        await init(run, (await run.leases.attach("a", 60.0, "", ()))["lease"], device_gb=4.5)
         assert "keeps 4.50 GB" in run.driver.run.handles["a"].resident_state.excess
         await run.stop()
 

@@ -102,7 +102,7 @@ def test_a_request_that_is_repeated_gets_the_same_answer_and_one_out_of_order_is
 def test_a_wait_that_is_over_keeps_the_place_in_the_order(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         a, b = await run.place("a"), await run.place("b")
-        assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(a, "rollout", 0, 60.0))["granted"]
         assert await run.leases.acquire(b, "rollout", 0, 0.0) == {"granted": False}
         await run.leases.release(a, "rollout", 0, {}, None)
         assert (await run.leases.acquire(b, "rollout", 0, 0.0))["granted"]
@@ -134,7 +134,7 @@ def test_an_owner_that_detaches_goes_on_behind_its_last_whole_iteration(tmp_path
         await run.iterate(lease, 0)
         await run.phase(lease, "rollout", 1)
         await run.leases.end(lease)
-        again = await run.leases.attach("a", 5.0, "", ())
+        again = await run.leases.attach("a", 60.0, "", ())
         assert again["iteration"] == 1
         for number in (1, 2):
             await run.iterate(again["lease"], number)
@@ -163,7 +163,7 @@ def test_what_a_lost_lease_held_is_granted_to_nobody_until_its_processes_are_see
     async def work(run: Served) -> None:
         with Child([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as owner:
             a, b = await run.place("a", pids=(owner.pid,)), await run.place("b")
-            assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
+            assert (await run.leases.acquire(a, "rollout", 0, 60.0))["granted"]
             waits = asyncio.ensure_future(run.leases.acquire(b, "rollout", 0, 30.0))
             await asyncio.sleep(0)
             run.pass_time(31.0)
@@ -188,7 +188,7 @@ def test_nodes_of_an_owner_elsewhere_are_free_when_it_attaches_again_or_somebody
     async def work(run: Served) -> None:
         for how in ("attaches", "cleared", "released"):
             lease = await run.place("a", ELSEWHERE, (7,))
-            assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+            assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
             run.pass_time(34.0)
             run.leases.ledger.check_leases()
             await run.settle()
@@ -211,14 +211,14 @@ def test_who_attaches_beside_an_owner_elsewhere_waits_for_a_slow_clock_to_end_it
 
     async def work(run: Served) -> None:
         lease = await run.place("a", ELSEWHERE, (7,))
-        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         run.pass_time(31.0)
         await run.settle()
         answer = await run.leases.attach("a", 0.1, ELSEWHERE, (8,))
         assert not answer["placed"] and answer["reason"].startswith("what its last lease held may be in use")
         assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
         run.driver.run.log.zero_s -= 2.0
-        assert (await run.leases.attach("a", 5.0, ELSEWHERE, (8,)))["lease"]  # the wait ends when the time is over
+        assert (await run.leases.attach("a", 60.0, ELSEWHERE, (8,)))["lease"]  # the wait ends when the time is over
         assert run.leases.ledger.suspect_nodes() == {}
         await run.stop()
 
@@ -227,7 +227,7 @@ def test_who_attaches_beside_an_owner_elsewhere_waits_for_a_slow_clock_to_end_it
 
 def test_a_process_that_has_lost_its_lease_gets_it_again_at_once_where_it_is_seen_to_be_that_one(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
-        assert (await run.leases.acquire(await run.place("a"), "rollout", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(await run.place("a"), "rollout", 0, 60.0))["granted"]
         run.pass_time(31.0)
         await run.settle()
         assert await run.place("a") and run.leases.ledger.suspect_nodes() == {}
@@ -256,7 +256,7 @@ def test_a_host_that_comes_when_another_one_goes_is_known(tmp_path: Path) -> Non
 def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_one_alive(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         a, b = await run.place("a", ELSEWHERE), await run.place("b")
-        assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(a, "rollout", 0, 60.0))["granted"]
         waits = asyncio.ensure_future(run.leases.acquire(b, "rollout", 0, 30.0))
         await asyncio.sleep(0)
         run.leases.touch(a)
@@ -328,7 +328,7 @@ def test_a_sync_that_needs_both_sides_goes_before_phases_that_became_ready_later
     async def work(run: Served) -> None:
         a, b = await run.place("a"), await run.place("b")
         await run.phase(a, "rollout", 0)
-        assert (await run.leases.acquire(b, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(b, "rollout", 0, 60.0))["granted"]
         await run.phase(a, "training", 0)
         sync = asyncio.ensure_future(run.leases.acquire(a, "sync", 0, 30.0))
         await asyncio.sleep(0)
@@ -373,7 +373,7 @@ def test_an_extra_rollout_waits_for_its_turn_and_counts_no_iteration(tmp_path: P
 def test_a_cancelled_job_keeps_what_it_holds_until_its_owner_has_stopped(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         a, b = await run.place("a", ELSEWHERE), await run.place("b")
-        assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(a, "rollout", 0, 60.0))["granted"]
         waits = asyncio.ensure_future(run.leases.acquire(b, "rollout", 0, 30.0))
         await asyncio.sleep(0)
         await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
@@ -393,7 +393,7 @@ def test_a_job_that_is_cancelled_when_it_gets_its_place_has_never_been_there(tmp
     async def work(run: Served) -> None:
         lease = await run.place("a")
         handle, driver = run.driver.run.handles["b"], run.driver
-        waits = asyncio.ensure_future(run.leases.attach("b", 5.0, HERE, ()))
+        waits = asyncio.ensure_future(run.leases.attach("b", 60.0, HERE, ()))
         await run.settle()
         run.leases._iterations.done(run.leases.ledger.lease(lease))
         assert driver.run.has_seat(handle) and handle.processes.controller is None  # its place has just been found
@@ -443,9 +443,9 @@ def test_leases_and_what_they_hold_outlive_the_coordinator(tmp_path: Path) -> No
     async def work(run: Served) -> None:
         a, b, c = await run.place("a"), await run.place("b"), await run.place("c")
         await run.iterate(a, 0)
-        assert (await run.leases.acquire(a, "rollout", 1, 5.0))["granted"]
+        assert (await run.leases.acquire(a, "rollout", 1, 60.0))["granted"]
         await run.phase(b, "rollout", 0)
-        assert (await run.leases.acquire(c, "rollout", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(c, "rollout", 0, 60.0))["granted"]
         other = await run.replaced()
         assert (await other.leases.acquire(a, "rollout", 1, 0.0))["granted"]
         with pytest.raises(Conflict, match="another lease of it lives"):
@@ -489,7 +489,7 @@ def test_a_job_has_not_ended_when_its_service_stops(tmp_path: Path) -> None:
         run.driver.stop()
         await run.settle()
         assert run.driver.run.handles["a"].life.is_gone
-        answer = await run.leases.attach("a", 5.0, HERE, (7,))
+        answer = await run.leases.attach("a", 60.0, HERE, (7,))
         assert (answer["placed"], answer["reason"]) == (False, "the service is stopping")
         other = await run.replaced()
         await other.iterate(await other.place("a"), 0)
@@ -501,7 +501,7 @@ def test_a_job_has_not_ended_when_its_service_stops(tmp_path: Path) -> None:
 def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         a, b = await run.place("a", ELSEWHERE, (7,)), await run.place("b")
-        assert (await run.leases.acquire(a, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(a, "rollout", 0, 60.0))["granted"]
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(b)
         run.leases.ledger.check_leases()
@@ -515,7 +515,7 @@ def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
         assert third.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
         assert await third.leases.acquire(b, "rollout", 0, 0.0) == held_up
         third.leases.ledger.clear("rollout-0")
-        assert (await third.leases.acquire(b, "rollout", 0, 5.0))["granted"]
+        assert (await third.leases.acquire(b, "rollout", 0, 60.0))["granted"]
         await third.leases.release(b, "rollout", 0, {}, None)
         await third.stop()
 
@@ -553,7 +553,7 @@ def test_what_a_lost_lease_held_is_free_when_its_last_phase_has_ended(tmp_path: 
         lease = await run.place("a", ELSEWHERE, (7,))
         await run.phase(lease, "rollout", 0)
         for phase, number in turns:
-            assert (await run.leases.acquire(lease, phase, number, 5.0))["granted"]
+            assert (await run.leases.acquire(lease, phase, number, 60.0))["granted"]
         run.pass_time(31.0)
         await run.settle()
         for (phase, number), left in zip((turns[0], *turns), (held, held, {}), strict=True):
@@ -571,7 +571,7 @@ def test_a_job_that_is_done_while_it_holds_a_phase_leaves_a_sound_journal(tmp_pa
     async def work(run: Served) -> None:
         lease = await run.place("a")
         await run.iterate(lease, 0)
-        assert (await run.leases.acquire(lease, "rollout", 1, 1.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 1, 60.0))["granted"]
         await run.leases.end(lease, done=True)
         facts = await run.stop()
         kinds = [type(fact) for fact in facts if isinstance(fact, PhaseSlice | LeaseEnded)]
@@ -609,7 +609,7 @@ def test_a_job_is_done_when_its_owner_says_so_after_its_lease_was_lost(tmp_path:
         lease = await run.place("a", HERE if there == "in use" else ELSEWHERE)
         await run.iterate(lease, 0)
         if there == "in use":
-            assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]
+            assert (await run.leases.acquire(lease, "rollout", 1, 60.0))["granted"]
         run.pass_time(31.0)
         if there != "in use":
             await run.settle()
@@ -639,7 +639,7 @@ def test_a_job_whose_owner_is_away_takes_no_nodes_because_its_service_is_replace
         lease = await run.place("a")
         for number in range(iterations):
             await run.phase(lease, "rollout", number)
-            assert (await run.leases.acquire(lease, "training", number, 5.0))["granted"]
+            assert (await run.leases.acquire(lease, "training", number, 60.0))["granted"]
             run.driver.run.log.zero_s -= 7.0
             await run.leases.release(lease, "training", number)
         await run.leases.end(lease)
@@ -670,7 +670,7 @@ def test_an_owner_is_told_also_after_a_restart_that_another_job_has_used_its_nod
         if rolls_over:
             assert await run.driver.run.log.begin_next_part() is None
         run = await run.replaced()
-        assert (await run.leases.acquire(a, "rollout", 1, 5.0))["switched"]
+        assert (await run.leases.acquire(a, "rollout", 1, 60.0))["switched"]
         await run.leases.release(a, "rollout", 1)
         await run.stop()
 
@@ -694,7 +694,7 @@ def test_an_iteration_that_is_not_over_has_its_begin_its_metrics_and_its_work_al
     async def work(run: Served) -> float:
         lease = await run.place("a")
         await run.iterate(lease, 0, reward=0.25)
-        assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 1, 60.0))["granted"]
         run = await replaced(run, lease)
         await run.leases.release(lease, "rollout", 1, {"reward": 0.5})
         for _ in range(2):

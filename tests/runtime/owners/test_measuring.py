@@ -95,7 +95,7 @@ def test_a_job_that_was_measured_for_too_long_has_failed_also_if_its_service_is_
 ) -> None:
     async def work(run: Served) -> None:
         lease = await run.place("a")
-        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         while not (await run.leases.heartbeat(lease))["stop"]:
             await asyncio.sleep(0.05)
         await run.settle()
@@ -146,7 +146,7 @@ def test_a_sync_after_the_lent_nodes_have_gone_ends_neither_the_service_nor_its_
             assert await run.leases.synced(lease, number, 0.1) == {}
         await run.iterate(host, 1)
         await run.leases.end(host, done=True)
-        if (await run.leases.acquire(lease, "rollout", number + 1, 5.0)).get("move"):
+        if (await run.leases.acquire(lease, "rollout", number + 1, 60.0)).get("move"):
             lease = await run.place("a")
         else:
             await run.leases.release(lease, "rollout", number + 1)
@@ -200,7 +200,7 @@ def test_what_a_guest_holds_when_the_coordinator_is_replaced_is_granted_to_nobod
         host = await run.place("host")
         await run.iterate(host, 0)
         lease = await run.place("a")
-        assert (await run.leases.acquire(lease, "rollout", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         other = await run.replaced()
         assert other.leases.ledger.suspect_nodes() == {"rollout-0": "a", "training-0": "a"}
         assert not (await other.leases.acquire(host, "rollout", 1, 0.0))["granted"]
@@ -242,8 +242,8 @@ def test_who_waited_for_the_nodes_of_a_guest_has_them_when_the_service_goes_on_w
         await service.serve(None)
         assert service.driver is not None
         leases = service.driver.leases
-        guest = (await leases.attach("guest", 5.0, HERE, (owner_pid(),), pid_space()))["lease"]
-        assert (await leases.acquire(guest, "rollout", 0, 5.0))["granted"]
+        guest = (await leases.attach("guest", 60.0, HERE, (owner_pid(),), pid_space()))["lease"]
+        assert (await leases.acquire(guest, "rollout", 0, 60.0))["granted"]
         await service.submit(specs_of(job("waits")))
         while (waits := await leases.attach("waits", 0.0, ELSEWHERE, ()))["position"] is None:
             await asyncio.sleep(0)
@@ -289,7 +289,7 @@ def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(
         await run.iterate(host, 0)
         lease = await run.place("a", ELSEWHERE)
         await run.phase(lease, "rollout", 0)
-        assert (await run.leases.acquire(lease, "training", 0, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "training", 0, 60.0))["granted"]
         run.driver.run.log.zero_s -= 34.0
         run.leases.touch(host)
         run.leases.ledger.check_leases()
@@ -382,9 +382,9 @@ def test_a_job_that_waits_for_a_place_when_it_is_measured_is_told_where_to_go(is
             await run.iterate(lease, number)
         assert await run.leases.acquire(lease, "rollout", 2, 0.0) == {"granted": False}
         run = await run.replaced() if is_replaced else run
-        waits = asyncio.ensure_future(run.leases.acquire(lease, "rollout", 2, 5.0))
+        waits = asyncio.ensure_future(run.leases.acquire(lease, "rollout", 2, 60.0))
         await run.leases.end(other, done=True)
-        assert await waits == {"granted": False, "move": True} == await run.leases.acquire(lease, "rollout", 2, 5.0)
+        assert await waits == {"granted": False, "move": True} == await run.leases.acquire(lease, "rollout", 2, 60.0)
         await run.leases.end(lease)
         lease = await run.place("a")
         assert run.leases.ledger.lease(lease).owner.nodes == ("rollout-1", "training-1")

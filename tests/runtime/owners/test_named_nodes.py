@@ -28,7 +28,7 @@ def names(answer: dict[str, Any]) -> list[str]:
 def test_a_job_is_placed_where_its_entry_says_that_it_is(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         for job_id, number in (("a", 1), ("b", 1), ("c", 0)):
-            answer = await run.leases.attach(job_id, 5.0, "", ())
+            answer = await run.leases.attach(job_id, 60.0, "", ())
             assert names(answer) == [f"rollout-{number}", f"training-{number}"]
             await run.iterate(answer["lease"], 0)
         other = await run.replaced()
@@ -57,7 +57,7 @@ def test_nodes_that_cannot_be_are_refused_with_the_reason(entry: dict[str, Any],
         service = RunService(attached_plan(tmp_path, at(0, "a"), nodes=PAIRS))
         await service.serve(None)
         assert service.driver is not None
-        await service.driver.leases.attach("a", 5.0, "", ())
+        await service.driver.leases.attach("a", 60.0, "", ())
         with pytest.raises(Unprocessable) as refused:
             await service.submit(specs_of(entry))
         assert str(refused.value) == f"job x: {problem}"
@@ -77,12 +77,12 @@ def test_an_owner_on_a_host_of_the_cluster_gets_nodes_of_that_host(tmp_path: Pat
     async def work(run: Served) -> None:
         await run.settle()
         for job_id, host, number in (("a", "TWO", 1), ("b", "one", 0)):
-            answer = await run.leases.attach(job_id, 5.0, host, ())
+            answer = await run.leases.attach(job_id, 60.0, host, ())
             assert names(answer) == [f"rollout-{number}", f"training-{number}"], job_id
             await run.iterate(answer["lease"], 0)
         assert await run.place("c", "elsewhere")
         with pytest.raises(Unprocessable, match=r"rollout\.nodes: asks for 2 nodes; one\.cluster\.internal has 1 of this pool"):
-            await run.leases.attach("d", 5.0, "one", ())
+            await run.leases.attach("d", 60.0, "one", ())
         await run.stop()
 
     wide = {"worst_case_s": 10.0, "nodes": 2}

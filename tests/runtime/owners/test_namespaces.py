@@ -41,9 +41,9 @@ def test_a_number_of_another_namespace_is_no_process_of_the_owner(
     ends: bool, tmp_path: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
     async def work(run: Served) -> None:
-        lease = (await run.leases.attach("a", 5.0, HERE, (stranger.pid,), INSIDE))["lease"]
+        lease = (await run.leases.attach("a", 60.0, HERE, (stranger.pid,), INSIDE))["lease"]
         await run.leases.heartbeat(lease, (stranger.pid, os.getpid()), INSIDE)
-        assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         await lost(run)
         if ends:
             stranger.kill()
@@ -63,9 +63,9 @@ def test_processes_of_a_client_that_says_no_namespace_are_those_of_its_host(
     tmp_path: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
     async def work(run: Served) -> None:
-        lease = (await run.leases.attach("a", 5.0, HERE, (stranger.pid,)))["lease"]
+        lease = (await run.leases.attach("a", 60.0, HERE, (stranger.pid,)))["lease"]
         await run.leases.heartbeat(lease, (stranger.pid,))
-        assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         await lost(run)
         stranger.kill()
         stranger.wait()
@@ -82,7 +82,7 @@ def test_an_owner_that_says_so_in_a_container_is_not_taken_to_be_gone(tmp_path: 
     async def work(run: Served) -> None:
         lease = await run.place("a", pids=(stranger.pid,))
         await run.leases.heartbeat(lease, (1, 7), INSIDE)
-        assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         await lost(run)
         stranger.kill()
         stranger.wait()
@@ -100,7 +100,7 @@ def test_a_node_comes_free_when_a_late_heartbeat_names_only_the_dead(tmp_path: P
     async def work(run: Served) -> None:
         with Child(["sleep", "60"]) as owner:
             lease = await run.place("a", pids=(owner.pid,))
-            assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+            assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         for child in dead:
             child.wait()
         await run.leases.heartbeat(lease, (owner.pid, *(child.pid for child in dead)))
@@ -117,7 +117,7 @@ def test_a_process_that_carries_the_lease_and_was_never_named_keeps_a_node(tmp_p
     async def work(run: Served) -> None:
         with Child(["sleep", "60"]) as owner:
             lease = await run.place("a", pids=(owner.pid,))
-            assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+            assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         with Child(["sleep", "60"], env={"ROLLMUX_LEASE": lease}, start_new_session=True) as rank:
             await lost(run)
             run.leases.ledger.check_leases()
@@ -155,7 +155,7 @@ def test_a_process_of_another_job_is_not_taken_as_the_owners(tmp_path: Path) -> 
         carries = {"ROLLMUX_LEASE": "others", "ROLLMUX_JOB": "b"}
         with Child(["sleep", "60"]) as owner, Child(["sleep", "60"], env=carries) as other:
             lease = await run.place("a", pids=(1, other.pid, owner.pid))
-            assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+            assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
             await run.leases.heartbeat(lease, (owner.pid, other.pid, 1))
             owner.kill()
             owner.wait()
@@ -182,7 +182,7 @@ def test_nodes_are_free_when_their_machine_was_started_again(
 ) -> None:
     async def work(run: Served) -> None:
         lease = await run.place("a", pids=(stranger.pid,))
-        assert (await run.leases.acquire(lease, "rollout", 0, 1.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         await lost(run)
         monkeypatch.setattr(ledger, "pid_space", lambda: here)
         run = await run.replaced()

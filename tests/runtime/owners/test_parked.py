@@ -47,7 +47,7 @@ async def leave(run: Served, lease: str, iteration: int) -> None:
     """The owner is told to leave, and does. `rollmux exec` starts its command again, as of any job that moves."""
     handle = run.leases.ledger.lease(lease).handle
     assert (await report_of(run))["jobs"][handle.id]["state"] == "moving"
-    assert await run.leases.acquire(lease, "rollout", iteration, 5.0) == {"granted": False, "move": True}
+    assert await run.leases.acquire(lease, "rollout", iteration, 60.0) == {"granted": False, "move": True}
     await run.leases.end(lease)
     await run.settle()
 
@@ -76,7 +76,7 @@ def test_an_owner_leaves_and_continues_when_its_job_has_a_place_again(tmp_path: 
         lease, state = await run.place("long"), run.driver.run
         await run.phase(lease, "rollout", 0)
         await run.phase(lease, "training", 0)
-        assert (await run.leases.acquire(lease, "rollout", 1, 5.0))["granted"]
+        assert (await run.leases.acquire(lease, "rollout", 1, 60.0))["granted"]
         await submit(run)
         assert state.handles["long"].life.is_yielding
         words = "long is parked for it at the end of its iteration"

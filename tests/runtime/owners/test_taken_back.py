@@ -16,7 +16,7 @@ from tests.runtime.pretend import HERE, Served, attached_plan, job, served
 
 
 async def attach(run: Served, job_id: str, **more: Any) -> dict[str, Any]:
-    return await run.leases.attach(job_id, 5.0, HERE, (1,), **more)
+    return await run.leases.attach(job_id, 60.0, HERE, (1,), **more)
 
 
 async def die(run: Served, lease: str) -> None:
@@ -48,7 +48,7 @@ def test_iterations_are_taken_back_once_and_each_counts_once(tmp_path: Path, kep
         lease = answer["lease"]
         if kept:
             assert answer["iteration"] == 4
-            await run.leases.acquire(lease, "init", None, 5.0)
+            await run.leases.acquire(lease, "init", None, 60.0)
             await run.leases.release(lease, "init", None)
             for _ in range(2):  # the first answer may have been lost
                 again = await attach(run, "a", from_iteration=2, lease=lease)
@@ -137,7 +137,7 @@ def test_a_job_that_has_done_all_waits_for_its_owners_word(tmp_path: Path) -> No
         assert not handle.life.is_gone and not handle.place.nodes  # its place is for others meanwhile
         other = await run.replaced()
         answer = await attach(other, "a")
-        await other.leases.acquire(answer["lease"], "init", None, 5.0)  # it loads its checkpoint, and sees how old that is
+        await other.leases.acquire(answer["lease"], "init", None, 60.0)  # it loads its checkpoint, and sees how old that is
         await other.leases.release(answer["lease"], "init", None)
         answer = await attach(other, "a", from_iteration=1, lease=answer["lease"])
         assert answer["iteration"] == 1

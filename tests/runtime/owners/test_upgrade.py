@@ -29,7 +29,7 @@ def test_owners_end_what_they_held_and_their_jobs(tmp_path: Path) -> None:
         for number in range(done, specs[name].iterations):
             for phase in ("rollout", "training"):
                 if held is None:
-                    while not (await run.leases.acquire(lease, phase, number, 5.0))["granted"]:
+                    while not (await run.leases.acquire(lease, phase, number, 60.0))["granted"]:
                         pass
                 if held in (None, phase):
                     await run.leases.release(lease, phase, number, {}, None)
@@ -39,7 +39,7 @@ def test_owners_end_what_they_held_and_their_jobs(tmp_path: Path) -> None:
         await run.leases.end(lease, done=True)
 
     async def wait_and_own(run: Served, name: str) -> None:
-        while "lease" not in (answer := await run.leases.attach(name, 5.0, "gpu-1", (1,))):
+        while "lease" not in (answer := await run.leases.attach(name, 60.0, "gpu-1", (1,))):
             pass
         await own(run, name, answer["lease"], 0, None)
 
@@ -67,7 +67,7 @@ def test_owners_go_back_in_a_service_of_before_they_could(tmp_path: Path) -> Non
         await run.leases.release(begun, "training", 2)
         await run.iterate(begun, 3)
         await run.leases.end(begun, done=True)
-        ahead = (await run.leases.attach("ahead", 5.0, "another-host", (5,), from_iteration=3))["lease"]
+        ahead = (await run.leases.attach("ahead", 60.0, "another-host", (5,), from_iteration=3))["lease"]
         for number in (3, 4):
             await run.iterate(ahead, number)
         await run.leases.end(ahead, done=True)

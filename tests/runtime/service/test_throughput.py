@@ -20,19 +20,19 @@ def test_jobs_that_are_far_below_their_worst_case_gain_no_more_than_they_share(t
             return throughput_gain(run.driver.run, groups_of(run.driver.run))
 
         a, b = await run.place("a"), await run.place("b")
-        await run.leases.acquire(a, "rollout", 0, 5.0)
+        await run.leases.acquire(a, "rollout", 0, 60.0)
         for number in range(10):  # while one samples, the other one trains
             run.pass_time(_PHASE_S)
             await run.leases.release(a, "rollout", number)
             if number:
                 await run.leases.release(b, "training", number - 1)
-            await run.leases.acquire(b, "rollout", number, 5.0)
-            await run.leases.acquire(a, "training", number, 5.0)
+            await run.leases.acquire(b, "rollout", number, 60.0)
+            await run.leases.acquire(a, "training", number, 60.0)
             run.pass_time(_PHASE_S)
             await run.leases.release(a, "training", number)
             await run.leases.release(b, "rollout", number)
-            await run.leases.acquire(a, "rollout", number + 1, 5.0)
-            await run.leases.acquire(b, "training", number, 5.0)
+            await run.leases.acquire(a, "rollout", number + 1, 60.0)
+            await run.leases.acquire(b, "training", number, 60.0)
             if number < 4:  # a cold one does not count, and four have to
                 assert gain() is None
         assert gain() == pytest.approx(2.0, rel=0.01)
