@@ -670,7 +670,7 @@ def test_hosts_are_the_same_by_their_short_names(one: str, other: str, same: boo
 
 def test_progress_takes_numbers_of_numpy_and_delays_no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     fenced, heartbeats = list[str](), [0]
-    with serving({"one": 3}, ttl_s=1.5) as little:
+    with serving({"one": 3}, ttl_s=5.0) as little:
         answer = little.answer
 
         def refuse(method: str, path: str, body: dict[str, Any]) -> Any:
@@ -679,7 +679,7 @@ def test_progress_takes_numbers_of_numpy_and_delays_no_heartbeat(monkeypatch: py
 
         monkeypatch.setattr(little, "answer", refuse)
         with rollmux_client.Job(rollmux_client.Service(little.url, TOKEN), "one", fence=fenced.append) as job:
-            while heartbeats[0] < 10 and not fenced:
+            while heartbeats[0] < 4 and not fenced:
                 job.progress(np.int64(-1), np.int64(2))  # type: ignore[arg-type]
                 threading.Event().wait(0.02)
     assert fenced == []

@@ -84,10 +84,10 @@ def test_an_owner_that_only_sends_heartbeats_is_not_measured_for_ever(tmp_path: 
                 await run.leases.heartbeat(lease, ())
             await asyncio.sleep(0.05)
         (failure,) = [fact for fact in await run.stop() if isinstance(fact, JobFailed)]
-        assert (failure.where, failure.problem) == ("profile", "an iteration in which it is measured has not ended after 0 s")
+        assert (failure.where, failure.problem) == ("profile", "an iteration in which it is measured has not ended after 4 s")
 
     plan = attached_plan(tmp_path, unknown("a"))
-    served(work, replace(plan, timeouts=Timeouts(profile_s=0.4)))
+    served(work, replace(plan, timeouts=Timeouts(profile_s=4.0)))
 
 
 def test_a_job_that_was_measured_for_too_long_has_failed_also_if_its_service_is_replaced_before_its_owner_ends(
@@ -107,10 +107,10 @@ def test_a_job_that_was_measured_for_too_long_has_failed_also_if_its_service_is_
             await run.leases.attach("a", 0.0, HERE, ())
         facts = await run.stop(permits=False)
         assert [(fact.where, fact.problem) for fact in facts if isinstance(fact, JobFailed)] == [
-            ("profile", "an iteration in which it is measured has not ended after 0 s")
+            ("profile", "an iteration in which it is measured has not ended after 4 s")
         ]
 
-    served(work, replace(attached_plan(tmp_path, unknown("a")), timeouts=Timeouts(profile_s=0.4)))
+    served(work, replace(attached_plan(tmp_path, unknown("a")), timeouts=Timeouts(profile_s=4.0)))
 
 
 def test_of_two_owners_that_come_at_once_one_gets_the_place_that_is_found_then(tmp_path: Path) -> None:
