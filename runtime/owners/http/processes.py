@@ -66,6 +66,8 @@ class AttachedProcesses(ProcessBackend):
         """
         placement, run = self.ledger.placement_of(handle), self.ledger.run
         if placement is None:
+            if waiting := self.ledger.recalled.get(handle.id):  # its owner uses nothing
+                self.ledger.end(waiting, handle.ending.reason, None)
             return
         lease, why = placement.lease, handle.ending.reason
         if lease is None or (lease.ended and not lease.suspect_nodes):  # for example while its owner moves to another placement

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from rollmux_env.errors import Conflict
 from runtime.journal.facts import IterationSlice, JobCancelled
 from tests.runtime.pretend import PAIR, Served, attached_plan, job, served
 
@@ -66,3 +68,29 @@ def test_a_job_may_be_cancelled_between_its_last_iteration_and_the_end_of_its_ow
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", iterations=1)))
+
+
+def test_a_job_whose_owner_waits_for_a_place_since_the_former_service_is_over_when_it_is_cancelled(tmp_path: Path) -> None:
+    """Found on a simulated schedule: it was measured, its only node was drained, and its owner heard nothing of the end."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        await run.phase(lease, "rollout", 0)
+        assert (await run.leases.acquire(lease, "training", 0, 60.0))["granted"]
+        run.driver.lifecycle.node_changes.drain("rollout-0")
+        await run.leases.release(lease, "training", 0)
+        await run.settle()
+        run = await run.replaced()
+        waits = asyncio.ensure_future(run.leases.acquire(lease, "rollout", 1, 60.0))
+        await run.settle()
+        assert not waits.done()
+        await run.driver.lifecycle.cancel(run.driver.run.handles["a"])
+        with pytest.raises(Conflict, match="job a: this lease is over: cancelled"):
+            await waits
+        assert (await run.leases.heartbeat(lease))["stop"]
+        await run.settle()
+        assert run.driver.run.handles["a"].life.is_gone
+        await run.stop(permits=False)
+
+    measured = job("a", rollout={}, training={}, profile={"iterations": 1}, iterations=2, slo=1e9)
+    served(work, attached_plan(tmp_path, measured, nodes=PAIR))
