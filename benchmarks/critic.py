@@ -1,6 +1,6 @@
 """Whether the critic of `maskable-ppo` learns more from other rewards, or with a network of its own.
 
-python benchmarks/critic.py --out runs/critic
+python benchmarks/critic.py
 
 Rewards are dollars over those of a reference, about 1e-4 a decision. The variants are the algorithm as it is, rewards times 100,
 rewards over the standard deviation of their discounted sums so far (as `VecNormalize` of Stable-Baselines3 computes it), a critic
@@ -117,9 +117,9 @@ def main() -> None:
     """Train each variant, and print how it ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="production", help="what to train (default: %(default)s)")
-    parser.add_argument("--decisions", type=int, default=300_000, help="of each training (default: %(default)s)")
+    parser.add_argument("--decisions", type=int, default=163_840, help="of each training (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=3, help="number of trainings of each variant (default: %(default)s)")
-    parser.add_argument("--out", type=Path, required=True, help="a folder")
+    parser.add_argument("--out", type=Path, default=Path("runs/critic"), help="a folder (default: %(default)s)")
     arguments = parser.parse_args()
     changes = [*SETTINGS, PPO, f"steps={arguments.decisions}", f"evaluation.every={arguments.decisions}", "evaluation.seeds=40"]
     config = read_config(arguments.preset, changes)
