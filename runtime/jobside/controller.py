@@ -22,6 +22,7 @@ from runtime.jobside.checkpointing import CheckpointWriter, restore_randomness
 from runtime.jobside.job_log import iteration_line, note, start_line
 from runtime.jobside.job_session import JobSession
 from runtime.jobside.messages import CallOutOfOrder, IterationOrder, IterationResult, JobEnd, Stopped
+from runtime.jobside.worker import find_death
 from runtime.machines.job_processes import mark_process
 from runtime.output import capture
 from runtime.phases import WorkerDied, runtime_hook, set_session
@@ -102,6 +103,9 @@ class Controller:
         note(f"ERROR in {where}: {problem}")
         traceback.print_exc()
         died, short = isinstance(error, WorkerDied | ray.exceptions.RayActorError), is_out_of_memory(str(error))
+        if not (died or short) and (death := find_death(self._session.workers)) is not None:
+            died, problem = True, one_line(str(death), 500)  # the error is that of another process, which has lost this one
+            note(f"the reason is that {problem}")
         if died or short:
             self._writer.wait()  # the checkpoint in progress may be complete
         if died:

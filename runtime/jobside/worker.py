@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +25,7 @@ from runtime.phases import WorkerDied, WorkerError, set_session
 
 _WATCHES_S = 0.5  # interval of memory checks
 _GRACE_S = 10.0  # time for the coordinator to end a process that is too large
+_ANSWERS_S = 5.0  # time in which a process that is not busy answers, and Ray notices that one has died
 
 CONCURRENT = "concurrent"  # concurrency group of calls that do not wait for others
 
@@ -49,6 +51,9 @@ class ActorHandle:
         node: Node of the worker.
         target: Class of its object, as `module:Class`.
         where: Activity of the job during which the worker was started.
+
+    Attributes:
+        is_closed: Whether the job has ended the process.
     """
 
     def __init__(self, actor: Any, node: Node, target: str, where: str) -> None:
@@ -56,6 +61,7 @@ class ActorHandle:
         self.node = node
         self.target = target
         self.where = where
+        self.is_closed = False
 
     def call(self, method: str, *arguments: Any) -> WorkerCall:
         """See `WorkerHandle`."""
@@ -69,6 +75,7 @@ class ActorHandle:
 
     def close(self) -> None:
         """See `WorkerHandle`."""
+        self.is_closed = True
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(self.actor.close.remote(), timeout=10)
         ray.kill(self.actor)
@@ -87,6 +94,8 @@ def on_machine(machine: str) -> dict[str, Any]:
 def results(calls: Any) -> Any:
     """Return the result of a call, or the results of a list of calls; see `RuntimeHook.wait`.
 
+    The first call that fails ends the wait: the others may be waiting for its process, as ranks do for each other.
+
     Args:
         calls: A call, or a list of calls.
 
@@ -94,21 +103,45 @@ def results(calls: Any) -> Any:
         WorkerError: If a call has failed or its process has died; the message says which one, where and why.
     """
     several = isinstance(calls, list | tuple)
-    values = []
-    for call in calls if several else (calls,):
+    wanted = [*calls] if several else [calls]
+    pending, values = {call.reference: call for call in wanted}, {}
+    while pending:
+        for reference in ray.wait([*pending], num_returns=1)[0]:
+            values[reference] = _result(pending.pop(reference))
+    return [values[call.reference] for call in wanted] if several else values[calls.reference]
+
+
+def find_death(handles: Sequence[ActorHandle]) -> WorkerDied | None:
+    """Return the error of one of a job's workers whose process has died, or None. A worker that is busy counts as alive.
+
+    Args:
+        handles: Workers of the job.
+    """
+    asked = {handle.actor.identity.remote(): handle for handle in handles if not handle.is_closed}
+    answered = ray.wait([*asked], num_returns=len(asked), timeout=_ANSWERS_S)[0] if asked else []
+    for reference in answered:
         try:
-            values.append(ray.get(call.reference))
-        except ray.exceptions.RayTaskError as error:
-            cause = error.cause
-            if cause is None:
-                raise
-            raise cause from None
-        except ray.exceptions.RayActorError as error:
-            where = f"its process on {call.handle.node.name} ({call.handle.target})"
-            if "creation task" in str(error):
-                raise WorkerError(f"{where} could not be made: {_lines(error)[-1]}") from None
-            raise WorkerDied(f"{where} has died{_how(error)}") from None
-    return values if several else values[0]
+            _result(WorkerCall(asked[reference], reference))
+        except WorkerDied as death:
+            return death
+        except WorkerError:  # it could not be made
+            continue
+    return None
+
+
+def _result(call: WorkerCall) -> Any:
+    try:
+        return ray.get(call.reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if cause is None:
+            raise
+        raise cause from None
+    except ray.exceptions.RayActorError as error:
+        where = f"its process on {call.handle.node.name} ({call.handle.target})"
+        if "creation task" in str(error):
+            raise WorkerError(f"{where} could not be made: {_lines(error)[-1]}") from None
+        raise WorkerDied(f"{where} has died{_how(error)}") from None
 
 
 def _how(error: Exception) -> str:

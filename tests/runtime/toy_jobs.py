@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import rollmux
+from runtime.machines.job_processes import started
 from runtime.phases import WorkerHandle
 
 
@@ -258,6 +259,16 @@ class Echo:
     def fail(self) -> None:
         raise ValueError("the worker's own words")
 
+    def miss(self, pid: int) -> None:
+        """Lose a process, as a rank loses another one in the middle of a collective."""
+        while started(pid):
+            time.sleep(0.01)
+        raise RuntimeError("Connection closed by peer")
+
+    def await_file(self, file: str) -> None:
+        while not Path(file).exists():
+            time.sleep(0.01)
+
 
 class WithWorkers(Counter):
     """Has a worker on each node, which is there when its phase begins."""
@@ -289,3 +300,21 @@ class WithWorkers(Counter):
 
     def do_worker(self, phase: str, what: str) -> None:
         rollmux.runtime_hook.wait(self.workers[phase][0].call(what))
+
+    def do_lose_other(self) -> None:
+        """Lose the worker of the rollouts, of which only that of the trainings tells."""
+        hook, (rollout,), (train,) = rollmux.runtime_hook, self.workers["rollout"], self.workers["train"]
+        pid = hook.wait(rollout.call("say"))[1]
+        rollout.call("die")
+        hook.wait(train.call("miss", pid))
+
+
+class Waiting(WithWorkers):
+    """Has a worker that waits for another one until the job is over."""
+
+    def do_fail_other(self) -> None:
+        waits, fails = self.workers["rollout"][0], self.workers["train"][0]
+        rollmux.runtime_hook.wait([waits.call("await_file", str(self.folder / "over")), fails.call("fail")])
+
+    def close(self) -> None:
+        self.do_touch("over")

@@ -63,6 +63,23 @@ def test_a_job_whose_process_dies_or_hangs_arrives_anew_from_its_checkpoint(run:
     assert not state_of(record).group_list()
 
 
+def test_a_worker_is_judged_by_the_one_that_it_has_lost_and_holds_up_no_other_error(run: Running, tmp_path: Path) -> None:
+    for name in ("loses", "waits"):
+        (tmp_path / name).mkdir()
+    loses = counter("loses", folder=str(tmp_path / "loses"), does={"train 2": "once; lose_other"})
+    waits = counter("waits", folder=str(tmp_path / "waits"), does={"train 1": "fail_other"})
+    jobs = [loses | {"class": "toy_jobs:WithWorkers"}, waits | {"class": "toy_jobs:Waiting"}]
+    outcome, record, lines = run(jobs, timeouts=Timeouts(least_s=60.0))
+    assert outcome == "done", lines
+    check_run(record)
+    assert [(fact.job_id, fact.where, fact.problem) for fact in record.failed] == [
+        ("waits", "training", "ValueError: the worker's own words")
+    ]
+    (restarted,) = record.restarted
+    assert restarted.job_id == "loses" and restarted.why.startswith("its process on rollout-0 (toy_jobs:Echo) has died")
+    assert counts(record, "loses") == [1, 2, 3, 4]
+
+
 @pytest.mark.long
 def test_a_parked_job_continues_with_the_samples_that_it_would_have_drawn(run: Running) -> None:
     jobs = [
