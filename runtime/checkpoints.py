@@ -58,6 +58,7 @@ def begin_checkpoint(folder: Path, iterations: int, fill: Callable[[Path], Rest 
     Raises:
         OSError: If the disk is full or the folder cannot be written, now or when it is finished. Earlier checkpoints are not
             affected.
+        RuntimeError: If a file has the name of the manifest, when it is finished; one line.
     """
     private_folder(folder)
     for left in folder.glob(f"{_UNFINISHED}-*"):
@@ -80,8 +81,9 @@ def _finish(unfinished: Path, folder: Path, iterations: int, rest: Rest | None) 
         for name, (size, _) in settled.items():
             if name not in files or files[name].stat().st_size != size:
                 raise OSError(f"{one_line(name, 200)}: what was written of it is not there")
-        entries = {name: settled.get(name) or _settled(path) for name, path in files.items()}
         manifest = unfinished / MANIFEST
+        check_own_name(manifest)
+        entries = {name: settled.get(name) or _settled(path) for name, path in files.items()}
         manifest.write_text(json.dumps({"format": _FORMAT, "iterations": iterations, "files": entries}, indent=1))
         make_private(unfinished)
         _settled(manifest)
@@ -93,6 +95,16 @@ def _finish(unfinished: Path, folder: Path, iterations: int, rest: Rest | None) 
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return sum(size for size, _ in entries.values())
+
+
+def check_own_name(path: Path) -> None:
+    """Check that a job has written no file of a name that RollMux uses itself in a checkpoint.
+
+    Raises:
+        RuntimeError: If it has; one line.
+    """
+    if path.exists():
+        raise RuntimeError(f"its checkpoint has a file {path.name}; RollMux itself writes one of this name, so use another")
 
 
 def write_hashed(path: Path, pieces: Iterable[Any]) -> tuple[int, str]:

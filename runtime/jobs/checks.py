@@ -84,3 +84,5 @@ def _at(where: str) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+    except OSError as error:  # a folder that this user may not enter, or a name that is too long
+        raise InputError(f"{where}: {one_line(str(error.filename), 4096)}: {error.strerror}") from None

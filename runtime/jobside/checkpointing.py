@@ -13,7 +13,7 @@ import os
 import random
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from rollmux_env.validation_errors import one_line
-from runtime.checkpoints import Rest, begin_checkpoint, drop, place_of
+from runtime.checkpoints import Rest, begin_checkpoint, check_own_name, drop, place_of
 from runtime.jobs.spec import RayJob
 from runtime.jobside.job_log import note
 from runtime.jobside.job_session import JobSession
@@ -170,10 +170,17 @@ class CheckpointWriter:
     def _take(self, job: Any) -> Callable[[], int]:
         """Let the job write its state, and return the function that finishes the checkpoint."""
 
-        def fill(folder: Path) -> Rest | None:
+        states = self._random
+
+        def fill(folder: Path) -> Rest:
             rest: Rest | None = job.checkpoint(folder)
-            keep_randomness(folder, self._random)
-            return rest
+
+            def finish() -> Mapping[str, tuple[int, str]] | None:
+                written = rest() if rest is not None else None
+                keep_randomness(folder, states)
+                return written
+
+            return finish
 
         where, self._session.where = self._session.where, "checkpoint"
         finish = begin_checkpoint(self._folder, self._done, fill)
@@ -216,7 +223,12 @@ def random_states() -> dict[str, Any]:
 
 
 def keep_randomness(folder: Path, states: dict[str, Any]) -> None:
-    """Write the states of random generators into a checkpoint."""
+    """Write the states of random generators into a checkpoint.
+
+    Raises:
+        RuntimeError: If the job has written a file of this name.
+    """
+    check_own_name(folder / RANDOM)
     (folder / RANDOM).write_text(json.dumps(states))
 
 

@@ -15,6 +15,7 @@ from runtime.coordinator.profiles import profile_key
 from runtime.jobs.file import load_cluster, load_jobs
 from runtime.jobs.spec import CheckpointSpec, job_of
 
+LONG = "x" * 300  # longer than a name of a file may be
 GOOD = """
 version: 1
 defaults: {slo: 1.5, iterations: 3, algorithm: {learning_rate: 2e-3}}
@@ -148,6 +149,8 @@ def test_a_job_survives_being_written_and_read(folder: Path) -> None:
         ),
         (("id: a,", "id: a, folder: none,"), "jobs[0].folder: {folder}/none: there is no such folder"),
         (("id: a,", 'id: a, folder: "n\\0",'), "jobs[0].folder: {folder}/n\\x00: there is no such folder"),
+        (("id: a,", f"id: a, folder: {LONG},"), f"jobs[0].folder: {{folder}}/{LONG}: File name too long"),
+        (("layers: 2", f"name: /{LONG}"), f"jobs[1].model: /{LONG}: File name too long"),
         (("own:Job", "broken.absent:Job"), "jobs[2].class: there is no module 'broken.absent' in {folder}, or installed"),
         (("id: a,", "id: a, algorithm: {temperature: 5},"), "jobs[0].algorithm.temperature: must be at most 2, not 5"),
         (("id: a,", "id: a, algorithm: {temperature: 1e-3},"), "jobs[0].algorithm.temperature: must be at least 0.01, not 0.001"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -15,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoints import find_damage, numbers, place_of
+from runtime.checkpoints import MANIFEST, find_damage, numbers, place_of
 from runtime.jobs.file import parse_jobs
-from runtime.jobside.checkpointing import SHARE, CheckpointWriter, usual_interval
+from runtime.jobside.checkpointing import RANDOM, SHARE, CheckpointWriter, usual_interval
 from runtime.jobside.messages import Checkpoint
 
 
@@ -147,6 +148,28 @@ def test_what_else_goes_wrong_beside_the_job_is_its_own_error_at_the_end_of_the_
     with pytest.raises(FileNotFoundError):
         iterate(writer, job)
     assert run.where == "checkpoint" and numbers(tmp_path) == []
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("name", [RANDOM, MANIFEST])
+def test_a_job_that_writes_a_file_of_a_name_that_is_taken_is_told_at_its_first_checkpoint(
+    tmp_path: Path, name: str, beside: bool
+) -> None:
+    class Takes(Job):
+        def checkpoint(self, folder: Path) -> Callable[[], None] | None:
+            write = functools.partial(write_text, folder / name)
+            return write if self.beside else write()
+
+    def write_text(path: Path) -> None:
+        path.write_text("[1, 2]")
+
+    run, job = Run(), Takes(beside)
+    writer = writer_of(tmp_path, {"every": 1}, run)
+    iterate(writer, job)
+    writer.wait()
+    with pytest.raises(RuntimeError, match=f"^its checkpoint has a file {name}; RollMux itself writes one of this name"):
+        iterate(writer, job)
+    assert numbers(tmp_path) == [] and not run.checkpoints
 
 
 def test_the_usual_interval_follows_from_what_was_measured(tmp_path: Path) -> None:
