@@ -19,6 +19,7 @@ def make_engine(
     threads: int,
     tensor_parallel: int,
     options: Mapping[str, Any] | None = None,
+    sequences: int | None = None,
 ) -> Engine:
     """Load a model into an engine of this process.
 
@@ -30,6 +31,8 @@ def make_engine(
         threads: Number of threads of this process on a CPU, one for each of its cores.
         tensor_parallel: Number of devices that hold the model together; 1 with torch.
         options: Set options of the job file's `rollout.engine_options`, or None. Only vLLM has any.
+        sequences: Largest number of sequences at once, for which vLLM has room if the options do not say otherwise; None is its
+            usual number.
 
     Raises:
         InputError: The directory, the engine or the number of devices cannot be used.
@@ -51,6 +54,8 @@ def make_engine(
     if kind != "torch" and problem is None:
         from runtime.engines.vllm_engine import VllmEngine
 
+        room = {} if sequences is None else {"max_num_seqs": sequences}
+        options = {**room, **(options or {})}
         return VllmEngine(
             model_dir, max_length=max_length, seed=seed, threads=threads, tensor_parallel=tensor_parallel, options=options
         )

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rollmux_segment import Footprint
 
@@ -86,7 +86,7 @@ class RolloutWorker:
         with stage(stages, "import"):
             import torch
 
-            from runtime.engines import make_engine, why_torch
+            from runtime.engines import why_torch
             from runtime.engines.model_files import read_model_files
             from runtime.engines.pretrained import load_tokenizer
             from runtime.jobs.models import model_directory
@@ -102,15 +102,7 @@ class RolloutWorker:
         if why := why_torch(spec.rollout.engine, bool(self._node.gpus), files.head):
             runtime_hook.warn(why)
         with stage(stages, "engine"):
-            self._engine = make_engine(
-                spec.rollout.engine,
-                directory,
-                max_length=settings.max_prompt_tokens + settings.max_tokens,
-                seed=spec.seed,
-                threads=threads_of(self._node.cores),
-                tensor_parallel=max(1, len(self._node.gpus)) if spec.rollout.sizes else spec.rollout.tensor_parallel,
-                options=self._engine_options(),
-            )
+            self._engine = self._make_engine(directory)
             weights = WeightStage(pinned=bool(self._node.gpus))
             reader = StageReader(bool(self._node.gpus), weights)
             self.residency = EngineResidency(self._engine, process, weights, reader, stage_bytes)
@@ -130,10 +122,21 @@ class RolloutWorker:
                     stage_weights(Path(checkpoint), weights, torch.bfloat16 if self._node.gpus else torch.float32)
         return Footprint(), stages
 
-    def _engine_options(self) -> dict[str, Any]:
-        """Return the engine options of the job file. On GPUs the engine has room for exactly the responses of a round."""
-        most = {"max_num_seqs": min(self._batch, SEQUENCES)} if self._node.gpus else {}
-        return most | self._spec.rollout.engine_options.values_set()
+    def _make_engine(self, directory: Path) -> Engine:
+        """Load the model into an engine. On GPUs vLLM has room for exactly the responses of a round."""
+        from runtime.engines import make_engine
+
+        spec, settings = self._spec, self._spec.algorithm
+        return make_engine(
+            spec.rollout.engine,
+            directory,
+            max_length=settings.max_prompt_tokens + settings.max_tokens,
+            seed=spec.seed,
+            threads=threads_of(self._node.cores),
+            tensor_parallel=max(1, len(self._node.gpus)) if spec.rollout.sizes else spec.rollout.tensor_parallel,
+            options=spec.rollout.engine_options.values_set(),
+            sequences=min(self._batch, SEQUENCES) if self._node.gpus else None,
+        )
 
     def timing(self) -> ReplicaTiming:
         """Return the timing of the engine. Only for a job with engines of several sizes."""

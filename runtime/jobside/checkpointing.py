@@ -169,7 +169,6 @@ class CheckpointWriter:
 
     def _take(self, job: Any) -> Callable[[], int]:
         """Let the job write its state, and return the function that finishes the checkpoint."""
-
         states = self._random
 
         def fill(folder: Path) -> Rest:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from runtime.engines.torch_engine import TorchEngine
 from runtime.grpo.rollout_worker import RolloutWorker
 from runtime.grpo.shares import EngineShare, rounds_of
 from runtime.jobs.grpo_spec import ModelSpec
@@ -70,16 +72,29 @@ def test_a_stage_is_counted_before_it_is_filled_and_once_for_all_engines_of_a_ma
         worker.close()
 
 
+ROUND = {"prompts_per_iteration": 24, "group_size": 8}
+
+
+def worker_on(gpus: tuple[int, ...], rollout: dict[str, Any]) -> RolloutWorker:
+    """One of two workers of a job."""
+    model = {"name": "tiny", "hidden_size": 64, "layers": 1}
+    job = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "model": model, "algorithm": ROUND, "rollout": rollout}
+    return RolloutWorker(task_job(job), 0, 2, Node("rollout-0", "rollout", "m", (0,), gpus, 4.0, ""), ())
+
+
 @pytest.mark.parametrize(
     ("gpus", "options", "most"), [((0,), {}, 96), ((0,), {"max_num_seqs": 32}, 32), ((), {}, None), ((), {"max_num_seqs": 32}, 32)]
 )
-def test_an_engine_on_a_gpu_has_room_for_its_responses_of_a_round(
-    gpus: tuple[int, ...], options: dict[str, int], most: int | None
+def test_vllm_on_a_gpu_has_room_for_its_responses_of_a_round(
+    gpus: tuple[int, ...], options: dict[str, int], most: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    algorithm = {"prompts_per_iteration": 24, "group_size": 8}
-    rollout = {"engine": "vllm", "engine_options": options}
-    job = {"id": "a", "slo": 2, "iterations": 1, "task": "echo", "algorithm": algorithm, "rollout": rollout}
-    spec = task_job(job)
-    node = Node("rollout-0", "rollout", "m", (0,), gpus, 4.0, "")
-    worker = RolloutWorker(spec, 0, 2, node, ())
-    assert worker._engine_options().get("max_num_seqs") == most  # noqa: SLF001
+    monkeypatch.setattr("runtime.engines.vllm_problem", lambda *_: None)
+    monkeypatch.setattr("runtime.engines.vllm_engine.VllmEngine", lambda folder, options, **_: options)
+    worker: Any = worker_on(gpus, {"engine": "vllm", "engine_options": options})
+    assert worker._make_engine(model_directory(ModelSpec(hidden_size=64, layers=1), 0)).get("max_num_seqs") == most  # noqa: SLF001
+
+
+def test_the_torch_engine_samples_on_a_gpu_too() -> None:
+    engine = worker_on((0,), {"engine": "torch"})._make_engine(model_directory(ModelSpec(hidden_size=64, layers=1), 0))  # noqa: SLF001
+    assert isinstance(engine, TorchEngine)
+    engine.close()
