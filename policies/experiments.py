@@ -105,11 +105,10 @@ class Comparison:
         limit_s: float | None,
         run: Run | None,
     ) -> None:
-        if not policies:
-            raise InputError("policies: must be at least one")
         self._replaying, self._workers, self._limit_s, self._gather = replaying, workers, limit_s, run or _gather_silently
-        self._make = partial(make_contender, {policy.__name__: policy for policy in policies if not isinstance(policy, str)})
-        self._names, self._left_out = contenders(list(dict.fromkeys(map(name_of, policies))), self._make, replaying)
+        named = _by_name(policies)
+        self._make = partial(make_contender, {name: policy for name, policy in named.items() if not isinstance(policy, str)})
+        self._names, self._left_out = contenders([*named], self._make, replaying)
         self._baseline = baseline or self._names[0]
         if self._baseline not in self._names:
             raise InputError(f"--baseline: {baseline} is not among the policies {', '.join(self._names)}")
@@ -163,6 +162,24 @@ def replay(
         check=check,
     )
     return benched.runs[0]
+
+
+def _by_name(policies: Sequence[str | OwnPolicy]) -> dict[str, str | OwnPolicy]:
+    """Return policies by name, each once.
+
+    Raises:
+        InputError: There is no policy, one is neither a name nor can be called, or different ones have the same name.
+    """
+    named: dict[str, str | OwnPolicy] = {}
+    for policy in policies:
+        if not (isinstance(policy, str) or callable(policy)):
+            raise InputError(f"policies: must be names or classes, not an object of {type(policy).__name__}")
+        name = name_of(policy)
+        if named.setdefault(name, policy) != policy:
+            raise InputError(f"policies: two are called {name}, by which results tell them apart; rename a class or function")
+    if not named:
+        raise InputError("policies: must be at least one")
+    return named
 
 
 def _gather_silently(report: Callable[[Report], Iterable[tuple[int, Result]]], names: Sequence[str]) -> list[Result]:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
 from pathlib import Path
+from typing import Any
 
 from rollmux_env.commands.workload import make_scenario
 from rollmux_env.errors import InputError
 from rollmux_env.files import example_names
 from rollmux_env.scenario import Scenario, load_scenario
 from rollmux_env.suggestions import did_you_mean
+from rollmux_env.user_code import is_whole
 from rollmux_env.validation_errors import describe
 from rollmux_env.workloads import WORKLOADS
 from rollmux_env.workloads.fleets import with_fleet
@@ -52,10 +54,13 @@ class ResolvedTarget:
             if asked is not None:
                 raise InputError(f"seeds: {self.name} has {len(self.files)} files, and each is one replicate; leave the seeds out")
             return [*range(len(self.files))]
-        seeds = [0] if asked is None else [*range(asked)] if isinstance(asked, int) else [*asked]
+        seeds: list[Any] = [0] if asked is None else [*asked] if isinstance(asked, Iterable) else [*range(asked)]
         if not seeds:
             raise InputError("seeds: must be at least one")
-        return seeds
+        for seed in seeds:
+            if not is_whole(seed) or seed < 0:
+                raise InputError(f"seeds: must be whole numbers of at least 0, not {describe(seed)}")
+        return [int(seed) for seed in seeds]  # of NumPy's numbers, plain ones
 
     def file(self, seed: int) -> str | None:
         """Return the name of the scenario file of a seed, or None for a workload or an object."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,6 +15,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from rollmux_env.errors import InputError, PlanError
+from rollmux_env.validation_errors import one_line
 
 Report = Callable[[int, int, int], None]
 Item = TypeVar("Item")
@@ -52,6 +54,7 @@ def spread(
             yield index, work(item, partial(report, index))
         return
     _check_script(workers)
+    _check_sendable(workers, (work, *items[:1]))
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     counts = context.Array("d", 3 * len(items), lock=False)
@@ -84,6 +87,14 @@ def _check_script(workers: int) -> None:
     script = getattr(sys.modules["__main__"], "__file__", None)
     if script is not None and not os.path.exists(script):
         raise InputError(f"workers={workers}: each process imports the script again, and this one is no file; save it first")
+
+
+def _check_sendable(workers: int, sent: object) -> None:
+    """Check that processes can be sent the work, such as a user's class, which has to be at the top level of a module."""
+    try:
+        pickle.dumps(sent)
+    except Exception as error:
+        raise InputError(f"workers={workers}: {one_line(str(error))}; define it at the top level of a module") from None
 
 
 def _why_broken(workers: int, statuses: Collection[int | None]) -> InputError:

@@ -241,7 +241,8 @@ class BaseVectorEnv(VectorEnv[Observation, NDArray[np.int64], NDArray[Any]], ABC
             first = self.np_random_seed if seed is None else int(seed)
             super().reset(seed=first)
             seeds = checks.seeds_of(first, self.num_envs)
-        fresh = {s: seeding.np_random(seeds[s])[0] for s in which.tolist()}
+        # Without a seed a stream continues its draws, as an environment of Gymnasium does.
+        fresh = {s: seeding.np_random(seeds[s])[0] for s in which.tolist() if seeds[s] is not None or not self._draws}
         self._draws = [fresh[s] if s in fresh else self._draws[s] for s in range(self.num_envs)]
 
     def _refuse(self, call: str, needs_reset: bool = True) -> None:

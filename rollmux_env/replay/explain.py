@@ -85,7 +85,7 @@ def explain(scenario: Scenario, policy: Policy, job_id: str) -> dict[str, Any]:
         and `alternatives` in Algorithm 1's order. Each alternative has `verdict`, `group` (None for a new one), `shape` (if the job
         has shapes), `rollout_nodes`, `new_rollout_nodes`, `delta_usd_per_hour`, `period_s`, `slack`, `saturated` and `why` (the
         broken SLO in words, or None). Figures are None if a group is rejected as a whole. If the policy has a method `scores(state,
-        table)`, each also has its `score`, None if a rule rejects it. `moves` are the running jobs that the same decision moved,
+        table)`, each also has its `score`, None if it is not finite. `moves` are the running jobs that the same decision moved,
         with `job`, `from_group`, `group`, `shape`, `rollout_nodes` and `new_rollout_nodes`. `usd_per_hour` is the price of all
         groups `before` the decision and `after` it, when the pauses of its moves are over.
 
@@ -198,6 +198,8 @@ def _verdict(table: CandidateTable, row: int, chosen: int | None, prunes: bool, 
         return "lost"
     if scores is not None:
         less = float(scores[chosen] - scores[row])
+        if not math.isfinite(less):
+            return "lost: has no score" if not math.isfinite(scores[row]) else "lost: the chosen one has no score"
         return f"lost: score {abs(less):.3f} {'lower' if less >= 0 else 'higher'}"
     more = float(table.usd_per_hour[row] - table.usd_per_hour[chosen])
     if more == 0:
@@ -206,4 +208,4 @@ def _verdict(table: CandidateTable, row: int, chosen: int | None, prunes: bool, 
 
 
 def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+    return float(value) if math.isfinite(value) else None

@@ -55,9 +55,10 @@ def _table(table: Table) -> str:
     numeric = ["n" if column.justify == "right" else "" for column in table.columns]
     headings = [plain(column.header) for column in table.columns]
     rows = [list(row) for row in zip(*([plain(cell) for cell in column.cells] for column in table.columns), strict=True)]
-    for above, row in pairwise(rows):
-        if not row[0]:
-            row[0] = above[0]  # a terminal shows it once per section, but rows that can be sorted need it each
+    names = max(1, sum(column.no_wrap for column in table.columns))
+    for (above, row), before in zip(pairwise(rows), table.rows, strict=False):
+        if not row[0] and not before.end_section:  # a terminal shows names once per section, but rows that can be sorted need them
+            row[:names] = [row[k] or above[k] for k in range(names)]
     styles = [_STYLES.get(str(row.style).rpartition(" ")[2], "") for row in table.rows]
     head = "".join(
         f'<th role="columnheader" scope="col"{_class(kind)}><button type="button">{escape(name)}</button></th>'

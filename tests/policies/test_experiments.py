@@ -8,10 +8,12 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
@@ -43,6 +45,36 @@ class Alone(ArrivalPolicy):
 
     def place(self, state: State, job: Job) -> Placement | None:
         return isolated(job, state.cluster)
+
+
+def test_policies_are_told_apart_by_their_names() -> None:
+    class Other(Alone):
+        pass
+
+    Other.__name__ = "Alone"
+    for policies in ([Alone, Other], [partial(Alone), Alone], ["Alone", Alone]):
+        with pytest.raises(InputError, match=r"^policies: two are called Alone, by which results tell them apart"):
+            rollmux.bench(stream(), policies)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^policies: must be names or classes, not an object of Alone$"):
+        rollmux.bench(stream(), [Alone()])  # type: ignore[list-item]
+    assert [row.policy for row in rollmux.bench(stream(), [Alone, "solo", Alone, "solo"]).summary] == ["Alone", "solo"]
+    assert [row.policy for row in rollmux.bench(stream(), [partial(Alone)]).summary] == ["Alone"]
+
+
+def test_seeds_may_be_numbers_of_numpy_and_nothing_else() -> None:
+    found = rollmux.bench(stream(), ["solo"], np.arange(2))
+    assert found.as_dict()["seeds"] == rollmux.bench(stream(), ["solo"], np.int64(2)).as_dict()["seeds"] == [0, 1]  # type: ignore[arg-type]
+    for seeds in ([0, -1], [0.5], ["1"]):
+        with pytest.raises(InputError, match=r"^seeds: must be whole numbers of at least 0, not "):
+            rollmux.bench(stream(), ["solo"], seeds)  # type: ignore[arg-type]
+
+
+def test_a_class_that_no_process_can_be_sent_is_said_in_a_line() -> None:
+    class Local(Alone):
+        pass
+
+    with pytest.raises(InputError, match=r"^workers=2: .*Local.*; define it at the top level of a module$"):
+        rollmux.bench(stream(), [Local, "solo"], workers=2)
 
 
 def test_the_command_prints_what_python_returns(command: Command) -> None:

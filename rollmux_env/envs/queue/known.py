@@ -17,6 +17,8 @@ Known = Literal["lengths", "estimates", "classes", "nothing"]
 TRACKS: dict[Known, str] = {"lengths": "area", "estimates": "area", "classes": "learned", "nothing": "gittins"}
 """Order of the queue in each track. It says which jobs are the first, and what each is expected to have left."""
 
+_MOST = 2**31  # largest number of iterations that an estimate may have
+
 
 def as_known(scenario: Scenario, known: Known, sigma: float, seed: int) -> Scenario:
     """Return a scenario whose jobs say as much about their lengths as a track allows. Estimates of the scenario are left out.
@@ -44,7 +46,7 @@ def as_known(scenario: Scenario, known: Known, sigma: float, seed: int) -> Scena
 def _stated(job: Job, error: float) -> Job:
     if job.iterations is None:
         return job
-    return job.model_copy(update={"estimate": Estimate(iterations=max(1, round(job.iterations * error)))})
+    return job.model_copy(update={"estimate": Estimate(iterations=min(max(1, round(job.iterations * error)), _MOST))})
 
 
 def rules_for(known: Known, park: bool) -> QueueRules:

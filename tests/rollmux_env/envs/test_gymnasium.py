@@ -104,6 +104,16 @@ def test_a_seed_counts_for_the_streams_that_are_reset() -> None:
     assert drawn[0][0] != drawn[1][0] and drawn[0][1] == drawn[1][1]
 
 
+def test_a_stream_without_a_seed_of_its_own_continues_its_draws() -> None:
+    """As an environment of Gymnasium does that is reset without a seed."""
+    drawn = []
+    for seeds in ([None, 5], None):
+        envs = vector(2)
+        envs.reset(seed=[3, 4])
+        drawn.append(envs.reset(seed=seeds)[1]["stream_seed"].tolist())
+    assert drawn[0][0] == drawn[1][0] and drawn[0][1] != drawn[1][1]
+
+
 @pytest.mark.parametrize("name", ["production", "mixed", "train-heavy"])
 @pytest.mark.parametrize("stays", ["iterations", "fixed"])
 @pytest.mark.parametrize("jobs", [None, 30])

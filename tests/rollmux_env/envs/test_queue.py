@@ -113,6 +113,12 @@ def test_tracks_hide_lengths() -> None:
     assert job.class_name and not as_known(SHORT.scenario(0), "nothing", 1.0, 0).jobs[0].class_name
 
 
+def test_an_estimate_stays_a_number_of_iterations_however_wrong_it_is() -> None:
+    stated = as_known(SHORT.scenario(0), "estimates", 10.0, 0).jobs
+    counts = [job.estimate.iterations for job in stated if job.estimate]
+    assert len(counts) == len(stated) and (min(counts), max(counts)) == (1, 2**31)
+
+
 def test_streams_learn_lengths_each_from_its_own_departures() -> None:
     envs: Any = gym.make_vec(ID, num_envs=2, vectorization_mode="vector_entry_point", generator=SHORT, known="classes")
     envs.reset(seed=0)

@@ -18,6 +18,7 @@ from rollmux_env.errors import PlanError
 from rollmux_env.replay.explain import explain
 from rollmux_env.replay.fluid import replay
 from rollmux_env.report.decision_tables import alternatives_table
+from rollmux_env.report.results import to_json
 
 STREAM = workload("mixed", 0, jobs=30)
 
@@ -58,6 +59,11 @@ def test_a_policy_of_ones_own_may_have_scores() -> None:
     job = STREAM.jobs[5].id
     rows = explain(STREAM, Scored(lambda table: np.where(table.feasible, -table.usd_per_hour, np.nan)), job)["alternatives"]
     assert all(row["score"] is None or row["score"] == -row["delta_usd_per_hour"] for row in rows)
+    masked = explain(STREAM, Scored(lambda table: np.where(table.feasible, -table.usd_per_hour, -np.inf)), job)
+    assert to_json(masked) and [row["score"] for row in masked["alternatives"]] == [row["score"] for row in rows]
+    unscored = explain(STREAM, Scored(lambda table: np.full(len(table), np.nan)), STREAM.jobs[14].id)["alternatives"]
+    lost = [row["verdict"] for row in unscored if row["verdict"].startswith("lost")]
+    assert lost and {*lost} == {"lost: has no score"}
     with pytest.raises(PlanError, match="the policy's scores has 1 scores of a candidate table of"):
         explain(STREAM, Scored(lambda table: [0.0]), job)
     with pytest.raises(PlanError, match="the policy raised AttributeError"):

@@ -41,6 +41,16 @@ def test_a_table_of_a_terminal_is_the_same_in_html() -> None:
     assert '<tr role="row" class="bad">' in html and html.count('<td role="cell" class="n"') == 2
 
 
+def test_every_key_of_a_swept_line_is_said_again() -> None:
+    table = make_table("slo", "virtual_cluster", "policy", "saving", left=3)
+    for slo, cluster in (("1.2", "a"), ("1.2", "b"), ("2", "")):
+        table.add_section()
+        table.add_row(slo, cluster, "solo", "1.00x")
+        table.add_row("", "", "rollmux", "1.50x")
+    rows = [re.findall(r"<td.*?>(?:<span class=.name.>(.*?)</span>)?</td>", row)[:2] for row in to_html(table).split("<tr")[2:]]
+    assert rows == [["1.2", "a"]] * 2 + [["1.2", "b"]] * 2 + [["2", ""]] * 2
+
+
 @needs_chromium
 def test_a_browser_sorts_it_and_runs_nothing_that_is_in_it(browser: Browser, tmp_path: Path) -> None:
     table = make_table("policy", "cost $")
