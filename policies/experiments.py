@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from policies.replaying import Fidelity, OwnPolicy, Replaying, contenders, make_contender, replay_tasks
 from policies.targets import Target, apply_fleet, find_streams
 from rollmux_env.bench.harness import Result, run_tasks
@@ -14,6 +16,7 @@ from rollmux_env.bench.processes import Report
 from rollmux_env.errors import InputError
 from rollmux_env.report.bench_results import BenchResult, RunResult, bench_result
 from rollmux_env.scenario import Scenario
+from rollmux_env.validation_errors import describe
 from rollmux_env.workloads.own import name_of
 
 Run = Callable[[Callable[[Report], Iterable[tuple[int, Result]]], Sequence[str]], list[Result]]
@@ -188,4 +191,15 @@ def _gather_silently(report: Callable[[Report], Iterable[tuple[int, Result]]], n
 
 def texts_of(settings: Mapping[str, Any] | None) -> dict[str, str]:
     """Return options of a workload as text, in which a value that is no text is JSON."""
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in (settings or {}).items()}
+    return {key: value if isinstance(value, str) else json.dumps(value, default=_plain) for key, value in (settings or {}).items()}
+
+
+def _plain(value: object) -> Any:
+    """Return a number or an array of NumPy as plain values.
+
+    Raises:
+        InputError: The value is neither.
+    """
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise InputError(f"settings: must be texts, numbers, lists or mappings, not {describe(value)}")

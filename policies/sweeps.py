@@ -8,6 +8,8 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from policies.experiments import Comparison, Run, texts_of
 from policies.replaying import Fidelity, OwnPolicy, Replaying
 from policies.targets import ResolvedTarget, Target, find_streams
@@ -70,6 +72,9 @@ def sweep(
         InputError: Neither the workload nor the cluster has such a key, or an argument is not valid.
         PlanError: A policy returned a plan that breaks an invariant.
     """
+    keys = {key: [value.tolist() if isinstance(value, np.generic) else value for value in values] for key, values in keys.items()}
+    if not keys:
+        raise InputError("keys: must be at least one")
     for key, values in keys.items():
         if len(set(texts_of({str(k): value for k, value in enumerate(values)}).values())) < len(values) or not values:
             raise InputError(f"--sweep {key}: give one value or more, each once")

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from rollmux_env.bench.harness import Result
-from rollmux_env.bench.intervals import Mean, mean_if_known, mean_interval, ratios
+from rollmux_env.bench.intervals import Mean, mean_if_known, mean_interval, ratio, ratios
 from rollmux_env.replay.completion import Shown
 from rollmux_env.replay.dollar_bound import USD, USD_PER_WORK_HOUR, over
 from rollmux_env.replay.metrics import Metrics
@@ -22,7 +22,7 @@ class Waiting:
 
     Attributes:
         mean_completion_h: Mean completion of the jobs, in hours.
-        sooner: The baseline's mean completion over this policy's.
+        sooner: The baseline's mean completion over this policy's, or None where no job of the baseline has waited.
         completion_p95_h: 95th percentile of the completion, in hours.
         mean_queue_h: Mean time of jobs without a place, in hours.
         max_queue_h: Largest time of a job without a place, in hours.
@@ -186,15 +186,16 @@ def _row(policy: str, results: list[Result], base: list[Metrics]) -> ComparisonR
 
 def _waiting(every: Sequence[Metrics], base: Sequence[Metrics]) -> Waiting:
     """Return the completion and waiting of a policy, beside the baseline on the same seeds."""
-    completions = [[metrics.mean_completion_h for metrics in those] for those in (every, base)]
-    own, others = ([hours for hours in those if hours is not None] for those in completions)
-    if len(own) < len(every) or len(others) < len(base):
+    own = [metrics.mean_completion_h for metrics in every]
+    if None in own:
         return Waiting()
+    pairs = zip((metrics.mean_completion_h for metrics in base), own, strict=True)
+    sooner = [None if base_h is None or hours is None else ratio(base_h, hours) for base_h, hours in pairs]
     means = {name: mean_if_known([getattr(metrics, name) for metrics in every]) for name in _MEANS}
     busy = [metrics.fleet_busy or {} for metrics in every]
     shares = {name: mean_if_known([shares[name] for shares in busy]) for name in busy[0]}
     known = {name: None if share is None else share.mean for name, share in shares.items()}
-    return Waiting(**means, sooner=mean_if_known(ratios(others, own)), fleet_busy=known)
+    return Waiting(**means, sooner=mean_if_known(sooner), fleet_busy=known)
 
 
 def _compute_packed_share(every: Sequence[Metrics]) -> float:

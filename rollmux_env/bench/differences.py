@@ -58,8 +58,9 @@ def differences(results: Sequence[Result]) -> tuple[Difference, ...]:
     """Return the difference of every two policies, in order of first appearance."""
     figures = {policy: [_figures(result) for result in own] for policy, own in by_policy(results).items()}
     rows = [_difference(policy, other, figures[policy], figures[other]) for policy, other in combinations(figures, 2)]
-    corrected = {name: holm([row.p[name] for row in rows]) for name in (rows[0].p if rows else ())}
-    return tuple(replace(row, p_holm={name: corrected[name][k] for name in corrected}) for k, row in enumerate(rows))
+    names = dict.fromkeys(name for row in rows for name in row.p)  # jobs may wait under some policies alone
+    corrected = {name: holm([row.p.get(name) for row in rows]) for name in names}
+    return tuple(replace(row, p_holm={name: corrected[name][k] for name in row.p}) for k, row in enumerate(rows))
 
 
 def _figures(result: Result) -> _Figures:

@@ -19,6 +19,7 @@ from rollmux_env.report.bench_results import BenchResult, draws_nothing
 from rollmux_env.report.tables import figure, heading, make_table, ratio_text, table_of
 from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, is_owned, jobs_wait, load_notes
 from rollmux_env.report.yardsticks import yardstick_notes
+from rollmux_env.scheduler.ticks import INSTANT_S
 
 _NOTES, _NAMED = 8, 4  # largest number of notes on broken SLOs below a comparison, and of jobs that a note names
 BOUND_COLUMNS: dict[str, Callable[[ComparisonRow], str]] = {
@@ -98,6 +99,10 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
     owned = is_owned(benched)
     parts.append(comparison_table("Sharing" if owned else title, rows, benched.baseline, seeds, owned))
     notes = [*load_notes([benched]), *idle_notes([benched]), *left_out_notes(benched)]
+    for row in rows:
+        if row.mean_completion_h is None and row.queueing_s.mean > INSTANT_S:
+            waited = f"jobs waited on some seeds, {row.queueing_s.mean / 3600:.3g} h on average over all"
+            notes.append(f"{row.policy}: {waited}; runs.csv of --out has more of it")
     if draws_nothing(benched.results):
         notes.append("seeds: all give the same here, since nothing is drawn: --fidelity event draws durations that have `actual`")
     for run in benched.runs:
@@ -122,7 +127,8 @@ def _waiting_table(title: str, rows: Sequence[ComparisonRow], baseline: str, see
     """Return the table of completion and waiting, with one line per policy over the seeds."""
     columns: dict[str, Callable[[ComparisonRow], str]] = {"policy": lambda row: row.policy, **fleet_columns(rows)}
     table = table_of(rows, columns, style=lambda row: "dim" if row.policy == baseline else "")
-    return Group(heading(title), table, Text("; ".join(fleet_notes(rows, baseline, seeds)), style="dim"))
+    blank = ["blank: no job waited, and nodes are unlimited"] if any(row.mean_completion_h is None for row in rows) else []
+    return Group(heading(title), table, Text("; ".join([*fleet_notes(rows, baseline, seeds), *blank]), style="dim"))
 
 
 def broken_words(jobs: Sequence[JobResult]) -> str:

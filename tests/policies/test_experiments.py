@@ -47,6 +47,17 @@ class Alone(ArrivalPolicy):
         return isolated(job, state.cluster)
 
 
+class OneByOne(ArrivalPolicy):
+    """One job at a time, although nodes are unlimited."""
+
+    def place(self, state: State, job: Job) -> Placement | None:
+        return None if state.group_list() else isolated(job, state.cluster)
+
+
+class Patient(OneByOne):
+    """The same, under another name."""
+
+
 def test_policies_are_told_apart_by_their_names() -> None:
     class Other(Alone):
         pass
@@ -75,6 +86,39 @@ def test_a_class_that_no_process_can_be_sent_is_said_in_a_line() -> None:
 
     with pytest.raises(InputError, match=r"^workers=2: .*Local.*; define it at the top level of a module$"):
         rollmux.bench(stream(), [Local, "solo"], workers=2)
+
+
+def test_a_policy_that_lets_jobs_wait_on_unlimited_nodes_is_seen_to() -> None:
+    """Also beside policies under which no job waits, of which one may be the baseline."""
+    for policies in (["solo", OneByOne, Patient], [OneByOne, Patient, "solo"]):
+        found = rollmux.bench(stream(), policies)  # type: ignore[arg-type]
+        completion_h = {row.policy: row.mean_completion_h and row.mean_completion_h.mean for row in found.summary}
+        hours = pytest.approx(1.5 * 20 * 100 / 3600)
+        assert completion_h == {"solo": None, "OneByOne": hours, "Patient": hours}
+        assert {row.policy: row.sooner is None for row in found.summary}["OneByOne"] == (policies[0] == "solo")
+        assert [one.mean_completion_h is None for one in found.differences].count(False) == 1
+        table = found.to_latex()
+        assert "blank: no job waited" in table and re.search(r"^OneByOne & 0\.8 & .*^\S*% Dollars", table, re.MULTILINE | re.DOTALL)
+
+
+def test_waits_on_some_seeds_alone_are_told() -> None:
+    def now_and_then(seed: int) -> rollmux.Scenario:
+        jobs = stream().jobs[: 1 + seed % 2]
+        return stream().model_copy(update={"jobs": jobs})
+
+    found = rollmux.bench(now_and_then, ["solo", OneByOne], 2)
+    assert found.summary[1].mean_completion_h is None
+    assert "OneByOne: jobs waited on some seeds, 0.139 h on average over all; runs.csv of --out has more" in found.to_latex()
+
+
+@pytest.mark.parametrize("keys", [{"slo": np.linspace(1.25, 1.5, 2)}, {"jobs": [np.int64(2), np.int64(3)]}])
+def test_numbers_of_numpy_are_numbers(keys: dict[str, Any]) -> None:
+    found = rollmux.sweep("mixed", keys, ["solo"], settings={} if "jobs" in keys else {"jobs": np.int64(2)})
+    assert [[*point.swept.values()] for point in found.points] in ([["1.25"], ["1.5"]], [["2"], ["3"]])
+    with pytest.raises(InputError, match=r"^settings: must be texts, numbers, lists or mappings, not "):
+        rollmux.bench("mixed", ["solo"], settings={"jobs": object()})
+    with pytest.raises(InputError, match=r"^keys: must be at least one$"):
+        rollmux.sweep("mixed", {}, ["solo"])
 
 
 def test_the_command_prints_what_python_returns(command: Command) -> None:
