@@ -5,6 +5,7 @@ An exception, or an answer that is no plan, becomes a one-line error that says w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -69,11 +70,15 @@ def _check_action(action: Action) -> Action:
     """
     if not isinstance(action.job_id, str):
         raise PlanError(f"P1: the plan names job {brief(action.job_id)}, which is no text")
+    if isinstance(action, Park) and not isinstance(action.for_job, str):
+        raise PlanError(f"P1: the plan parks {action.job_id} for job {brief(action.for_job)}, which is no text")
     if isinstance(action, Wait | Park):
         return action
     place = action.placement
     if not isinstance(place, Placement):
         raise PlanError(f"P2: the plan has {brief(place)} for job {action.job_id}, which is no Placement")
+    if not isinstance(place.rollout_nodes, Iterable):
+        raise PlanError(f"P2: the placement of job {action.job_id} has rollout_nodes {brief(place.rollout_nodes)}, which is no tuple")
     numbers = {name: getattr(place, name) for name in _NUMBERS}
     group = () if place.group is None else (place.group,)
     if wrong := [number for number in (*group, *place.rollout_nodes, *numbers.values()) if not is_whole(number, bits=32)]:

@@ -34,7 +34,7 @@ QUICKSTART = str(ROOT / "examples" / "quickstart.yaml")
 PROGRAM = """
 import os, random, signal, sys, time
 import numpy
-from policies.api import Arrived, JobPolicy, Place, Placement, Rounds, StaticControl, candidates, isolated
+from policies.api import Arrived, JobPolicy, Park, Place, Placement, Rounds, StaticControl, candidates, isolated
 
 print("said at import")
 DRAWN = random.random()
@@ -105,6 +105,8 @@ class Answering(Solo):
             "huge": (Place(name, Placement(None, (), 1, 10**30)),),
             "text": (Place(name, "here"),),
             "nobody": (Place([], isolated(event.job)),),
+            "one": (Place(name, Placement(0, 3)),),
+            "parked": (Park(name, 3),),
             "numpy": [Place(name, as_numpy(isolated(event.job)))],
         }[self.answer]
 
@@ -263,6 +265,8 @@ def test_what_it_raises_when_it_is_made_is_one_line(command: Command, tmp_path: 
         ("huge", "P2: the placement of job math-7b has 1000000000000000000000000000000, which is no whole number"),
         ("text", "P2: the plan has 'here' for job math-7b, which is no Placement"),
         ("nobody", "P1: the plan names job [], which is no text"),
+        ("one", "P2: the placement of job math-7b has rollout_nodes 3, which is no tuple"),
+        ("parked", "P1: the plan parks math-7b for job 3, which is no text"),
     ],
 )
 def test_whatever_it_returns_is_checked(command: Command, answer: str, problem: str) -> None:
