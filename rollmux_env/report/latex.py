@@ -12,6 +12,9 @@ _ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
     "\u00b1": r"$\pm$",
     "\u2026": r"\dots{}",
 }
@@ -43,4 +46,5 @@ def _table(table: Table) -> str:
 
 
 def _escape(cell: RenderableType) -> str:
-    return "".join(_ESCAPED.get(character, character) for character in plain(cell))
+    text = "".join(_ESCAPED.get(character, character) for character in plain(cell))
+    return f"{{}}{text}" if text[:1] in ("[", "*") else text  # else it would be an option of the command that ends the line before

@@ -78,7 +78,8 @@ def _check_action(action: Action) -> Action:
     if not isinstance(place, Placement):
         raise PlanError(f"P2: the plan has {brief(place)} for job {action.job_id}, which is no Placement")
     if not isinstance(place.rollout_nodes, Iterable):
-        raise PlanError(f"P2: the placement of job {action.job_id} has rollout_nodes {brief(place.rollout_nodes)}, which is no tuple")
+        nodes_words = f"rollout_nodes {brief(place.rollout_nodes)}, which is no tuple"
+        raise PlanError(f"P2: the placement of job {action.job_id} has {nodes_words}")
     numbers = {name: getattr(place, name) for name in _NUMBERS}
     group = () if place.group is None else (place.group,)
     if wrong := [number for number in (*group, *place.rollout_nodes, *numbers.values()) if not is_whole(number, bits=32)]:

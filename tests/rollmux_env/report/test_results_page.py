@@ -10,6 +10,7 @@ from rich.text import Text
 
 from rollmux_env.report.folder import results_page
 from rollmux_env.report.html import to_html
+from rollmux_env.report.latex import to_latex
 from rollmux_env.report.tables import heading, make_table
 from tests.chromium import Browser, Tab, needs_chromium
 from tests.conftest import Command
@@ -41,6 +42,15 @@ def test_a_table_of_a_terminal_is_the_same_in_html() -> None:
     assert '<tr role="row" class="bad">' in html and html.count('<td role="cell" class="n"') == 2
 
 
+def test_latex_reads_cells_as_they_are() -> None:
+    """A bracket behind the end of a line would be its optional argument, and `<` prints as an inverted exclamation mark."""
+    table = make_table("slo", "policy", left=2)
+    table.add_row("[1, 2]", "<lambda>")
+    table.add_row("*", "a|b_c")
+    lines = to_latex(table).splitlines()
+    assert lines[-4:-2] == [r"{}[1, 2] & \textless{}lambda\textgreater{} \\", r"{}* & a\textbar{}b\_c \\"]
+
+
 def test_every_key_of_a_swept_line_is_said_again() -> None:
     table = make_table("slo", "virtual_cluster", "policy", "saving", left=3)
     for slo, cluster in (("1.2", "a"), ("1.2", "b"), ("2", "")):
@@ -54,7 +64,7 @@ def test_every_key_of_a_swept_line_is_said_again() -> None:
 @needs_chromium
 def test_a_browser_sorts_it_and_runs_nothing_that_is_in_it(browser: Browser, tmp_path: Path) -> None:
     table = make_table("policy", "cost $")
-    for name, cost in ((HOSTILE, "1,000"), ("b", "90.5 ± 2"), ("a10", ""), ("a9", "200")):
+    for name, cost in ((HOSTILE, "1.2e+09"), ("b", "90.5 ± 2"), ("a10", ""), ("a9", "200")):
         table.add_row(name, cost)
     path = tmp_path / "results.html"
     path.write_text(results_page(HOSTILE, Group(heading(HOSTILE), table), {f"{HOSTILE}.png": PIXEL}))
