@@ -23,6 +23,7 @@ from rollmux_env.errors import InputError
 from runtime.machines.job_processes import end_all
 
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
+_LOOKS_S = 0.05
 _TERMINATES_S = 5.0  # time between SIGTERM and SIGKILL for processes left behind
 _DIES_S = 60.0  # time after which a process that was killed counts as one that does not end
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
@@ -108,7 +109,10 @@ class LeasedCommand:
             self._start(environment, cores)
             assert self._process is not None
             try:
-                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)  # the pid stays reserved until the rest has ended
+                # The pid stays reserved until the rest has ended. No blocking call waits: if another thread takes a signal, as may
+                # happen when SIGTERM and SIGCONT come at once, the call goes on and the signal would not be passed on.
+                while os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+                    time.sleep(_LOOKS_S)
                 left = self._end_rest()
                 status = self._process.wait()
                 if not left and self._has_hidden_child():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,22 @@ def test_signals_are_passed_on_and_what_a_command_leaves_behind_ends(file: Path,
             assert process.stdout.read() == "caught\n"  # nobody has the pipe any more
             process.wait()
         assert process.returncode == 7 and little.jobs["mine"].lease is None
+
+
+def test_a_signal_that_another_thread_takes_is_passed_on(tmp_path: Path) -> None:
+    running = LeasedCommand(("sh", "-c", "touch begun; exec sleep 60"), lambda _: None)
+
+    def take() -> None:  # as the kernel lets any thread do when two signals come at once
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        time.sleep(0.5)  # this finds a fault only if the main thread waits for the command by then
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+    thread = threading.Thread(target=take, daemon=True)
+    with contextlib.chdir(tmp_path), running.signals():
+        thread.start()
+        assert running.run({**os.environ, rollmux_client.LEASE: "one"}, set()) == (128 + signal.SIGTERM, "")
+    thread.join()
 
 
 def test_a_signal_while_it_waits_for_a_placement_ends_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
