@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob, has_magic
@@ -144,7 +145,9 @@ def find_scenario(target: str, seed: int, settings: Sequence[str]) -> Scenario:
     if is_workload(target := _SHORT.get(target, target)):
         return make_scenario(target, seed, settings)
     if Path(target).suffix == ".csv":
-        raise InputError(f"{target}: a CSV file is a trace: `rollmux bench philly --set csv={target}` has its jobs")
+        raise InputError(
+            f"{target}: a CSV file is a trace: `rollmux bench philly --set {shlex.quote(f'csv={target}')}` has its jobs"
+        )
     if not Path(target).suffix and not Path(target).exists() and target not in (names := example_names()):
         known = [*WORKLOADS, *_SHORT]
         near = did_you_mean(target, [*known, *names])

@@ -39,7 +39,9 @@ def combinations(name: str, changes: Sequence[str], keys: Mapping[str, Sequence[
     Raises:
         InputError: A configuration is not valid, a key has no value, or one twice, or it is changed for all combinations too.
     """
-    pairs = {key: [f"{key}={json.dumps(value)}" for value in values] for key, values in keys.items()}
+    pairs = {
+        key: [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for value in values] for key, values in keys.items()
+    }
     for key, own in pairs.items():
         if not own or len({*own}) < len(own):
             raise InputError(f"--sweep {key}: give one value or more, each once")

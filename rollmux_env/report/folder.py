@@ -19,12 +19,13 @@ from rollmux_env.report.html import one_file, to_html
 from rollmux_env.report.tables import make_table
 
 
-def make_folder(path: Path, private: bool = False) -> None:
+def make_folder(path: Path, private: bool = False, option: str = "--out ") -> None:
     """Make an output folder before the work whose results it receives.
 
     Args:
         path: Path of the folder.
         private: Whether only its owner may read it. An existing folder keeps its permissions.
+        option: Option that names the folder, with a blank at its end, or an empty string for an argument.
 
     Raises:
         InputError: If the folder cannot be made or written.
@@ -34,9 +35,9 @@ def make_folder(path: Path, private: bool = False) -> None:
             private_folder(path)
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise InputError(f"--out {path}: {getattr(error, 'strerror', None) or error}") from None
+        raise InputError(f"{option}{path}: {getattr(error, 'strerror', None) or error}") from None
     if not os.access(path, os.W_OK | os.X_OK):
-        raise InputError(f"--out {path}: cannot be written")
+        raise InputError(f"{option}{path}: cannot be written")
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from runtime.journal.parts import newest_part
 from runtime.journal.write import is_begun
 from runtime.machines.own_ray import stay_on_loopback
 from runtime.own_folder import spare_folder
-from runtime.service.address import check_run
+from runtime.service.address import check_run, in_shell
 from runtime.signals import listening
 
 
@@ -77,7 +77,7 @@ def _say_stopped(how: str, folder: Path | None, options: RunOptions) -> None:
     if folder is not None and is_begun(newest_part(folder)):
         again = (("address", options.address), ("compare", options.compare))
         words = "".join(f" --{name} {value}" for name, value in again if value is not None)
-        how = f"{how}; `rollmux run --resume {folder}{words}` continues it"
+        how = f"{how}; `rollmux run --resume {in_shell(folder)}{words}` continues it"
     typer.echo(how)
 
 
@@ -99,7 +99,7 @@ def _begin(file: Path, options: RunOptions) -> str:
         make_folder(out, private=True)
         if is_begun(newest_part(out)):
             check_run(out, "--out ")
-            raise InputError(f"--out {out}: holds a run already; choose another folder, or continue it by --resume {out}")
+            raise InputError(f"--out {out}: holds a run already; choose another folder, or continue it by --resume {in_shell(out)}")
     with nullcontext(out.resolve()) if out is not None else spare_folder() as folder:
         if options.dry_run:
             running.run_dry(jobs, options, folder)

@@ -19,7 +19,7 @@ from runtime.jobs.file import load_cluster
 from runtime.journal.parts import newest_part
 from runtime.journal.write import SERVES, is_begun, lock_driver, read_run
 from runtime.machines.hosts import load_hosts
-from runtime.service.address import continuing, has_service, parse_listen
+from runtime.service.address import continuing, has_service, in_shell, parse_listen
 from runtime.service.head import head
 from runtime.service.plan import ServiceOptions
 from runtime.signals import listening
@@ -28,7 +28,7 @@ from runtime.signals import listening
 def _refuse_out(value: Path | None) -> None:
     """Refuse the option --out of `rollmux run`, which a service does not have."""
     if value is not None:
-        raise InputError(f"--out: is for `rollmux run`; the folder of a service is its argument: `rollmux serve {value}`")
+        raise InputError(f"--out: is for `rollmux run`; the folder of a service is its argument: `rollmux serve {in_shell(value)}`")
 
 
 def _check_journal(folder: Path) -> None:
@@ -130,7 +130,7 @@ def serve(
     listen = parse_listen(http, beyond_loopback)
     make_runnable(planning_switches(policy), seed or 0)
     make_dispatch(dispatch or DISPATCH)
-    make_folder(folder, private=True)
+    make_folder(folder, private=True, option="")
     folder = folder.resolve()
     if is_begun(newest_part(folder)) and not (no_ray and has_service(folder)):  # a long journal takes long to be read
         _check_journal(folder)
@@ -145,4 +145,4 @@ def serve(
     except KeyboardInterrupt:
         typer.echo("stopped at once")
         raise
-    typer.echo(f"stopped; `rollmux serve {folder}{' --no-ray' if no_ray else ''}` continues it")
+    typer.echo(f"stopped; `rollmux serve {in_shell(folder)}{' --no-ray' if no_ray else ''}` continues it")

@@ -12,7 +12,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.report.tables import make_table, show
 from rollmux_env.validation_errors import one_line
 from runtime.commands.options import At
-from runtime.service.address import folder_of
+from runtime.service.address import folder_of, in_shell
 from runtime.service.operations_log import OperationsLog
 from runtime.service.tokens import Right, Tokens
 
@@ -92,5 +92,5 @@ def service_folder(at: Path | None) -> Path:
     folder = folder_of(at)
     if not folder.is_dir():
         name = one_line(str(folder), 4096)
-        raise InputError(f"--at {name}: there is no such folder; `rollmux serve {name}` makes it")
+        raise InputError(f"--at {name}: there is no such folder; `rollmux serve {in_shell(folder)}` makes it")
     return folder

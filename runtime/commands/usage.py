@@ -40,8 +40,10 @@ def usage(
     """
     keys = by.split(",")
     for key in keys:
-        if key not in KEYS or keys.count(key) > 1:
-            raise InputError(f"--by {by}: {not_one_of(key, [*KEYS])}, each once")
+        if key not in KEYS:
+            raise InputError(f"--by {by}: {not_one_of(key, [*KEYS])}")
+        if keys.count(key) > 1:
+            raise InputError(f"--by {by}: {key} is given twice")
     try:
         with ends_quietly(), connected(at) as service:
             rows: list[Row] = service.ask("GET", f"/v1/usage?by={by}")["rows"]

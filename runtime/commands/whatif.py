@@ -123,7 +123,7 @@ def _of_file(target: str, options: WhatIfOptions) -> dict[str, Any]:
     if zipfile.is_zipfile(target):
         return _of_journal(Path(target), options)
     if options.since_s is not None:
-        raise InputError("--since: is for services and runs; a scenario says which jobs arrive")
+        raise InputError(f"--since: is for services and runs; {target} is neither a folder nor a file of `rollmux bundle`")
     scenario = find_scenario(target, 0, ())
     return what_if(target, scenario, options.present or _PRESENT, options.change(scenario.cluster)).as_dict()
 

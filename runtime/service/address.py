@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import shlex
 import socket
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -289,17 +290,37 @@ def _listened(folder: Path) -> Listening | None:
         return None
 
 
+def claim(folder: Path, has_ray: bool) -> None:
+    """Mark a folder as that of a service before its journal begins: else it would look like a run's if the service cannot listen.
+
+    Args:
+        folder: Folder of the service.
+        has_ray: Whether the service has a Ray.
+
+    Raises:
+        InputError: If a file cannot be written; one line.
+    """
+    if not has_service(folder):
+        remember(folder, replace(listening_of(folder, None, False), has_ray=has_ray))
+
+
 def has_service(folder: Path) -> bool:
-    """Return whether a folder is that of a service, which has listened, and not that of a run."""
+    """Return whether a folder is that of a service, and not that of a run."""
     return (folder / HTTP).exists()
 
 
 def continuing(folder: Path) -> str:
     """Return the command that continues the run or the service that has ended in a folder with a journal."""
+    name = in_shell(folder)
     if not has_service(folder):
-        return f"rollmux run --resume {folder}"
+        return f"rollmux run --resume {name}"
     before = _listened(folder)
-    return f"rollmux serve {folder}{'' if before is None or before.has_ray else ' --no-ray'}"
+    return f"rollmux serve {name}{'' if before is None or before.has_ray else ' --no-ray'}"
+
+
+def in_shell(folder: Path) -> str:
+    """Return a folder as a word of a command that the user may copy into a shell."""
+    return shlex.quote(one_line(str(folder), 4096))
 
 
 def check_run(folder: Path, option: str = "") -> None:
@@ -314,7 +335,7 @@ def check_run(folder: Path, option: str = "") -> None:
     """
     if has_service(folder):
         name = one_line(str(folder), 4096)
-        raise InputError(f"{option}{name}: holds a service, and no run; `{continuing(Path(name))}` continues it")
+        raise InputError(f"{option}{name}: holds a service, and no run; `{continuing(folder)}` continues it")
 
 
 def prepare_environment(address: RayAddress) -> None:

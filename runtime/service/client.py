@@ -21,7 +21,7 @@ from runtime.journal.parts import newest_part
 from runtime.journal.rollover import is_beginning
 from runtime.journal.write import DRIVER_LOCK, SERVES, is_begun
 from runtime.output import OutputPart
-from runtime.service.address import VARIABLE, ServiceAddress, continuing, find, folder_of
+from runtime.service.address import VARIABLE, ServiceAddress, continuing, find, folder_of, in_shell
 
 _URL, _TOKEN = "ROLLMUX_URL", "ROLLMUX_TOKEN"
 _ANSWERS_S = 60.0
@@ -261,7 +261,7 @@ def no_service(folder: Path, starting: bool = False) -> NoService:
         return NoService(f"--at {name}: the service there is starting, and does not answer yet", has_journal)
     if has_journal:
         return NoService(f"--at {name}: no service runs there; `{continuing(folder)}` continues it", True)
-    return NoService(f"--at {name}: no service runs there; `rollmux serve {name}` starts one")
+    return NoService(f"--at {name}: no service runs there; `rollmux serve {in_shell(folder)}` starts one")
 
 
 def _entries(specs: Sequence[JobSpec]) -> list[dict[str, Any]]:

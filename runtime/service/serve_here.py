@@ -16,7 +16,7 @@ from runtime.journal.rollover import ROLLED_OVER, begin_next_part
 from runtime.journal.write import name_in_errors, record_of
 from runtime.machine import Node, Pool
 from runtime.machines.hosts import HostsFile, load_hosts, more_nodes, nodes_here, nodes_of_hosts
-from runtime.service.address import SERVICE, let_in, listening_of, withdraw
+from runtime.service.address import SERVICE, claim, in_shell, let_in, listening_of, withdraw
 from runtime.service.http.listening import ListeningService
 from runtime.service.patience import Patience
 from runtime.service.plan import ServiceOptions, past_facts, service_plan, unused_keys
@@ -53,6 +53,7 @@ def serve_here(folder: Path, wish: ServiceOptions, file: Path | None, say: Calla
                 with _beginning():
                     begin_next_part(folder, say)
                     plan = _plan(folder, wish, hosts, say)
+                    claim(folder, has_ray=False)
                 outcome = asyncio.run(_serve(folder, wish, plan, file if hosts is not None else None, take_hangups, say))
                 wish = replace(wish, policy=None, dispatch=None, cluster=None)
             except _NotBegun as error:
@@ -132,7 +133,7 @@ async def _serve(
                 let_in(folder, listening, url, port, None)
             await service.give_access(listening.token)
             say(f"listening at {url}; the token is in {folder / SERVICE}")
-            say(f"serving from {folder}, without Ray: rollmux submit FILE --at {folder}")
+            say(f"serving from {folder}, without Ray: rollmux submit FILE --at {in_shell(folder)}")
             ended = asyncio.ensure_future(service.ended())
             while not ended.done():
                 await asyncio.wait((ended,), timeout=_LOOKS_S)

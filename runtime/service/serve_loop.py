@@ -21,7 +21,18 @@ from runtime.machines.nodes import find_nodes
 from runtime.machines.own_ray import ENVIRONMENT, check_address
 from runtime.machines.ray_health import RayDied, quieten_ray, shut_down
 from runtime.run.ray_session import coordinator_options, watch
-from runtime.service.address import SERVICE, Listen, RayAddress, ServiceAddress, announce, let_in, listeners, listening_of
+from runtime.service.address import (
+    SERVICE,
+    Listen,
+    RayAddress,
+    ServiceAddress,
+    announce,
+    claim,
+    in_shell,
+    let_in,
+    listeners,
+    listening_of,
+)
 from runtime.service.head import actor_name
 from runtime.service.http.listening import ListeningService
 from runtime.service.patience import Patience
@@ -68,7 +79,7 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
                     service = _start(folder, address, wish, say)
                 url = _listen(service, folder, address, wish, say if is_new else None)
                 say(f"listening at {url}; the token is in {folder / SERVICE}")
-                say(f"serving from {folder}: rollmux submit FILE --at {folder}")
+                say(f"serving from {folder}: rollmux submit FILE --at {in_shell(folder)}")
                 has_rolled_over = False
                 if watch(service, service.call.remote("ended"), say, lines_said) != ROLLED_OVER:
                     break
@@ -76,7 +87,7 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
                 service, has_rolled_over = None, True
                 wish = replace(wish, policy=None, dispatch=None, cluster=None)
             except RayDied as error:
-                raise InputError(f"{error}; `rollmux serve {folder}` continues from the journal") from error
+                raise InputError(f"{error}; `rollmux serve {in_shell(folder)}` continues from the journal") from error
             except InputError as error:
                 if not has_rolled_over:
                     raise
@@ -86,7 +97,7 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
                 patience.wait(getattr(error, "cause", error))
             except ray.exceptions.RayActorError:
                 if (problem := _why_final(address, began_s)) is not None:
-                    raise InputError(f"{problem}; `rollmux serve {folder}` continues from the journal") from None
+                    raise InputError(f"{problem}; `rollmux serve {in_shell(folder)}` continues from the journal") from None
                 say("the coordinator has died; another one continues from the journal")
                 service = None
     finally:
@@ -193,6 +204,7 @@ def _find(folder: Path, address: RayAddress) -> Any:
 def _start(folder: Path, address: RayAddress, wish: ServiceOptions, say: Callable[[str], None]) -> Any:
     begin_next_part(folder, say)
     plan = service_plan(folder, wish, past(folder), _nodes, say)
+    claim(folder, has_ray=True)
     options = {**coordinator_options(), "name": address.actor, "namespace": address.namespace, "lifetime": "detached"}
     service: Any = ray.remote(Coordinator).options(**options).remote(named(ListeningService), plan)
     try:

@@ -116,6 +116,7 @@ def test_combinations_with_other_rewards_are_compared_by_their_costs(tmp_path: P
         (("--logger", "sent:four"), "has no function or class 'four'"),
         (("--logger", "sent:Broken"), "--logger sent:Broken raised OSError: no network"),
         (("--sweep", "ppo.copies=3"), "--sweep: ppo.copies: must divide streams"),
+        (("--sweep", "ppo.copies=4,x"), "--sweep: ppo.copies: must be a whole number, not 'x'"),
         (("--sweep", "ppo.gamma="), "--sweep ppo.gamma: give one value or more, each once"),
         (("--sweep", "ppo.gamma=0.9,0.9"), "--sweep ppo.gamma: give one value or more, each once"),
         (("--sweep", "steps=64,128"), "--sweep steps: is changed by --set too; give it once"),

@@ -292,7 +292,9 @@ async def _log(call: ApiCall) -> Any:
     home = call.service.folder / LOGS / job_id
     if wanted is None:
         names = [*log_files(home)]
-        wanted = next((name for name in (*_USUAL_LOGS, *names) if name in names), _USUAL_LOGS[0])
+        if not names:
+            raise NotFound(f"job {job_id}: no process of it has begun")
+        wanted = next(name for name in (*_USUAL_LOGS, *names) if name in names)
     data, offset, names = await asyncio.to_thread(read_log, home, wanted, call.query.offset)
     if wanted not in names:
         there = f"; there are {', '.join(names)}" if names else ""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -177,6 +178,11 @@ def test_a_service_that_is_told_to_stop_while_its_ray_starts_leaves_nothing_behi
         (["serve", "--out", "x"], "--out: is for `rollmux run`; the folder of a service is its argument: `rollmux serve x`"),
         (["serve", "x", "--cluster", "empty.yaml"], "empty.yaml: cluster: is missing"),
         (["serve", "x", "--cluster", "wrong.yaml"], "wrong.yaml: cluster."),
+        (["serve", "empty.yaml"], "rollmux: empty.yaml: File exists"),
+        (
+            ["whatif", "x", "--since", "7d"],
+            "--since: is for services and runs; x is neither a folder nor a file of `rollmux bundle`",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(
@@ -189,3 +195,15 @@ def test_what_cannot_be_done_is_said_in_one_line(
     status, out, err = command(*arguments)
     assert (status, out) == (2, "") and problem in err and err.count("\n") == 1, err
     assert {path.name for path in tmp_path.iterdir()} == {"empty.yaml", "wrong.yaml"}
+
+
+def test_a_folder_whose_service_could_not_listen_is_no_runs(command: Command, tmp_path: Path) -> None:
+    folder = tmp_path / "service"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        where = f"127.0.0.1:{other.getsockname()[1]}"
+        status, _, err = command("serve", str(folder), "--no-ray", "--http", where)
+    assert (status, err) == (2, f"rollmux: --http {where}: Address already in use\n")
+    status, out, err = command("status", "--at", str(folder))
+    assert (status, err) == (0, "") and f"`rollmux serve {folder} --no-ray` continues it" in " ".join(out.split())
+    status, _, err = command("run", "--resume", str(folder))
+    assert status == 2 and f"{folder}: holds a service, and no run; `rollmux serve {folder} --no-ray` continues it" in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import socket
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from runtime.service.address import (
     ServiceAddress,
     announce,
     check_run,
+    claim,
     continuing,
     find,
     folder_of,
@@ -32,6 +34,7 @@ from runtime.service.address import (
     remember,
     withdraw,
 )
+from runtime.service.client import NoService, connected
 from runtime.service.http import server
 from runtime.service.http.server import bind
 from runtime.service.plan import ServiceOptions
@@ -201,3 +204,20 @@ def test_what_continues_a_folder_is_a_run_or_a_service_of_its_kind(tmp_path: Pat
     assert continuing(tmp_path) == f"rollmux serve {tmp_path}"
     (tmp_path / HTTP).write_text("{")
     assert continuing(tmp_path) == f"rollmux serve {tmp_path}"
+
+
+@pytest.mark.parametrize("has_ray", [True, False])
+def test_a_folder_is_a_services_before_that_has_listened(tmp_path: Path, has_ray: bool) -> None:
+    claim(tmp_path, has_ray)
+    assert continuing(tmp_path) == f"rollmux serve {tmp_path}{'' if has_ray else ' --no-ray'}"
+    assert listening_of(tmp_path, None, False).where == Listen()  # not a place that was asked for and is perhaps taken
+    let_in(tmp_path, listening_of(tmp_path, None, False), "http://127.0.0.1:8801", 8801, None)
+    claim(tmp_path, has_ray=True)
+    assert continuing(tmp_path) == f"rollmux serve {tmp_path} --no-ray"
+
+
+def test_a_folder_in_a_command_is_one_word_for_a_shell(tmp_path: Path) -> None:
+    assert shlex.split(continuing(tmp_path / "my run")) == ["rollmux", "run", "--resume", str(tmp_path / "my run")]
+    with pytest.raises(NoService) as error, connected(tmp_path / "it's"):
+        pass
+    assert shlex.split(str(error.value).split("`")[1]) == ["rollmux", "serve", str(tmp_path / "it's")]

@@ -124,7 +124,7 @@ def test_logs_come_over_http_whole_and_are_followed(
     as_user(served, Right.LOOK, monkeypatch)
     served.ask("POST", "/v1/jobs", {"id": "logged", **JOB})
     served.until("/v1/jobs/logged", lambda job: job["state"] == "done")
-    assert "no process controller of it has begun" in command("logs", "logged")[2]
+    assert "job logged: no process of it has begun" in command("logs", "logged")[2]
     home = served.folder / LOGS / "logged"
     home.mkdir(parents=True)
     iteration = "2026-11-24 04:00:00  iteration 1 of 3: 1.00 s, reward 0.5, loss 2, response_tokens 12"

@@ -162,7 +162,7 @@ def test_usage_is_that_of_the_journal_live_and_afterwards(command: Command, shar
     assert (status, err) == (0, "") and out == f"job,{','.join(FIGURES)}\na,{','.join(str(row[key]) for key in FIGURES)}\n"
     status, out, err = command("usage", "--at", str(shared.folder))
     assert status == 0 and "ann" in out and "node-hours" in out
-    assert command("usage", "--by", "user,user")[0] == 2
+    assert command("usage", "--by", "user,user")[::2] == (2, "rollmux: --by user,user: user is given twice\n")
 
 
 def test_only_operators_set_quotas_and_bad_ones_are_refused(served: Served) -> None:
