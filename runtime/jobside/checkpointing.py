@@ -152,10 +152,14 @@ class CheckpointWriter:
             return checkpoint
         return None
 
-    def wait(self) -> None:
-        """Wait for the checkpoint in progress."""
+    def wait(self, most_s: float | None = None) -> None:
+        """Wait for the checkpoint in progress.
+
+        Args:
+            most_s: Longest wait in seconds, after which the job ends without it, or None for no limit.
+        """
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(most_s)
             self._thread = None
 
     def drop(self) -> None:

@@ -30,6 +30,7 @@ from runtime.samples import SAMPLES, TRAJECTORIES, write_samples, write_trajecto
 from runtime.standstill import PATIENCE, warnings
 
 _DETAILS = 20_000  # last characters of a traceback that are recorded in the journal
+_WRITES_S = 60.0  # longest wait for a checkpoint of a job whose processes may be waiting for each other
 
 
 class Controller:
@@ -106,8 +107,8 @@ class Controller:
         if not (died or short) and (death := find_death(self._session.workers)) is not None:
             died, problem = True, one_line(str(death), 500)  # the error is that of another process, which has lost this one
             note(f"the reason is that {problem}")
-        if died or short:
-            self._writer.wait()  # the checkpoint in progress may be complete
+        if died or short:  # the checkpoint in progress may be complete
+            self._writer.wait(None if died else _WRITES_S)  # not if a rank waits for another one that had too little memory
         if died:
             return JobEnd("died", where, problem, out_of_memory=short)
         if not isinstance(error, RuntimeError | InputError | CallOutOfOrder):

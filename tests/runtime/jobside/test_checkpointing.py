@@ -136,6 +136,18 @@ def test_a_job_waits_for_room_on_the_disk_and_then_writes_what_it_is(tmp_path: P
     assert run.problems == ["[Errno 28] No space left on device"] * 3 and run.where == ""
 
 
+def test_a_job_that_ends_waits_no_longer_than_it_says_for_a_checkpoint_that_may_never_be_whole(tmp_path: Path) -> None:
+    run, job = Run(), Job()
+    writer = writer_of(tmp_path, {"every": 1}, run)
+    iterate(writer, job)
+    thread = writer._thread  # it goes on, and has to end before the test does
+    writer.wait(0.0)
+    assert thread is not None and not run.checkpoints and numbers(tmp_path) == []
+    job.writes.set()
+    thread.join()
+    assert [checkpoint.iterations for checkpoint in run.checkpoints] == [1]
+
+
 def test_what_else_goes_wrong_beside_the_job_is_its_own_error_at_the_end_of_the_iteration(tmp_path: Path) -> None:
     class Fails(Job):
         def checkpoint(self, folder: Path) -> Callable[[], None]:

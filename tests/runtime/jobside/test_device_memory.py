@@ -31,11 +31,12 @@ GB = 10**9
 )
 def test_a_job_says_that_a_gpu_had_too_little_memory(error: Exception, outcome: str, is_short: bool) -> None:
     controller: Any = object.__new__(Controller)
-    waits: list[None] = []
-    controller._writer, controller._session = SimpleNamespace(wait=lambda: waits.append(None)), SimpleNamespace(workers=[])
+    waits: list[float | None] = []
+    controller._writer, controller._session = SimpleNamespace(wait=waits.append), SimpleNamespace(workers=[])
     end = controller._end_of(error, "training")
     assert (end.outcome, end.where, end.out_of_memory) == (outcome, "training", is_short)
     assert len(waits) == (outcome == "died" or is_short)  # a checkpoint that it goes on from is whole
+    assert all((most_s is None) == (outcome == "died") for most_s in waits)  # of a rank that waits for the others there is none
 
 
 def test_a_phase_says_what_of_the_fullest_gpu_is_not_free() -> None:
