@@ -71,7 +71,7 @@ class Area:
     def keys(self, state: State, job_ids: Sequence[str]) -> Floats:
         """Return node-seconds, shape (n,)."""
         rows = rows_of(state, job_ids)
-        return np.asarray(left_s(state, rows) * _nodes(state, rows) / weights(state, rows))
+        return np.asarray(left_s(state, rows) * nodes_of(state, rows) / weights(state, rows))
 
 
 class Attained:
@@ -85,7 +85,7 @@ class Attained:
     def keys(self, state: State, job_ids: Sequence[str]) -> Floats:
         """Return node-seconds, shape (n,)."""
         rows = rows_of(state, job_ids)
-        return np.asarray(done_s(state, rows) * _nodes(state, rows) / weights(state, rows))
+        return np.asarray(done_s(state, rows) * nodes_of(state, rows) / weights(state, rows))
 
 
 class Gittins:
@@ -123,7 +123,7 @@ def _compute_expected_keys(state: State, job_ids: Sequence[str], rows: Ints, lef
     """Return the keys of jobs by the hours that they have left, or those of `Attained` while departures have not taught them."""
     if left_h is None:
         return Attained().keys(state, job_ids)
-    return np.asarray(_nodes(state, rows) / weights(state, rows) * left_h)
+    return np.asarray(nodes_of(state, rows) / weights(state, rows) * left_h)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def rows_of(state: State, job_ids: Sequence[str]) -> Ints:
     return np.fromiter(map(state.tables.job_rows.__getitem__, job_ids), np.int64, len(job_ids))
 
 
-def _nodes(state: State, rows: Ints) -> Floats:
+def nodes_of(state: State, rows: Ints) -> Floats:
     """Return the nodes that each job asks for on both sides in shape 0, shape (n,)."""
     jobs = state.tables.job_records
     own = jobs["first_shape"][rows]

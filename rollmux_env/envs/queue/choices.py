@@ -15,7 +15,7 @@ from rollmux_env.cluster.remaining import done_s
 from rollmux_env.cluster.state import State
 from rollmux_env.kernel.feature_tables import Names
 from rollmux_env.kernel.tables import Floats
-from rollmux_env.scheduler.order import QueueRules, rows_of
+from rollmux_env.scheduler.order import QueueRules, nodes_of, rows_of
 from rollmux_env.scheduler.quotas import Quotas
 from rollmux_env.scheduler.ranking import Ranking, compute_ranking
 from rollmux_env.scheduler.room import free_nodes, may_fit
@@ -140,7 +140,7 @@ def squashed(value: float, scale: float) -> float:
 def _of_job(state: State, rules: QueueRules, ranking: Ranking, job_id: str, rank: float) -> tuple[float, ...]:
     """Return the features of a waiting or running job. How much it has left is what its key in the queue says."""
     row, job, jobs = state.row(job_id), state.job(job_id), state.tables.job_records
-    nodes = job.rollout.nodes + job.training.nodes
+    nodes = float(nodes_of(state, np.array([row]))[0])
     left_h = rules.shown(ranking.keys[job_id], state) * job.weight / nodes
     done_h = float(done_s(state, np.array([row]))[0]) / 3600
     waited_h = max(0.0, state.now_s - job.arrival_s) / 3600
@@ -190,7 +190,7 @@ def queue_features(state: State) -> tuple[float, ...]:
     """Return the features of the queue, in the order of `NAMES.job`."""
     jobs = [state.job(job_id) for job_id in state.waiting]
     longest_h = max((state.now_s - job.arrival_s for job in jobs), default=0.0) / 3600
-    asked = sum(job.rollout.nodes + job.training.nodes for job in jobs)
+    asked = float(nodes_of(state, rows_of(state, state.waiting)).sum())
     return squashed(len(jobs), _SCALE_COUNT), squashed(max(0.0, longest_h), _SCALE_H), squashed(asked, _SCALE_COUNT)
 
 

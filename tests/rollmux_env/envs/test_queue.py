@@ -16,12 +16,14 @@ from policies.registry import make_policy
 from rollmux_env.cluster.events import Arrived, Parked
 from rollmux_env.cluster.plan import Park, Place, Plan
 from rollmux_env.cluster.trial import without_job
-from rollmux_env.envs.placement.generator import Workload
+from rollmux_env.envs.placement.generator import Fixed, Workload
+from rollmux_env.envs.queue.choices import NAMES
 from rollmux_env.envs.queue.known import as_known
 from rollmux_env.envs.queue.stream import QueueStream
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.outcome import outcome
+from rollmux_env.scenario import parse_scenario
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.parking import ParkingCandidates
 from rollmux_env.scheduler.ranking import Ranker
@@ -111,6 +113,18 @@ def test_tracks_hide_lengths() -> None:
     told = SHORT.scenario(0).model_copy(update={"jobs": stated[1]})
     assert as_known(told, "lengths", 1.0, 0).jobs == SHORT.scenario(0).jobs
     assert job.class_name and not as_known(SHORT.scenario(0), "nothing", 1.0, 0).jobs[0].class_name
+
+
+def test_on_one_device_a_job_asks_for_training_nodes_alone() -> None:
+    """The work that it has left is its iterations times T_solo there, too."""
+    pool = {"gpus_per_node": 8, "usd_per_gpu_hour": 1, "max_nodes": 2}
+    job = {"id": "a", "arrival_s": 0, "iterations": 36, "slo": 2, "rollout": {"worst_case_s": 50}, "training": {"worst_case_s": 50}}
+    scenario = parse_scenario({"version": 1, "cluster": {"training": pool, "one_device": True}, "jobs": [job]})
+    env: Any = gym.make(ID, generator=Fixed(scenario), fleet=None)
+    observation, _ = env.reset()
+    place = dict(zip(NAMES.candidates, observation["candidates"][1].tolist(), strict=True))
+    assert (place["left"], place["nodes"]) == pytest.approx((1 / 25, 1 / 5))
+    assert observation["job"][NAMES.job.index("nodes asked for")] == pytest.approx(1 / 17)
 
 
 def test_an_estimate_stays_a_number_of_iterations_however_wrong_it_is() -> None:
