@@ -17,7 +17,7 @@ from rich.text import Text
 from policies.commands.bench_options import BenchOptions
 from policies.commands.printed import Printed
 from policies.makers import makers
-from policies.named import LEARNED, is_own
+from policies.named import LEARNED, SEARCH, is_own
 from policies.registry import make_runnable
 from policies.rollout.places import make_at
 from rollmux_env.bench.leaderboard.entries import (
@@ -131,11 +131,7 @@ def files_of(entrant: Entrant) -> dict[str, str]:
 
 def _files(entrant: Entrant) -> Iterator[tuple[str, Path, bool]]:
     """Yield the name and the file of each policy, and whether it is a user's."""
-    made = replaying_makers()
-    kinds = ((entrant.placement, make_runnable), (entrant.dispatch, made.dispatch), (entrant.rollout, made.rollout))
-    for spec, make in kinds:
-        if spec is None:
-            continue
+    for spec, make in _parts(entrant):
         name = spec.partition(",")[0]
         if name.startswith(LEARNED) and name.removeprefix(LEARNED) not in ("default", "random"):
             yield name, Path(name.removeprefix(LEARNED)), True
@@ -144,3 +140,19 @@ def _files(entrant: Entrant) -> Iterator[tuple[str, Path, bool]]:
         file = inspect.getsourcefile(own)
         if file is not None:
             yield name, Path(file), is_own(spec)
+
+
+def _parts(entrant: Entrant) -> Iterator[tuple[str, Callable[[str], Any]]]:
+    """Yield each policy with its factory, and a user's code around which another one searches, or which orders its queue."""
+    made = replaying_makers()
+    if entrant.placement is not None:
+        yield entrant.placement, make_runnable
+        base = entrant.placement.removeprefix(SEARCH)
+        if base != entrant.placement and (is_own(base) or base.startswith(LEARNED)):
+            yield base.partition(",")[0], make_runnable
+        orders = (option.removeprefix("order=") for option in base.split(",")[1:] if option.startswith("order="))
+        yield from ((order, make_runnable) for order in orders if is_own(order))
+    if entrant.dispatch is not None:
+        yield entrant.dispatch, made.dispatch
+    if entrant.rollout is not None:
+        yield entrant.rollout, made.rollout

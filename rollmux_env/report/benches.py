@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 RESULTS = "results.json"
 _TABLES: tuple[Table, ...] = ("runs", "jobs", "summary", "differences", "timeline")
 _MAX_JOBS = 2000  # largest number of jobs of a policy on the page; jobs.csv has all
+_KINDS = ("png", "svg", "pdf")
 _VERSIONS = ("rollmux", "numpy", "numba", "scipy", "pydantic")
 
 
@@ -88,8 +89,10 @@ def save(folder: Path, benched: BenchResult | SweepResult, kind: Kind, overwrite
         overwrite: Whether results that are there may be replaced.
 
     Raises:
-        InputError: If the folder holds results already, or cannot be written.
+        InputError: If there is no such kind, or the folder holds results already, or cannot be written.
     """
+    if kind not in _KINDS:
+        raise InputError(f"plots: {not_one_of(kind, _KINDS)}")
     with results_folder(folder, RESULTS, overwrite):
         write_bench(folder, benched, kind)
 

@@ -247,6 +247,8 @@ def test_a_result_is_saved_shown_and_said_in_a_line(mixed: rollmux.BenchResult, 
         assert (tmp_path / "python" / name).read_bytes() == (tmp_path / "command" / name).read_bytes()
     with pytest.raises(InputError, match="holds results already"):
         mixed.save(tmp_path / "python")
+    with pytest.raises(InputError, match=r"^plots: must be one of png, svg, pdf, not 'jpg'"):
+        mixed.save(tmp_path / "jpg", plots="jpg")  # type: ignore[arg-type]
     shown = [re.sub(r"[0-9.]+ ms", "", text) for text in (mixed.to_latex(), latex)]
     assert shown[0] == shown[1] and "<table" in mixed._repr_html_()
     assert len(repr(mixed)) < 150 and len(repr(mixed.runs)) < 1000 and "mixed, 3 seeds, fluid: solo $" in repr(mixed)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from policies.commands.leaderboard import enter, replaying_makers, sources_of
+from policies.commands.leaderboard import enter, files_of, replaying_makers, sources_of
 from policies.dispatch import make_dispatch
 from policies.rollout import make_rollout
 from rollmux_env.bench.leaderboard.bounds import full_replicas_s, group_usd_per_work_hour, without_tails
@@ -149,6 +149,9 @@ def test_an_entry_is_read_as_it_was_written_and_another_version_is_refused(tmp_p
 def test_files_of_ones_own_are_identified(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT / "examples")
     assert {*sources_of(Entrant("first_fit:FirstFit,most_new_nodes=0", "fifo"))} == {"first_fit:FirstFit"}
+    searched = Entrant("search:first_fit:FirstFit,rows=2,order=response_ratio:ResponseRatio")
+    assert {*sources_of(searched)} == {"first_fit:FirstFit", "response_ratio:ResponseRatio"}
+    assert files_of(searched)["first_fit:FirstFit"] == "first_fit.py"
 
 
 @pytest.mark.parametrize(("entrant", "problem"), [(Entrant(), "give --policy"), (Entrant("optimal-work"), "yardstick")])
