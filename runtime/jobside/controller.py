@@ -217,6 +217,8 @@ class Controller:
         with session.initialise(keeps_permit=not asynchronous):
             if isinstance(spec, ClassJob):
                 self._job = load_named(spec.job_class, spec.folder)(**spec.options)
+                if self._has_checkpoints(self._job) and not hasattr(self._job, "restore"):
+                    raise InputError(f"{spec.job_class}: has a method checkpoint and no method restore, to continue from it")
             elif spec.is_asynchronous:
                 from runtime.grpo.asynchronous import AsynchronousGrpo
 

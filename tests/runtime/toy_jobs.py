@@ -143,6 +143,13 @@ class Sleeper:
             file.write("".join(f"{pid}\n" for pid in pids))
 
 
+class Forgetful(Sleeper):
+    """Writes checkpoints, and cannot continue from one."""
+
+    def checkpoint(self, folder: Path) -> None:
+        (folder / "state").touch()
+
+
 class Doubled(Sleeper):
     """Trains twice in its second iteration."""
 

@@ -148,9 +148,13 @@ def test_a_worker_that_always_dies_or_raises_ends_its_own_job(run: Running) -> N
     check_run(record)
 
 
-def test_phases_out_of_order_are_refused(run: Running) -> None:
-    _, record, _ = run([{"id": "twice", "class": "toy_jobs:Doubled"}])
-    assert record.failed[0].problem == "the phase 'train' came where 'sync' was due; an iteration is rollout, train, sync"
+def test_phases_out_of_order_and_checkpoints_that_lead_nowhere_are_refused(run: Running) -> None:
+    twice, forgets = {"id": "twice", "class": "toy_jobs:Doubled"}, {"id": "forgets", "class": "toy_jobs:Forgetful"}
+    _, record, _ = run([twice, forgets, forgets | {"id": "needs-none", "checkpoint": "none"}])
+    assert {failed.job_id: failed.problem for failed in record.failed} == {
+        "twice": "the phase 'train' came where 'sync' was due; an iteration is rollout, train, sync",
+        "forgets": "toy_jobs:Forgetful: has a method checkpoint and no method restore, to continue from it",
+    }
 
 
 def test_a_late_job_is_profiled_between_the_phases_of_others(run: Running) -> None:
