@@ -83,7 +83,7 @@ def cache_wanted(parameters: int, cached: int, tokens: int, tensor_parallel: int
 
     Args:
         parameters: Number of parameters of the model.
-        cached: Number of values in the KV cache for one token.
+        cached: Number of values in the KV cache of each GPU for one token.
         tokens: Sum of the longest lengths of all responses that are sampled at a time, including prompts.
         tensor_parallel: Number of GPUs of the engine.
         share_bytes: Memory of each GPU that the engine may take, bytes.
@@ -91,7 +91,7 @@ def cache_wanted(parameters: int, cached: int, tokens: int, tensor_parallel: int
     Returns:
         The size, or None if it may not fit into the share, so that vLLM has to measure what fits.
     """
-    weights, wanted = (-(-2 * numbers // tensor_parallel) for numbers in (parameters, cached * tokens))
+    weights, wanted = -(-2 * parameters // tensor_parallel), 2 * cached * tokens
     return wanted if weights + wanted <= share_bytes * (1 - _WORK) else None
 
 

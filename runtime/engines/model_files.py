@@ -38,6 +38,7 @@ class ModelFiles:
         longest: Largest number of tokens that the model can attend to.
         cached: Number of values in the KV cache for one token.
         head: Size of an attention head.
+        kv_heads: Number of heads of keys and values.
     """
 
     directory: Path
@@ -48,6 +49,14 @@ class ModelFiles:
     longest: int
     cached: int
     head: int
+    kv_heads: int
+
+    def cached_on_each(self, devices: int) -> int:
+        """Return the number of values in the KV cache for one token on each of the devices that hold the model together.
+
+        A head is on one device, or with more devices than heads on several of them.
+        """
+        return self.cached // max(1, min(devices, self.kv_heads))
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
@@ -144,8 +153,9 @@ def read_model_files(directory: Path) -> ModelFiles:
     try:
         heads, longest = config["num_attention_heads"], config["max_position_embeddings"]
         head = config.get("head_dim") or config["hidden_size"] // heads
-        cached = 2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head
-        counts = [int(number) for number in (longest, cached, head)]
+        kv_heads = config.get("num_key_value_heads", heads)
+        cached = 2 * config["num_hidden_layers"] * kv_heads * head
+        counts = [int(number) for number in (longest, cached, head, kv_heads)]
     except KeyError as error:
         raise InputError(f"{directory / 'config.json'}: {error.args[0]} is missing") from None
     except (TypeError, ValueError, ZeroDivisionError):

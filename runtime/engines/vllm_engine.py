@@ -172,7 +172,8 @@ class VllmEngine(Engine):
         """Return the options for the share of each GPU, and for the size of the cache if the job needs less than that."""
         free_bytes, total_bytes = torch.cuda.mem_get_info()
         share = device_share(free_bytes, total_bytes, wanted)
-        cache = cache_wanted(self._files.parameters, self._files.cached, tokens, self._devices, share * total_bytes)
+        cached = self._files.cached_on_each(self._devices)
+        cache = cache_wanted(self._files.parameters, cached, tokens, self._devices, share * total_bytes)
         return {"gpu_memory_utilization": share} | ({"kv_cache_memory_bytes": cache} if cache is not None else {})
 
     generate = dies_with_its_processes(Engine.generate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from rollmux_env.errors import InputError
 from runtime.engines.memory import USUAL, cache_wanted, device_share
+from runtime.engines.model_files import ModelFiles
 from runtime.engines.vllm_engine import VllmEngine
 from runtime.gpus import is_out_of_memory
 
@@ -34,9 +36,19 @@ def test_the_cache_is_as_large_as_a_job_needs_and_never_more_than_it_may_take() 
     parameters, cached, tokens = 1_543_714_304, 2 * 28 * 2 * 128, 128 * 816
     wanted = cache_wanted(parameters, cached, tokens, 1, 0.8 * 80 * GB)
     assert wanted == 2 * cached * tokens and 2.9 * GB < wanted < 3.1 * GB
-    assert cache_wanted(parameters, cached, tokens, 2, 0.8 * 80 * GB) == wanted // 2
     assert cache_wanted(parameters, cached, tokens, 1, 7 * GB) is None  # vLLM measures what fits
     assert cache_wanted(parameters, cached, 100 * tokens, 1, 0.8 * 80 * GB) is None
+
+
+@pytest.mark.parametrize(("devices", "shares"), [(1, 1), (2, 2), (4, 2)])
+def test_each_gpu_of_an_engine_has_the_cache_of_its_heads(devices: int, shares: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the model above: four GPUs have each of the two heads twice."""
+    cached, tokens = 2 * 28 * 2 * 128, 128 * 816
+    shapes = {"embed": (1000, 1_543_714)}
+    engine = object.__new__(VllmEngine)
+    engine._files, engine._devices = ModelFiles(Path(), shapes, "embed", True, frozenset(), 4096, cached, 128, 2), devices
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (79 * GB, 80 * GB))
+    assert engine._share(None, tokens)["kv_cache_memory_bytes"] == 2 * cached * tokens // shares
 
 
 def test_what_a_stranger_frees_of_a_gpu_leaves_an_engine_with_no_less_than_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
