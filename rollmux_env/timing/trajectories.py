@@ -120,19 +120,30 @@ _LENGTHS = TypeAdapter(tuple[Annotated[int, Field(ge=1, lt=2**31)], ...])
 def read_trajectories(path: Path) -> list[Trajectory]:
     """Read a file of trajectories in any of the module's formats, or the `.jsonl` and `.log` files of a folder.
 
-    Files of a folder are read in the order of the numbers in their names; reward timings and other files are left out.
+    Files of a folder are read in the order of the numbers in their names, and steps of a `.log` follow those of the one before;
+    reward timings and other files are left out.
     If a run repeated an iteration, only its last lines count. PolyTrace's validation lines are skipped. A line on standard error
     counts what is left out or made up.
 
     Raises:
-        InputError: If a file cannot be read, has no trajectories, or a line has none of the formats.
+        InputError: If a file cannot be read, has no trajectories, or a line has none of the formats; or two files of a folder have
+            the same prompt, such as those of two jobs.
     """
     notes, files = Counter[str](), [path]
     if path.is_dir():
         inside = [file for file in path.iterdir() if not file.name.startswith("reward_timings")]
         files = sorted((file for file in inside if file.suffix in (".jsonl", ".log")), key=_numbered_name)
         notes["other files left out"] = len(inside) - len(files)
-    trajectories = [one for file in files for one in _read(file, notes)]
+    trajectories: list[Trajectory] = []
+    owners: dict[tuple[int, int], Path] = {}  # first file that has each prompt
+    for file in files:
+        first = 1 + max((iteration for iteration, _ in owners), default=-1) if file.suffix == ".log" else 0
+        read = _read(file, notes, first)
+        for prompt in dict.fromkeys(one[:2] for one in read):
+            if owners.setdefault(prompt, file) != file:
+                both = f"{owners[prompt].name} and {file.name} have the same prompt, {prompt[1]} of iteration {prompt[0]}"
+                raise InputError(f"{one_line(str(path), 4096)}: {one_line(both)}; give one file, or a folder of one run of one job")
+        trajectories += read
     if not trajectories:
         raise InputError(f"{one_line(str(path), 4096)}: holds no trajectories")
     _report_notes(path, f"{len(trajectories):,} trajectories", notes)
@@ -224,12 +235,18 @@ def _report_notes(path: Path, summary: str, notes: Counter[str]) -> None:
         say_read(path, f"{summary}; {said}")
 
 
-def _read(path: Path, notes: Counter[str]) -> list[Trajectory]:
-    """Read the trajectories of a file, and count in `notes` what is left out or made up."""
+def _read(path: Path, notes: Counter[str], first: int = 0) -> list[Trajectory]:
+    """Read the trajectories of a file.
+
+    Args:
+        path: File to read.
+        notes: Numbers of what is left out or made up, written.
+        first: Iteration of the first step of a `.log`.
+    """
     if path.suffix == ".json":
         return [*_read_steps(path, notes)]
     if path.suffix == ".log":
-        return [*_read_lengths(path, notes)]
+        return [*_read_lengths(path, notes, first)]
     trajectories: list[Trajectory] = []
     groups: dict[int, int] = {}  # last group of each step of PolyTrace's packed lengths
     for number, entry in json_lines(path, half=True):
@@ -299,12 +316,11 @@ def _read_steps(path: Path, notes: Counter[str]) -> Iterator[Trajectory]:
             yield Trajectory(step, group, prompt, (tokens,))
 
 
-def _read_lengths(path: Path, notes: Counter[str]) -> Iterator[Trajectory]:
-    """Read lines of a step's name and its response lengths, as the RollMux authors log them.
+def _read_lengths(path: Path, notes: Counter[str], step: int) -> Iterator[Trajectory]:
+    """Read lines of a step's name and its response lengths, as the RollMux authors log them, from iteration `step` on.
 
     No two responses share a prompt.
     """
-    step = 0
     for number, line in enumerate(text_lines(path), 1):
         _, *words = line.split() or [""]
         if not words:

@@ -166,6 +166,18 @@ def test_what_readers_leave_out_or_make_up_is_said_once_with_counts(tmp_path: Pa
     ]
 
 
+def test_files_of_a_folder_continue_each_other_and_are_not_mixed(tmp_path: Path) -> None:
+    """The files of two jobs, or of two logs, begin with the same numbers."""
+    for number, text in ((2, "step0: 5 6\n"), (1, "step0: 1 2\nstep1: 3 4\n")):
+        (tmp_path / f"output_lens_{number}.log").write_text(text)
+    assert groups_of(read_trajectories(tmp_path), tmp_path) == ((1,), (2,), (3,), (4,), (5,), (6,))
+    jobs = tmp_path / "trajectories"
+    a_run(jobs / "a.jsonl")
+    a_run(jobs / "b.jsonl")
+    with pytest.raises(InputError, match=r"a\.jsonl and b\.jsonl have the same prompt, 0 of iteration 0; give one file, or a"):
+        read_trajectories(jobs)
+
+
 @pytest.mark.parametrize("wrong", [{"step": 2.7}, {"reward_time_s": -1.0}, {"reward_time_s": float("nan")}, {"step": True}])
 def test_reward_timings_are_not_rounded_or_guessed(wrong: dict[str, float], tmp_path: Path) -> None:
     lines(tmp_path / "reward_timings_step_2.jsonl", {"step": 2, "reward_time_s": 77.5} | wrong)
