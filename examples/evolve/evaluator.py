@@ -48,13 +48,19 @@ def evaluate(program_path: str) -> dict[str, float | str]:
         if child.returncode != 0:
             lines = (folder / "errors").read_text(errors="replace").strip().splitlines()
             return {"combined_score": FAILED, "error": lines[-1] if lines else f"it ended with status {child.returncode}"}
-        result: dict[str, float | str] = json.loads((folder / "result.json").read_text())
+        try:
+            result: dict[str, float | str] = json.loads((folder / "result.json").read_text())
+        except (OSError, ValueError):  # the program has ended its process, or written the file itself
+            return {"combined_score": FAILED, "error": "it left no figures"}
         return result if can_be(result) else {"combined_score": FAILED, "error": "its figures cannot be"}
 
 
 def can_be(result: dict[str, float | str]) -> bool:
     """Whether figures are within their bounds: the process that wrote them ran the program."""
-    score, usd = float(result["combined_score"]), float(result["usd_per_work_hour"])
+    try:
+        score, usd = float(result["combined_score"]), float(result["usd_per_work_hour"])
+    except (KeyError, TypeError, ValueError):
+        return False
     return FAILED < score <= MOST and usd > 0
 
 

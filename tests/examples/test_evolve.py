@@ -44,6 +44,7 @@ def test_the_initial_program_is_scored(evaluator: ModuleType, tmp_path: Path, mo
     [
         ("return bytearray(8 << 30)[0]", "MemoryError"),
         ("raise SystemExit", "SystemExit"),
+        ("__import__('os')._exit(0)", "it left no figures"),
     ],
 )
 def test_a_program_that_fails_scores_below_all_others(evaluator: ModuleType, tmp_path: Path, line: str, problem: str) -> None:
@@ -62,3 +63,4 @@ def test_a_program_that_never_ends_is_stopped(evaluator: ModuleType, tmp_path: P
 def test_figures_that_cannot_be_are_no_score(evaluator: ModuleType, score: float, usd: float) -> None:
     assert evaluator.can_be({"combined_score": 50.0, "usd_per_work_hour": 10.0})
     assert not evaluator.can_be({"combined_score": score, "usd_per_work_hour": usd})
+    assert not evaluator.can_be({}) and not evaluator.can_be([])
