@@ -69,6 +69,19 @@ def rows_of(policies: Iterable[str]) -> list[ComparisonRow]:
     ]
 
 
+@pytest.mark.parametrize("width", [120, 80, 60, 40])
+def test_a_table_of_names_alone_fits_too(width: int) -> None:
+    """As `rollmux token list` prints one, also in a narrow terminal."""
+    table = make_table("id", "user", "right", "priority", "made", left=5)
+    cells = ("3f6c0a1b9d2e", "somebody@example.org", "operate", "any", "2026-11-29T14:00:00Z")
+    table.add_row(*cells)
+    text = "\n".join(lines_of(table, width))
+    assert all(cell in text for cell in cells)
+    single = make_table("id")
+    single.add_row("x" * 200)
+    assert "".join(lines_of(single, width)).count("x") == 200
+
+
 @pytest.mark.parametrize("policies", [POLICIES, ("solo", LONG), ("solo", "x" * 200)])
 def test_bench_of_many_policies_over_seeds(policies: tuple[str, ...]) -> None:
     text = "\n".join(lines_of(comparison_table("production", rows_of(policies), "solo")))
