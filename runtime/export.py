@@ -16,9 +16,8 @@ from runtime.grpo.state import read_state
 from runtime.jobs.spec import ClassJob, TaskJob
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from runtime.engines.model_files import ModelFiles
+    from runtime.grpo.state import ShardedTensor
 
 MODELS = "models"
 """Folder in a run's or a service's folder, with a folder for the model of each completed job."""
@@ -85,7 +84,7 @@ def export_checkpoint(checkpoints: Path, done: int, spec: TaskJob, to: Path) -> 
     began_with = model_directory(spec.model, spec.seed, Path(spec.folder))
     files = read_model_files(began_with)
     tensors, _ = read_state(point.folder, ("weights",))
-    weights = files.checked({name.removeprefix("weights."): rows[:] for name, rows in tensors.items()})
+    weights = files.checked({name.removeprefix("weights."): rows for name, rows in tensors.items()})
     part = to.with_name(f".rollmux-{secrets.token_hex(6)}.part")
     try:
         part.mkdir(parents=True)
@@ -122,19 +121,19 @@ def keep_model(folder: Path, checkpoints: Path, spec: TaskJob) -> str:
     return f"its model after {iterations} iterations is in {to}"
 
 
-def _write_weights(folder: Path, weights: dict[str, Tensor], files: ModelFiles) -> None:
-    """Write weights in the number types of the initial model's files, one file after the other."""
+def _write_weights(folder: Path, weights: dict[str, ShardedTensor], files: ModelFiles) -> None:
+    """Write weights in the number types of the initial model's files, and read those of one file at a time."""
     import torch
     from huggingface_hub import split_torch_state_dict_into_shards
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     known = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-    types = {name: known.get(kind, weights[name].dtype) for name, kind in files.types().items()}
+    types = {name: known.get(kind, torch.float32) for name, kind in files.types().items()}  # as they are trained
     planned = {name: torch.empty(weights[name].shape, dtype=types[name], device="meta") for name in types}
     split = split_torch_state_dict_into_shards(planned, max_shard_size=_SHARD)
     for name, inside in split.filename_to_tensors.items():
-        converted = {one: weights[one].to(types[one]).contiguous() for one in inside}
+        converted = {one: weights[one][:].to(types[one]).contiguous() for one in inside}
         try:
             save_file(converted, folder / name, metadata={"format": "pt"})
         except SafetensorError as error:  # a full disk

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rollmux_env.errors import InputError
 from rollmux_env.files import check_regular, read_json
@@ -23,6 +23,17 @@ _INPUT = "embed_tokens.weight"  # end of the name of the input embedding
 _GENERATION = "generation_config.json"
 _NESTED = ("text_config", "llm_config", "language_config")  # keys of multimodal models
 _BLOCK = 1 << 24  # number of values of a weight that are compared at once
+
+
+class HasShape(Protocol):
+    """A tensor, or an object that reads one on demand."""
+
+    @property
+    def shape(self) -> Sequence[int]:
+        """Shape of the tensor."""
+
+
+_Shaped = TypeVar("_Shaped", bound=HasShape)
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class ModelFiles:
         """Number of all parameters, with a tied output matrix counted once."""
         return sum(prod(shape) for shape in self.shapes.values())
 
-    def checked(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def checked(self, weights: Mapping[str, _Shaped]) -> dict[str, _Shaped]:
         """Return the weights under exactly the names of `shapes`.
 
         Raises:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -16,7 +18,7 @@ from rollmux_env.errors import InputError
 from runtime.checkpoints import begin_checkpoint
 from runtime.engines.model_files import read_model_files
 from runtime.export import MODELS, export_checkpoint, keep_model
-from runtime.grpo.state import write_shards
+from runtime.grpo.state import ShardedTensor, write_shards
 from runtime.jobs.grpo_spec import ModelSpec
 from runtime.jobs.models import model_directory
 from runtime.jobs.spec import TaskJob
@@ -60,6 +62,24 @@ def test_weights_have_the_types_that_they_came_in(
     assert all(torch.equal(tensor, expected[name]) for name, tensor in model.state_dict().items())
     before = {path.name for path in (tmp_path / "model").iterdir() if path.suffix != ".safetensors"}
     assert before <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_the_weights_of_one_file_at_a_time_are_read(spec: TaskJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of several ranks have to be put together in memory."""
+    events = list[str]()
+
+    def told(event: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*values: Any, **more: Any) -> Any:
+            events.append(event)
+            return function(*values, **more)
+
+        return call
+
+    monkeypatch.setattr(runtime.export, "_SHARD", "100KB")
+    monkeypatch.setattr(ShardedTensor, "__getitem__", told("read", ShardedTensor.__getitem__))
+    monkeypatch.setattr(safetensors.torch, "save_file", told("save", safetensors.torch.save_file))
+    export_checkpoint(tmp_path / "checkpoints", 9, spec, tmp_path / "out")
+    assert events.count("save") > 3 and events.index("save") < len(events) - events[::-1].index("read")
 
 
 def test_a_model_that_is_done_is_kept_for_its_owner_alone(spec: TaskJob, tmp_path: Path) -> None:
