@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from rollmux_env.errors import InputError
-from rollmux_env.fields import USER_PATTERN
+from rollmux_env.fields import MAX_NODES_OF_A_JOB, USER_PATTERN
 from rollmux_env.suggestions import did_you_mean
 from rollmux_env.validation_errors import describe
 
@@ -17,7 +17,7 @@ KEYS = ("arrival", "duration", "start", "end", "cluster", "user", "gpus")
 _NAMES: Mapping[str, tuple[str, ...]] = {"arrival": ("timestamp",), "duration": ("duration",), "cluster": ("cluster", "vc")}
 _ITEM = re.compile(r"""\s*["']?(\w+)["']?\s*:\s*["']?([^"',{}]+?)["']?\s*""")
 _NO_END = ("", "nan", "none", "null", "\\n")  # what traces write as the end of a job that never ran
-_MAX_GPUS = 100_000
+_MAX_GPUS = 8 * MAX_NODES_OF_A_JOB  # on nodes of 8
 MAX_TIMESTAMP_S = 1e12  # largest timestamp; beyond it, rounding would hide differences
 
 

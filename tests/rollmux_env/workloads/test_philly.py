@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollmux_env.errors import InputError
-from rollmux_env.scenario import Scenario
+from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.options import WorkloadOptions
 from tests.oracle.draw import examples
@@ -189,3 +190,10 @@ def test_columns_that_cannot_be_are_one_line(tmp_path: Path, columns: str, probl
     with pytest.raises(InputError, match=problem) as error:
         load(write(tmp_path, HELIOS), columns=columns)
     assert "\n" not in str(error.value)
+
+
+def test_a_job_is_as_wide_as_a_scenario_file_may_say(tmp_path: Path) -> None:
+    stream = load(write(tmp_path, "timestamp,duration,n\n0,1000,32768\n"), columns="{gpus: n}")
+    assert parse_scenario(json.loads(stream.canonical_json())) == stream and stream.jobs[0].rollout.nodes == 4096
+    with pytest.raises(InputError, match="line 2: n: must be a number of GPUs, not '32769'"):
+        load(write(tmp_path, "timestamp,duration,n\n0,1000,32769\n"), columns="{gpus: n}")
