@@ -63,6 +63,7 @@ TRAINING = (  # training whose checkpoint is damaged, halfway through
     'environment={"name": "placement", "workload": "mixed", "options": {"jobs": 12}, "moves": true, "reference": "rollmux"}',
     "steps=1536",
     "streams=4",
+    "ppo.copies=4",
     "widths=[8]",
 )
 
