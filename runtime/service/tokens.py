@@ -25,7 +25,7 @@ from typing import NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from rollmux_env.errors import InputError
-from rollmux_env.fields import ID_PATTERN
+from rollmux_env.fields import USER_PATTERN
 from rollmux_env.files import private_opener, read_text, write_whole
 from rollmux_env.validation_errors import describe, format_error, one_line, problems
 from runtime.jobs.spec import CommonJob
@@ -150,8 +150,10 @@ class Tokens:
         Raises:
             InputError: If the name is not allowed, or the file cannot be read or written; one line.
         """
-        if user and not re.fullmatch(ID_PATTERN[1:-1], user):
-            raise InputError(f"a user's name may hold 1 to 64 letters A-Z and a-z, digits, . _ and -, not {describe(user)}")
+        if not re.fullmatch(USER_PATTERN[1:-1], user):
+            raise InputError(
+                f"a user's name may hold up to 64 letters A-Z and a-z, digits, and any of . _ @ + -, not {describe(user)}"
+            )
         bearer = _BEGINS + secrets.token_urlsafe(32)
         hashed, now = _hash(bearer), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         token = Token(hashed[:_ID_DIGITS], user, right, now, hashed, priority)

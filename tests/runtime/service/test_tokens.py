@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from rollmux_env.errors import InputError
+from rollmux_env.fields import UserName
 from runtime.service.tokens import COMMAND_TOKENS, TOKENS, CommandTokens, Holder, Right, Tokens
 from tests.conftest import Command
 
@@ -73,6 +75,12 @@ def test_a_name_that_can_be_none_is_refused(user: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a user's name may hold"):
         Tokens(tmp_path).make(user, Right.LOOK)
     assert not (tmp_path / TOKENS).exists()
+
+
+def test_each_user_that_a_job_may_have_may_have_a_token(tmp_path: Path) -> None:
+    user = TypeAdapter(UserName).validate_python("ann+rl@example.org")
+    assert Tokens(tmp_path).holder(Tokens(tmp_path).make(user, Right.ATTACH)) == Holder(user, Right.ATTACH)
+    assert Tokens(tmp_path).holder(CommandTokens(tmp_path).of(user)) == Holder(user, Right.ATTACH)
 
 
 def test_the_commands_make_list_and_revoke(command: Command, tmp_path: Path) -> None:
