@@ -6,6 +6,7 @@ This module has the names that a user imports, and the `rollmux` command, which 
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import sys
@@ -182,7 +183,8 @@ def _status() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that unwritten output does not fail again at exit
         if isinstance(error, BrokenPipeError):  # the reader of a pipe has gone: silently, with typer's and rich's status
             return 1
-        return _print_error(f"{error.filename or 'standard output'}: {error.strerror or error}")
+        unnamed = "the working directory" if error.errno == errno.ENOENT else "standard output"
+        return _print_error(f"{error.filename or unnamed}: {error.strerror or error}")
 
 
 def _print_error(text: str, status: int = 2) -> int:

@@ -31,6 +31,7 @@ _EXPECTED = {
     "dict_type": "a mapping",
     "tuple_type": "a list",
     "string_type": "text",
+    "string_pattern_mismatch": "text of the form '{pattern}'",
     "bool_type": "true or false",
     "int_type": "a whole number",
     "int_parsing": "a whole number",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -361,6 +362,14 @@ def test_a_closed_standard_output_is_said(name: str) -> None:
     words = f"{sys.executable} -m rollmux {name} {QUICKSTART} >&-"
     ended = subprocess.run(["bash", "-c", words], cwd=ROOT, stderr=subprocess.PIPE, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (2, "rollmux: standard output: Bad file descriptor\n")
+
+
+def test_a_working_directory_that_has_gone_is_said(tmp_path: Path) -> None:
+    words = 'cd "$0" && rmdir "$0" && exec "$@" -m rollmux bench quickstart -p solo'
+    (gone := tmp_path / "gone").mkdir()
+    code, there = ("sh", "-c", words, str(gone), sys.executable), {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(code, env=there, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, "rollmux: the working directory: No such file or directory\n")
 
 
 @pytest.mark.parametrize("arguments", [("schema",), ("plan", QUICKSTART)])

@@ -19,11 +19,13 @@ from rollmux_env.keys.cluster import SIDES, Cluster
 from rollmux_env.keys.every_job import check_jobs
 from rollmux_env.reading import checked, has_key, merge_defaults, read_mapping
 from rollmux_env.scenario import parse_scenario
-from rollmux_env.validation_errors import field_error, format_error, one_line, problems
+from rollmux_env.suggestions import did_you_mean
+from rollmux_env.validation_errors import field_error, format_error, one_line, path_of, problems
 from runtime.jobs.checks import check_names
 from runtime.jobs.named import located
 from runtime.jobs.spec import KINDS, NO_POOL, JobSpec, for_its_kind
 
+_CLUSTER_KEYS = ("version", "cluster", "hosts", "defaults", "jobs")  # it may be a job file
 _SCENARIO = "is a scenario file (no job has a task, class, attach or command): `rollmux bench` reads it"
 _MAYBE_SCENARIO = " (if it is a scenario file, `rollmux bench` reads it)"
 
@@ -93,9 +95,11 @@ def load_cluster(path: str | Path) -> Cluster:
     """Return the `cluster` of a file, which may be a job file or hold nothing else.
 
     Raises:
-        InputError: it cannot be read, or has none; one line.
+        InputError: it cannot be read, has none, or has a key that no such file has; one line.
     """
     name, data = one_line(str(path), 4096), read_mapping(find_file(path))
+    if (other := next((key for key in data if key not in _CLUSTER_KEYS), None)) is not None:
+        raise InputError(f"{name}: {path_of([other])}: is not a key of this file format{did_you_mean(other, _CLUSTER_KEYS)}")
     if "cluster" not in data:
         raise InputError(f"{name}: cluster: is missing")
     try:

@@ -282,6 +282,13 @@ def test_a_real_run_has_two_pools(tmp_path: Path) -> None:
     assert [*load_cluster(file).pools] == ["rollout", "training"]
 
 
+def test_a_key_that_a_cluster_file_does_not_have_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    file, pool = tmp_path / "cluster.json", {"gpus_per_node": 4, "usd_per_gpu_hour": 1}
+    file.write_text(json.dumps({"cluster": {"rollout": pool, "training": pool}, "host": {"training": ["gpu-1"]}}))
+    with pytest.raises(InputError, match=rf"^{file}: host: is not a key of this file format; did you mean hosts\?$"):
+        load_cluster(file)
+
+
 def test_a_rollout_policy_of_ones_own_is_found_and_not_imported(tmp_path: Path) -> None:
     (tmp_path / "own_tails.py").write_text("raise SystemExit('user code ran')\n")
     text = "jobs: [{id: a, iterations: 1, slo: 2, task: count, model: {name: tiny}, rollout: {policy: 'own_tails:Tails'}}]\n"
