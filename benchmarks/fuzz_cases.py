@@ -256,12 +256,9 @@ def checkpoint(rng: random.Random, folder: Path) -> FuzzCase:
     place = folder / "out" / "seed-0"
     place.mkdir(parents=True)
     (place / "checkpoint.safetensors").write_bytes(halfway())
-    config = read_mapping(ROOT / "trainers" / "presets" / "toy.yaml")
-    for pair in TRAINING:
-        key, _, value = pair.partition("=")
-        config[key] = json.loads(value)
-    damaged.dumped(config, folder / "a.json")
-    (folder / "out" / "config.json").write_text(read_config(str(folder / "a.json")).model_dump_json())
+    config = read_config("toy", TRAINING)
+    damaged.dumped(config.model_dump(mode="json"), folder / "a.json")
+    (folder / "out" / "config.json").write_text(config.model_dump_json())
     if rng.random() < 0.2:
         damaged.file(folder / "out" / "config.json", rng)
     damaged.file(place / "checkpoint.safetensors", rng)
