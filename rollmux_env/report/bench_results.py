@@ -156,6 +156,7 @@ class BenchResult(Shareable):
         timings: Computing time of each run.
         results: Complete results of the replays, for plots and for the tables `timeline` and `phases`; not part of the JSON.
         stream: Scenario of the first seed, for plots; not part of the JSON.
+        streams: Scenario of each seed, for plots; not part of the JSON.
         fleet: Text of the option `fleet`, such as `12+10` or `load=1.6`; None for the scenario's own `max_nodes`.
         fleet_nodes: Nodes of each pool of that fleet as text, such as `12 + 10`, or `14 to 16 + 10` if seeds differ. None without
             `fleet`.
@@ -177,6 +178,7 @@ class BenchResult(Shareable):
     timings: tuple[Timing, ...]
     results: Annotated[tuple[Any, ...], Field(exclude=True)] = field(default=(), repr=False, compare=False)
     stream: Annotated[Any, Field(exclude=True)] = field(default=None, repr=False, compare=False)
+    streams: Annotated[Any, Field(exclude=True)] = field(default=None, repr=False, compare=False)
     fleet: Shown[str] = None
     fleet_nodes: Shown[str] = None
 
@@ -270,6 +272,7 @@ def bench_result(
         timings=tuple(_timing(result) for result in results),
         results=tuple(results),
         stream=next(iter(scenarios.values())),
+        streams=dict(scenarios),
         fleet_nodes=nodes,
         **how,
     )

@@ -51,14 +51,14 @@ def figures_of(benched: BenchResult | SweepResult) -> Figures:
 
 
 def _bench_figures(benched: BenchResult) -> Figures:
-    scenario = benched.stream
+    streams: Mapping[int, Scenario] = benched.streams
     runs: dict[str, list[Result]] = {}
     for result in benched.results:
         runs.setdefault(result.spec, []).append(result)
     waiting: Figures = {"completion_cdf": lambda: _completion_cdf(runs), "queue_over_time": lambda: _queue_over_time(runs)}
     return (waiting if jobs_wait(benched.summary) else {}) | {
-        "cost_over_time": lambda: _cost_over_time(scenario, runs),
-        "gpus_over_time": lambda: _gpus_over_time(scenario, runs),
+        "cost_over_time": lambda: _cost_over_time(streams, runs),
+        "gpus_over_time": lambda: _gpus_over_time(streams, runs),
         "slowdown_cdf": lambda: _slowdown_cdf(runs),
         "saving": lambda: saving_figure(benched.summary, benched.baseline),
     }
@@ -222,11 +222,11 @@ def _steps(run: Result, counts: Sequence[int], grid: Floats) -> Floats:
     return np.asarray(counts, dtype=np.float64)[np.searchsorted(_hours(run), grid, side="right") - 1]
 
 
-def _cost_over_time(scenario: Scenario, runs: Runs) -> Figure:
-    pools, grid = scenario.cluster.pools, _grid(runs)
+def _cost_over_time(streams: Mapping[int, Scenario], runs: Runs) -> Figure:
+    grid = _grid(runs)
 
     def thousands(run: Result) -> Floats:
-        outcome = run.outcome
+        outcome, pools = run.outcome, streams[run.seed].cluster.pools  # files may have different prices
         prices = [np.asarray(outcome.nodes[name]) * pool.usd_per_node_hour for name, pool in pools.items()]
         usd_per_hour = np.sum(prices, axis=0)
         usd: Floats = np.concatenate(([0.0], np.cumsum(np.diff(_hours(run)) * usd_per_hour[:-1])))
@@ -236,12 +236,15 @@ def _cost_over_time(scenario: Scenario, runs: Runs) -> Figure:
     return _over_policies({"": values}, grid, _over_hours(grid, "thousand $ so far"), "Cost over time")
 
 
-def _gpus_over_time(scenario: Scenario, runs: Runs) -> Figure:
+def _gpus_over_time(streams: Mapping[int, Scenario], runs: Runs) -> Figure:
     grid, panels = _grid(runs), {}
-    for name, pool in scenario.cluster.pools.items():
-        counts = {policy: np.array([_steps(run, run.outcome.nodes[name], grid) for run in own]) for policy, own in runs.items()}
+    for name, pool in next(iter(streams.values())).cluster.pools.items():
+
+        def gpus(run: Result, name: str = name) -> Floats:
+            return streams[run.seed].cluster.pools[name].gpus_per_node * _steps(run, run.outcome.nodes[name], grid)
+
         title = f"{name[:1].upper()}{name[1:]} pool {pool.gpu}".strip()
-        panels[title] = {policy: pool.gpus_per_node * own for policy, own in counts.items()}
+        panels[title] = {policy: np.array([gpus(run) for run in own]) for policy, own in runs.items()}
     return _over_policies(panels, grid, _over_hours(grid, "GPUs provisioned", whole=True), "GPUs over time", **_STEPS)
 
 

@@ -258,6 +258,19 @@ def test_a_result_is_saved_shown_and_said_in_a_line(mixed: rollmux.BenchResult, 
         mixed.plot("costs")
 
 
+def test_files_of_different_prices_and_nodes_are_drawn_as_they_are() -> None:
+    def priced(seed: int) -> rollmux.Scenario:
+        data = json.loads(stream().canonical_json())
+        for side in ("rollout", "training"):
+            data["cluster"][side].update(gpus_per_node=8 + 8 * seed, usd_per_gpu_hour=1 + 9 * seed)
+        return parse_scenario(data)
+
+    found = rollmux.bench(priced, ["solo"], 2)
+    costs, gpus = found.plot("cost_over_time").axes[0].lines[0], found.plot("gpus_over_time").axes[0].lines[0]
+    assert costs.get_ydata()[-1] == pytest.approx(found.summary[0].cost_usd.mean / 1000)
+    assert max(gpus.get_ydata()) == found.summary[0].gpus["rollout"]
+
+
 def test_the_timeline_adds_up_to_the_dollars(mixed: rollmux.BenchResult) -> None:
     run = mixed.runs[1]
     rows = [row for row in mixed.rows("timeline") if (row["policy"], row["seed"]) == (run.policy, run.seed)]
