@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, strftime
+from typing import Any
 
 from rollmux_client import LeaseProcesses, processes, same_host
 
+from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import CommandJob
 from runtime.machine import Node, threads_of
 from runtime.machines.job_processes import end_job_processes, mark_of
@@ -36,6 +38,13 @@ _ALLOWED = frozenset(
     )
 )
 _ALLOWED_PREFIXES = ("LC_", "XDG_", "NCCL_", "GLOO_")
+
+
+def why_not_started(error: OSError | ValueError) -> str:
+    """Return why a command cannot be started, with the file or folder that is meant; a null byte in it is a ValueError."""
+    if not isinstance(error, OSError) or not error.strerror:
+        return one_line(str(error))
+    return one_line(f"{error.filename}: {error.strerror}" if error.filename else error.strerror)
 
 
 class CommandProcess:
@@ -59,22 +68,26 @@ class CommandProcess:
             environment: Variables beyond those that a command gets of the service's environment.
 
         Raises:
-            OSError: If it cannot be started.
+            OSError: If it cannot be started; its log says why.
+            ValueError: If there is a null byte in it; likewise.
         """
         here = [node for node in nodes if not node.host or same_host(node.host, os.uname().nodename)]
+        environment = allowed_environment(os.environ) | _variables(self._logs, here) | dict(environment)
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
         with open_log(self._logs, _LOG) as log:
-            names = " ".join(node.name for node in nodes)
-            log.write(f"{strftime('%Y-%m-%d %H:%M:%S')}  starts on {names}\n".encode())
-            log.flush()
-            self._child = subprocess.Popen(
-                spec.command,
-                cwd=spec.folder or None,
-                env=allowed_environment(os.environ) | _variables(self._logs, here) | dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+
+            def say(words: str) -> None:
+                log.write(f"{strftime('%Y-%m-%d %H:%M:%S')}  {words}\n".encode(errors="replace"))
+                log.flush()
+
+            say(f"starts on {' '.join(node.name for node in nodes)}")
+            try:
+                self._child = subprocess.Popen(
+                    spec.command, cwd=spec.folder or None, env=environment, stdout=log, start_new_session=True, **streams
+                )
+            except (OSError, ValueError) as error:
+                say(f"cannot be started: {why_not_started(error)}")
+                raise
         cores = {core for node in here for core in node.cores}
         if cores and not any(node.gpus for node in here):
             os.sched_setaffinity(self._child.pid, cores)

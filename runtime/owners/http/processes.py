@@ -25,7 +25,7 @@ from runtime.jobs.spec import CommandJob, JobSpec
 from runtime.jobside.messages import JobEnd
 from runtime.journal.facts import LeaseEnded, OwnerAttached
 from runtime.output import LOGS
-from runtime.owners.http.command_process import LOOKS_S, CommandProcess
+from runtime.owners.http.command_process import LOOKS_S, CommandProcess, why_not_started
 from runtime.owners.http.iterations import Iterations
 from runtime.owners.http.ledger import AttachedPlacement, Lease, Ledger, described, living, wake
 from runtime.owners.protocol import turns_of
@@ -184,8 +184,7 @@ class CommandProcesses(AttachedProcesses):
         try:
             self._commands[handle].start(spec, handle.place.nodes_of("sync"), access | dict(self._access(spec)))
         except (OSError, ValueError) as error:  # InputError: no token can be made for it; others: a null byte in it
-            problem = getattr(error, "strerror", None) or error
-            self.ledger.run.log.say(f"{handle.id}: its command cannot be started: {problem}")
+            self.ledger.run.log.say(f"{handle.id}: its command cannot be started: {why_not_started(error)}")
             return 127
         return await self._commands[handle].wait()
 

@@ -143,6 +143,22 @@ def test_a_command_that_ends_well_is_done_and_one_that_keeps_failing_is_given_up
     }
 
 
+def test_the_log_of_a_job_says_why_its_command_cannot_be_started(tmp_path: Path) -> None:
+    async def work(run: Served) -> None:
+        run.driver.commands.give_access(lambda _: {})
+        while not all(handle.life.is_gone for handle in run.driver.run.handles.values()):
+            await asyncio.sleep(0.05)
+        await run.stop()
+
+    lost = command("lost", "-c", "pass", folder=str(tmp_path / "gone"))
+    (tmp_path / "run").mkdir()
+    served(work, attached_plan(tmp_path / "run", lost, command("none", "a\0b")))
+    reasons = {"lost": f"{tmp_path / 'gone'}: No such file or directory", "none": "embedded null byte"}
+    for name, reason in reasons.items():
+        said = (tmp_path / "run" / LOGS / name / "command.log").read_text()
+        assert said.count(f"  cannot be started: {reason}\n") == 3, said
+
+
 def test_a_command_gets_named_variables_of_the_environment_of_its_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "secret")
     monkeypatch.setenv("LC_TIME", "C")
