@@ -211,6 +211,13 @@ def test_prose_is_wrapped_at_100_columns(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_a_table_begins_with_its_heading(page: Path) -> None:
+    """Rows behind a blank line are shown as text."""
+    first = re.findall(r"\n\n(\|.*)\n(.*)", FENCE.sub("", page.read_text()))
+    assert [row for row, rule in first if not re.fullmatch(r"\|[ :|-]+\|", rule)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_every_file_and_module_on_a_page_exists(page: Path) -> None:
     for code in named(page.read_text()):
         for path in re.findall(rf"(?<![\w./])(?:benchmarks|tests|examples|docs|{PACKAGES})/[\w./*{{}},-]*", code):
