@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -191,7 +192,10 @@ def _gather_silently(report: Callable[[Report], Iterable[tuple[int, Result]]], n
 
 def texts_of(settings: Mapping[str, Any] | None) -> dict[str, str]:
     """Return options of a workload as text, in which a value that is no text is JSON."""
-    return {key: value if isinstance(value, str) else json.dumps(value, default=_plain) for key, value in (settings or {}).items()}
+    return {
+        key: str(value) if isinstance(value, str | Path) else json.dumps(value, default=_plain)
+        for key, value in (settings or {}).items()
+    }
 
 
 def _plain(value: object) -> Any:

@@ -19,6 +19,7 @@ from scipy.stats import ttest_rel
 
 import rollmux
 from policies.api import ArrivalPolicy, Job, Placement, State, isolated
+from policies.experiments import texts_of
 from rollmux_env.bench.differences import holm, p_value
 from rollmux_env.errors import InputError
 from rollmux_env.report.bench_results import results_schema
@@ -115,6 +116,7 @@ def test_waits_on_some_seeds_alone_are_told() -> None:
 def test_numbers_of_numpy_are_numbers(keys: dict[str, Any]) -> None:
     found = rollmux.sweep("mixed", keys, ["solo"], settings={} if "jobs" in keys else {"jobs": np.int64(2)})
     assert [[*point.swept.values()] for point in found.points] in ([["1.25"], ["1.5"]], [["2"], ["3"]])
+    assert texts_of({"csv": Path("a.csv"), "slo": np.array([1, 2])}) == {"csv": "a.csv", "slo": "[1, 2]"}
     with pytest.raises(InputError, match=r"^settings: must be texts, numbers, lists or mappings, not "):
         rollmux.bench("mixed", ["solo"], settings={"jobs": object()})
     with pytest.raises(InputError, match=r"^keys: must be at least one$"):
