@@ -176,7 +176,8 @@ def _status() -> int:
             print(error.format_message())
             return 0
         context = getattr(error, "ctx", None)
-        return _print_error(f"{error.format_message()} Try `{context.command_path if context else 'rollmux'} --help`.")
+        said = error.format_message().replace(": Value error, ", ": ")  # of pydantic, by which Typer converts values
+        return _print_error(f"{said} Try `{context.command_path if context else 'rollmux'} --help`.")
     except (KeyboardInterrupt, typer.Abort):
         return _print_error("stopped", 130)
     except OSError as error:

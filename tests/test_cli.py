@@ -321,6 +321,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "events of a yardstick": (("bench", QUICKSTART, "--fidelity", "event", "-p", "optimal"), "optimal"),
         "explaining a yardstick": (("explain", QUICKSTART, "--job", "x", "-p", "optimal"), "optimal"),
         "no such job": (("explain", QUICKSTART, "--job", "nobody"), "nobody"),
+        "no such format": (("plan", QUICKSTART, "--format", "xml"), "'--format': 'xml' is not one of 'table', 'json', 'csv'"),
     }  # fmt: skip
 
 
