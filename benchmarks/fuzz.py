@@ -98,12 +98,17 @@ def warm(home: Path) -> None:
     from policies.registry import make_policy
     from rollmux_env.bench.harness import Task, run_task
     from rollmux_env.workloads import WorkloadOptions, make_workload
+    from trainers.problem import make_problem
 
     stream = make_workload("mixed", WorkloadOptions(jobs=6))
     for name in ("rollmux", "consolidate", "regroup", "optimal", "gavel", "learned:default"):
         run_task(make_policy, Task(name, 0, stream))
     for name in DISPATCH:
         run_task(make_policy, Task("rollmux", 0, stream, make_dispatch(name)))
+    for name in ("placement", "dispatch", "rollout"):  # else each training would say that it compiles, and is stopped before it has
+        env = make_problem({"name": name}, name).environment(1)
+        _, info = env.reset(seed=0)
+        env.step(info["action_mask"].argmax(axis=1))
 
 
 def run_all(numbers: Any, seed: int, home: Path) -> int:
