@@ -89,12 +89,13 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
             except RayDied as error:
                 raise InputError(f"{error}; `rollmux serve {in_shell(folder)}` continues from the journal") from error
             except InputError as error:
+                cause = getattr(error, "cause", None) or error  # Ray's error about an InputError is one, too, with a traceback
                 if not has_rolled_over:
-                    raise
+                    raise cause from None
                 if service is not None:
                     ray.kill(service)
                     service = None
-                patience.wait(getattr(error, "cause", error))
+                patience.wait(cause)
             except ray.exceptions.RayActorError:
                 if (problem := _why_final(address, began_s)) is not None:
                     raise InputError(f"{problem}; `rollmux serve {in_shell(folder)}` continues from the journal") from None

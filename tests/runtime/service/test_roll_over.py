@@ -118,3 +118,12 @@ def test_a_start_on_ray_after_a_roll_over_is_repeated_under_other_names(tmp_path
     del begun[1:]  # the second start fails again, and is the first one of its command
     with pytest.raises(InputError, match=r"^the disk is full$"):
         serve_loop.serve_loop(tmp_path, RayAddress("127.0.0.1:1", "first"), ServiceOptions(), lines.append)
+    begun.clear()
+    taken = serve_loop.ray.exceptions.RayTaskError("listen", "a traceback\nof Ray", InputError("--http: is in use"))
+
+    def refuse(*_: Any) -> str:
+        raise taken.as_instanceof_cause()
+
+    monkeypatch.setattr(serve_loop, "_listen", refuse)
+    with pytest.raises(InputError, match=r"^--http: is in use$"):
+        serve_loop.serve_loop(tmp_path, RayAddress("127.0.0.1:1", "first"), ServiceOptions(), lines.append)
