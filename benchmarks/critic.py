@@ -1,4 +1,4 @@
-"""Whether the critic of `maskable-ppo` learns more from other rewards, or with a network of its own.
+"""Whether the critic of `maskable-ppo` learns more from other rewards, or with a separate network.
 
 python benchmarks/critic.py
 
@@ -52,7 +52,7 @@ class ScaledVecEnv(NativeVecEnv):
         self._sums, self._spread = np.zeros(env.num_envs), RunningMeanStd(shape=())
 
     def step_wait(self) -> tuple[Any, Any, Any, Any]:
-        """As `NativeVecEnv.step_wait`, with scaled rewards."""
+        """Carry out the actions of `step_async`, and scale the rewards."""
         observation, rewards, dones, infos = super().step_wait()
         if self._factor is not None:
             return observation, rewards * np.float32(self._factor), dones, infos

@@ -73,17 +73,7 @@ def sweep(
         PlanError: A policy returned a plan that breaks an invariant.
     """
     keys = {key: [value.tolist() if isinstance(value, np.generic) else value for value in values] for key, values in keys.items()}
-    if not keys:
-        raise InputError("keys: must be at least one")
-    for key, values in keys.items():
-        if len(set(texts_of({str(k): value for k, value in enumerate(values)}).values())) < len(values) or not values:
-            raise InputError(f"--sweep {key}: give one value or more, each once")
-        if key in (settings or {}):
-            raise InputError(f"--sweep {key}: is an option of --set too; give it once")
-        if key == "fleet" and fleet is not None:
-            raise InputError("--sweep fleet: is given by --fleet too; give it once")
-        if key.endswith(".max_nodes") and ("fleet" in keys or fleet is not None):
-            raise InputError(f"--sweep {key}: is what a fleet says; give one of them")
+    _check_keys(keys, settings or {}, fleet)
     replaying = Replaying(fidelity, dispatch, rollout_policy, failures, check, most_phases, bound=bound)
     comparison = Comparison(policies, baseline, replaying, workers, limit_s, run)
     streams, points = find_streams(target), []
@@ -95,6 +85,25 @@ def sweep(
         changed = partial(_scenario, streams, options, cluster)
         points.append(SweepPoint(swept, comparison.compare_on(streams.name, changed, numbers, options, swept.get("fleet", fleet))))
     return SweepResult(SWEEP_SCHEMA, tuple(keys), tuple(points))
+
+
+def _check_keys(keys: Mapping[str, Sequence[Any]], settings: Mapping[str, Any], fleet: str | None) -> None:
+    """Check the keys of a sweep and their values against each other and against what stays fixed.
+
+    Raises:
+        InputError: If there is no key or no value, or one is given twice; one line.
+    """
+    if not keys:
+        raise InputError("keys: must be at least one")
+    for key, values in keys.items():
+        if len(set(texts_of({str(k): value for k, value in enumerate(values)}).values())) < len(values) or not values:
+            raise InputError(f"--sweep {key}: give one value or more, each once")
+        if key in settings:
+            raise InputError(f"--sweep {key}: is an option of --set too; give it once")
+        if key == "fleet" and fleet is not None:
+            raise InputError("--sweep fleet: is given by --fleet too; give it once")
+        if key.endswith(".max_nodes") and ("fleet" in keys or fleet is not None):
+            raise InputError(f"--sweep {key}: is what a fleet says; give one of them")
 
 
 def _split(streams: ResolvedTarget, swept: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:

@@ -98,8 +98,20 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
         title = "Dollars"
     owned = is_owned(benched)
     parts.append(comparison_table("Sharing" if owned else title, rows, benched.baseline, seeds, owned))
+    notes = _notes_on(benched)
+    most = max(_NOTES, len(benched.left_out))
+    parts += [Text(note, style="dim") for note in notes[:most]]
+    if len(notes) > most:
+        parts.append(Text(f"{len(notes) - most} more such lines: jobs.csv of --out has every job", style="dim"))
+    if benched.stream.queue_key is not None or any(run.figures.over_budget is not None for run in benched.runs):
+        parts.append(accounts_table(benched.results))
+    return parts
+
+
+def _notes_on(benched: BenchResult) -> list[str]:
+    """Return lines on the load, idle nodes, policies that were left out, waits on some seeds, and broken SLOs."""
     notes = [*load_notes([benched]), *idle_notes([benched]), *left_out_notes(benched)]
-    for row in rows:
+    for row in benched.summary:
         if row.mean_completion_h is None and row.queueing_s.mean > INSTANT_S:
             waited = f"jobs waited on some seeds, {row.queueing_s.mean / 3600:.3g} h on average over all"
             notes.append(f"{row.policy}: {waited}; runs.csv of --out has more of it")
@@ -109,13 +121,7 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
         if not all(job.keeps_slo for job in run.jobs):
             over = f", seed {run.seed}" if len(benched.seeds) > 1 else ""
             notes.append(f"{run.policy}{over}: broken SLOs: {broken_words(run.jobs)}")
-    most = max(_NOTES, len(benched.left_out))
-    parts += [Text(note, style="dim") for note in notes[:most]]
-    if len(notes) > most:
-        parts.append(Text(f"{len(notes) - most} more such lines: jobs.csv of --out has every job", style="dim"))
-    if benched.stream.queue_key is not None or any(run.figures.over_budget is not None for run in benched.runs):
-        parts.append(accounts_table(benched.results))
-    return parts
+    return notes
 
 
 def left_out_notes(benched: BenchResult) -> list[str]:

@@ -52,7 +52,8 @@ def _split(table: Table, width: int) -> list[Table]:
     names = [k for k, column in enumerate(columns) if column.no_wrap]
     if len(names) in (0, len(columns)):
         names = [0]  # the others have to give way
-    if _EDGE + sum(each.least + _GAP for each in widths) > width and (narrow := _fold_rows(table, names, widths, width)):
+    is_too_wide = len(columns) > 1 and _EDGE + sum(each.least + _GAP for each in widths) > width
+    if is_too_wide and (narrow := _fold_rows(table, names, widths, width)):
         return [narrow]
     for k in names:  # a name as wide as the table takes several lines
         most = max(LONG, width // (2 * len(names)))
@@ -80,7 +81,7 @@ def _fold_rows(table: Table, names: Sequence[int], widths: Sequence[_Width], wid
     The answer is None if neither is, or the table has sections or long cells.
     """
     others = [k for k in range(len(table.columns)) if k not in names]
-    if not others or any(row.end_section for row in table.rows) or any(widths[k].best > LONG for k in others):
+    if any(row.end_section for row in table.rows) or any(widths[k].best > LONG for k in others):
         return None
     for lines in (2, 3):
         slots = -(-len(others) // lines)

@@ -54,19 +54,24 @@ def to_html(part: RenderableType) -> str:
 def _table(table: Table) -> str:
     numeric = ["n" if column.justify == "right" else "" for column in table.columns]
     headings = [plain(column.header) for column in table.columns]
-    rows = [list(row) for row in zip(*([plain(cell) for cell in column.cells] for column in table.columns), strict=True)]
-    names = max(1, sum(column.no_wrap for column in table.columns))
-    for (above, row), before in zip(pairwise(rows), table.rows, strict=False):
-        if not row[0] and not before.end_section:  # a terminal shows names once per section, but rows that can be sorted need them
-            row[:names] = [row[k] or above[k] for k in range(names)]
     styles = [_STYLES.get(str(row.style).rpartition(" ")[2], "") for row in table.rows]
     head = "".join(
         f'<th role="columnheader" scope="col"{_class(kind)}><button type="button">{escape(name)}</button></th>'
         for name, kind in zip(headings, numeric, strict=True)
     )
-    body = "".join(_row(row, headings, numeric, style) for row, style in zip(rows, styles, strict=True))
+    body = "".join(_row(row, headings, numeric, style) for row, style in zip(_rows_of(table), styles, strict=True))
     open_tag = '<div class="scroll cards"><table role="table" class="sortable">'
     return f'{open_tag}<thead><tr role="row">{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _rows_of(table: Table) -> list[list[str]]:
+    """Return the texts of each row. A terminal shows names once per section, but rows that can be sorted need them all."""
+    rows = [list(row) for row in zip(*([plain(cell) for cell in column.cells] for column in table.columns), strict=True)]
+    names = max(1, sum(column.no_wrap for column in table.columns))
+    for (above, row), before in zip(pairwise(rows), table.rows, strict=False):
+        if not row[0] and not before.end_section:
+            row[:names] = [row[k] or above[k] for k in range(names)]
+    return rows
 
 
 _STYLES = {"red": "bad", "green": "good", "dim": "dim"}

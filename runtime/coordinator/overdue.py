@@ -38,7 +38,7 @@ class Overdue(NamedTuple):
 
     @property
     def limit(self) -> str:
-        """What the phase is over, in words."""
+        """The time within which the phase should have ended, in words."""
         if self.is_planned:
             return f"its worst case is {self.worst_case_s:.4g} s"
         return f"it has no worst case, and is given {self.worst_case_s:.4g} s"

@@ -71,13 +71,15 @@ def serve_loop(folder: Path, address: RayAddress, wish: ServiceOptions, say: Cal
         while True:
             began_s = monotonic()
             try:
-                lines_said = result_of(service.call.remote("told")) if service is not None else 0
-                is_new = service is None
-                if service is None:
+                lines_said, tell = 0, None
+                if service is not None:
+                    lines_said = result_of(service.call.remote("told"))
+                else:
+                    tell = say
                     address = replace(address, actor=actor_name())
                     announce(folder, ServiceAddress("", "", address))  # after an abrupt end, the next command finds the actor
                     service = _start(folder, address, wish, say)
-                url = _listen(service, folder, address, wish, say if is_new else None)
+                url = _listen(service, folder, address, wish, tell)
                 say(f"listening at {url}; the token is in {folder / SERVICE}")
                 say(f"serving from {folder}: rollmux submit FILE --at {in_shell(folder)}")
                 has_rolled_over = False
