@@ -164,6 +164,8 @@ class ControlledRollout(RolloutCourse):
             preemptions: Number of times that a full cache put a response back.
         """
         self._observe(statuses)
+        if not self._tables.order[-1]:  # the job was closed before a response had finished: its rollout teaches nothing
+            return
         self._tables.counts[1] = preemptions
         guarded(self._own.policy.control.end, WHO)(self._fleet(now_s))
         rounds = self._own.policy.rounds

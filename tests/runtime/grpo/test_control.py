@@ -27,7 +27,7 @@ from rollmux_env.rollout.policy import Control, JobPolicy, RolloutPolicy, Round,
 from rollmux_env.rollout.setting import Setting
 from rollmux_env.timing.replica import ReplicaTiming
 from runtime.engines.interface import Response
-from runtime.grpo.control import RunControl, setting_of_run
+from runtime.grpo.control import ControlledRollout, RunControl, setting_of_run
 from runtime.grpo.job import Grpo
 from runtime.grpo.messages import ShareSamples
 from runtime.grpo.rollout_worker import RolloutWorker
@@ -299,3 +299,15 @@ def test_it_decides_so_in_the_environment_too(engines: tuple[TaskJob, list[Rollo
         observation, _, ended_now, _, _ = env.step(action)
         over = bool(ended_now[0])
     assert moves == [(ended, {r: k for r, (_, k) in before.items()}) for ended, before, after in simulated.seen if before != after]
+
+
+@pytest.mark.parametrize("name", ["learned:default", "adaptive-parallelism"])
+def test_a_policy_learns_nothing_from_a_rollout_that_is_closed_before_a_response_has_finished(
+    name: str, engines: tuple[TaskJob, list[RolloutWorker]]
+) -> None:
+    """It read the lengths of no responses, which now and then ended the process."""
+    own, control = watched(make_at(name, "run"), setting_of_run(engines[0], 2))
+    course = ControlledRollout(own, own.policy.rounds.next())
+    course.begin()
+    course.end([], 1.0)
+    assert control.seen == []
