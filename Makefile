@@ -73,9 +73,9 @@ lint: $(READY)
 kernels: $(READY)
 	@$(BIN)/python -m tests.compile_kernels
 
-test: $(READY) # three processes fill two cores: tests of real runs often wait
+test: $(READY) # three processes fill two cores: tests of real runs often wait; with a worker that crashed, xdist would wait for ever
 	@$(MAKE) --no-print-directory -j 2 lint kernels
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test-long: $(READY) # one process: what is tested here uses all cores
 	@$(BIN)/python -m pytest -m "long or hypothesis" --hypothesis-profile thorough --durations=0 > tests/long-results.txt; status=$$?; cat tests/long-results.txt; exit $$status
