@@ -17,13 +17,14 @@ unexport PYTHONDONTWRITEBYTECODE # else every process of a run, and all tests, c
 # What distributions, the site and notebooks need is installed when it is asked for: `make setup` and `make test` are quicker without.
 EXTRA = @$(PIP) install --quiet -c constraints.txt -e '.[$(1)]'
 
-.PHONY: help setup packages demo test test-long test-gpu lint kernels format benchmarks dist audit docs docs-tables notebooks clean
+.PHONY: help setup packages demo test test-long test-bounds test-gpu lint kernels format benchmarks dist audit docs docs-tables notebooks clean
 
 help:
 	@echo "make demo        compare scheduling policies on two weeks of jobs, then run two real jobs"
 	@echo "make test        linters, type checker, import floors and tests"
 	@echo "make packages    as root, on Debian or Ubuntu: programs without which some tests are skipped"
 	@echo "make test-long   what needs longer: load, repetitions, all examples of properties, frameworks of others"
+	@echo "make test-bounds tests of replays, environments and policies with every index of compiled code checked"
 	@echo "make test-gpu    the tests that need a GPU; without one they say so"
 	@echo "make benchmarks  print the speed figures of docs/results/speed.md"
 	@echo "make format      let ruff format the code"
@@ -79,6 +80,9 @@ test: $(READY) # three processes fill two cores: tests of real runs often wait; 
 
 test-long: $(READY) # one process: what is tested here uses all cores
 	@$(BIN)/python -m pytest -m "long or hypothesis" --hypothesis-profile thorough --durations=0 > tests/long-results.txt; status=$$?; cat tests/long-results.txt; exit $$status
+
+test-bounds: $(READY) # a cache of its own: numba does not tell code with checks from code without
+	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.venv/bounds $(BIN)/python -m pytest -n 3 --dist loadfile --max-worker-restart 0 tests/policies tests/rollmux_env tests/runtime/grpo/test_control.py
 
 test-gpu: $(READY)
 	@$(BIN)/python -m pytest -m gpu -rs -W default tests/gpu
