@@ -90,12 +90,17 @@ def memory_kept(group: Records, limits: Limits) -> bool:
 
 
 @compiled(arrays=False)
+def leaves_group_s(job: Records, group: Records) -> float:
+    """Return the time at which a running job leaves at the present period of a group; both are records."""
+    runs_from = max(group.settled_s, job.paused_until_s)
+    return float(min(job.leaves_s, runs_from + (job.iterations - job.done) * group.period_s))
+
+
+@compiled(arrays=False)
 def departure_s(jobs: Records, groups: Records, job: int) -> float:
     """Return the time at which a running job leaves at its group's present period."""
     j = jobs[job]
-    g = groups[j.group]
-    runs_from = max(g.settled_s, j.paused_until_s)
-    return float(min(j.leaves_s, runs_from + (j.iterations - j.done) * g.period_s))
+    return float(leaves_group_s(j, groups[j.group]))
 
 
 @compiled(arrays=False)
@@ -226,7 +231,7 @@ def refresh(jobs: Records, groups: Records, group: int) -> None:
     g.departs_s = np.inf
     g.work_rate = 0.0
     for i in range(n):
-        g.departs_s = min(g.departs_s, departure_s(jobs, groups, g.members[i]))
+        g.departs_s = min(g.departs_s, leaves_group_s(jobs[g.members[i]], g))  # of a copy, it is at another row than the job says
         g.work_rate += jobs[g.members[i]].solo_s / g.period_s
 
 
