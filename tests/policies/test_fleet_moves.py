@@ -17,6 +17,7 @@ from rollmux_env.cluster.candidates import candidates
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Moved, Placement, Ticked, isolated
 from rollmux_env.cluster.plan import Move, may_move
 from rollmux_env.cluster.state import State
+from rollmux_env.kernel.membership import refresh
 from rollmux_env.replay.fluid import replay
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.scheduler.quotas import Quotas
@@ -148,3 +149,12 @@ def test_a_move_above_a_quota_stops_no_other_move_of_its_user() -> None:
     plan = policy.rearrange(state)
     assert plan[0].job_id == "ann1-0"
     assert not Quotas(state).broken(plan, policy)
+
+
+def test_a_copy_of_groups_in_another_order_is_refreshed_by_itself() -> None:
+    """The row of a member's group is that of the table, and may be outside of the copy."""
+    view = paired({}, ("ann", "ann", 3), ("bob", "bob", 1)).view
+    copied = view.groups.take(view.order[::-1])
+    copied["period_s"][1] = 1.0
+    refresh(view.jobs, copied, 0)
+    assert copied["departs_s"][0] == view.groups["departs_s"][view.order[1]] > 0
