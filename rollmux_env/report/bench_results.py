@@ -155,8 +155,7 @@ class BenchResult(Shareable):
         left_out: Policies that do not support this replay, with the reason for each.
         timings: Computing time of each run.
         results: Complete results of the replays, for plots and for the tables `timeline` and `phases`; not part of the JSON.
-        stream: Scenario of the first seed, for plots; not part of the JSON.
-        streams: Scenario of each seed, for plots; not part of the JSON.
+        streams: Scenario by seed, for plots and notes; not part of the JSON.
         fleet: Text of the option `fleet`, such as `12+10` or `load=1.6`; None for the scenario's own `max_nodes`.
         fleet_nodes: Nodes of each pool of that fleet as text, such as `12 + 10`, or `14 to 16 + 10` if seeds differ. None without
             `fleet`.
@@ -177,10 +176,14 @@ class BenchResult(Shareable):
     left_out: dict[str, str]
     timings: tuple[Timing, ...]
     results: Annotated[tuple[Any, ...], Field(exclude=True)] = field(default=(), repr=False, compare=False)
-    stream: Annotated[Any, Field(exclude=True)] = field(default=None, repr=False, compare=False)
-    streams: Annotated[Any, Field(exclude=True)] = field(default=None, repr=False, compare=False)
+    streams: Annotated[Any, Field(exclude=True)] = field(default_factory=dict, repr=False, compare=False)
     fleet: Shown[str] = None
     fleet_nodes: Shown[str] = None
+
+    @property
+    def stream(self) -> Any:
+        """Scenario of the first seed, or None in results that were read from a file."""
+        return next(iter(self.streams.values()), None)
 
     def __repr__(self) -> str:
         """Return a line: what was replayed, and the cost of each policy."""
@@ -271,7 +274,6 @@ def bench_result(
         runs=tuple(_run(result, hashes[result.seed]) for result in results),
         timings=tuple(_timing(result) for result in results),
         results=tuple(results),
-        stream=next(iter(scenarios.values())),
         streams=dict(scenarios),
         fleet_nodes=nodes,
         **how,
