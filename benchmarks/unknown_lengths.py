@@ -3,8 +3,8 @@
     python benchmarks/unknown_lengths.py
     python benchmarks/unknown_lengths.py --policy fleet,known_stays=false --seeds 5
 
-Streams have classes of jobs that explain half of the variance of the logarithm of stays. `gittins, no classes` replays the same
-stream without the key `class`. `area, known` knows the lengths; with `fleet` the placement does, too.
+Streams have classes, users, phases or hours of arrival that explain half of the variance of the logarithm of stays. `gittins, no
+classes` replays the same stream without the key `class`. `area, known` knows the lengths; with `fleet` the placement does, too.
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ STREAMS: dict[str, dict[str, Any]] = {
     "40 classes": {"classes": 40},
     "8 that change": {"classes": 8, "turns": 1.0},
     "40 that change": {"classes": 40, "turns": 1.0},
+    "12 users": {"users": 12, "explained_by": ("user",)},
+    "phases": {"explained_by": ("phases",)},
+    "hours": {"explained_by": ("hour",)},
+    "all but classes": {"users": 12, "explained_by": ("user", "phases", "hour")},
+    "nothing": {},
 }
 
 
@@ -50,10 +55,10 @@ def main() -> None:
     where = f"--fleet {options.fleet}, {options.policy}, park=true, {options.seeds} seeds"
     print(f"production, {options.jobs} jobs, SLOs from U(1.5, 3), {where}")
     print(f"{'stream':16}{'order':22}{'completion h':>16}{'over gittins':>18}")
-    for label, classes in STREAMS.items():
+    for label, structure in STREAMS.items():
         completions_h: dict[str, list[float]] = {row: [] for row in ROWS}
         for seed in range(options.seeds):
-            made = make_workload("production", WorkloadOptions(seed=seed, jobs=options.jobs, slo=(1.5, 3.0), **classes))
+            made = make_workload("production", WorkloadOptions(seed=seed, jobs=options.jobs, slo=(1.5, 3.0), **structure))
             stream = with_fleet(made, options.fleet)
             for row, hours in completions_h.items():
                 hours.append(completion_h(stream, options.policy, row, seed))

@@ -40,7 +40,9 @@ def workload(
     switches: true for warm and cold start times
     shapes: whether jobs may also run on half or twice their nodes (production)
     asynchronous: share of the jobs that are asynchronous, 0 to 1
-    classes, explained, turns: classes of jobs, what they explain of the lengths, and how often they change
+    classes, turns: number of classes of jobs, and how often they change
+    users: number of users
+    explained, explained_by: what classes, users, phases or hours explain of the lengths of jobs
     third_pool: whether jobs may also run on nodes of a third kind, A100 (production)
     assumptions: scaling, prices and rates that are not published: `ours`, `model`, or a file
     semantics: `paper` for the SLOs and training nodes that the paper's figures need

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rollmux_env.cluster.class_lengths import ClassLengths
 from rollmux_env.cluster.estimates import as_estimated
+from rollmux_env.cluster.learned_lengths import LearnedLengths
 from rollmux_env.cluster.remaining import MIN_DEPARTED, done_s, learned_h, left_s, weights
 from rollmux_env.cluster.state import HALF_LIFE_H, State
 from rollmux_env.errors import InputError, PlanError
@@ -103,18 +103,18 @@ class Gittins:
 
 
 class Learned:
-    """Order as `Gittins`, with lengths that a regression on the classes predicts (`rollmux_env.cluster.class_lengths`)."""
+    """Order as `Gittins`, with lengths that a regression on the traits of jobs predicts (`rollmux_env.cluster.learned_lengths`)."""
 
     unit, learns = "expected node-hours", True
 
     def __init__(self) -> None:
-        self._fitted: tuple[object, ClassLengths | None] = (None, None)
+        self._fitted: tuple[object, LearnedLengths | None] = (None, None)
 
     def keys(self, state: State, job_ids: Sequence[str]) -> Iterable[float]:
         """Return node-hours, or node-seconds done until enough jobs have departed, shape (n,)."""
         departed = state.stays.lengths_h  # replaced at a departure, never changed
         if self._fitted[0] is not departed:
-            self._fitted = departed, ClassLengths.learned(state)
+            self._fitted = departed, LearnedLengths.learned(state)
         lengths, rows = self._fitted[1], rows_of(state, job_ids)
         return _compute_expected_keys(state, job_ids, rows, None if lengths is None else lengths.left_h(state, rows))
 

@@ -17,7 +17,8 @@ from rollmux_env.suggestions import did_you_mean
 
 MAX_JOBS = 1_000_000
 STREAM_OPTIONS = frozenset({"seed", "jobs", "interarrival_s", "stays", "slo", "max_group_size", "asynchronous", "assumptions"})
-CLASS_OPTIONS = frozenset({"classes", "explained", "turns"})
+STRUCTURE_OPTIONS = frozenset({"classes", "users", "explained", "explained_by", "turns"})
+Trait = Literal["class", "user", "phases", "hour"]
 # Options that are texts even if they look like numbers: a virtual cluster may be called 103959.
 _TEXTS = ("csv", "columns", "virtual_cluster", "profile", "trace", "phase_times", "drift", "assumptions")
 
@@ -47,8 +48,10 @@ class WorkloadOptions(Checked):
         semantics: Accounting; `paper` has what the paper's reported production figures need: SLOs from U(1.1, 2) and half the
             training nodes for 32B jobs (`production`, `authors`).
         classes: Number of classes of jobs, or 0 for none; jobs of a class have stays of similar length, by the rule of
-            `rollmux_env.workloads.classes` (all but `micro-*`, `philly` and `authors`).
-        explained: Share of the variance of the logarithm of stays that classes explain (likewise).
+            `rollmux_env.workloads.structure` (all but `micro-*`, `philly` and `authors`).
+        users: Number of users, each with as many jobs on average, or 0 for jobs without a user (likewise).
+        explained: Share of the variance of the logarithm of stays that the traits of a job explain (likewise).
+        explained_by: These traits, each with an equal part of the share: `class`, `user`, `phases` and `hour` (likewise).
         turns: Number of times that the classes change between short and long and back during the stream (likewise).
         profile: Profile of the phase times of a CSV file's jobs: mixed, balanced, rollout-heavy or train-heavy (`philly`).
         csv: Path of the trace, with the columns that `rollmux_env.workloads.philly` names (`philly`).
@@ -76,7 +79,9 @@ class WorkloadOptions(Checked):
     assumptions: str | Path = "ours"
     semantics: Literal["default", "paper"] = "default"
     classes: Annotated[int, Field(ge=0, le=1000)] = 0
+    users: Annotated[int, Field(ge=0, le=1000)] = 0
     explained: Annotated[float, Field(ge=0, le=1)] = 0.5
+    explained_by: Annotated[tuple[Trait, ...], Field(min_length=1)] = ("class",)
     turns: Annotated[float, Field(ge=0, le=1000)] = 0.0
     profile: str = "mixed"
     csv: str | Path | None = None
@@ -94,6 +99,16 @@ class WorkloadOptions(Checked):
         super().__post_init__()
         if self.slo is not None and self.slo[1] < self.slo[0]:
             raise InputError(f"slo: must be low and high, not {self.slo[0]:g} and {self.slo[1]:g}")
+        if len({*self.explained_by}) < len(self.explained_by):
+            raise InputError("explained_by: has a trait twice")
+        for trait, needed in (("class", "classes"), ("user", "users")) if self.has_structure else ():
+            if trait in self.explained_by and not getattr(self, needed):
+                raise InputError(f"explained_by: {trait} goes with {needed}, of which there are 0")
+
+    @property
+    def has_structure(self) -> bool:
+        """Whether the lengths of jobs depend on their traits."""
+        return self.classes > 0 or self.explained_by != ("class",)
 
     @property
     def assumed(self) -> Assumptions:

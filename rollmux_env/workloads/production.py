@@ -19,16 +19,16 @@ from rollmux_env.published import source
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, paper_cluster
-from rollmux_env.workloads.classes import by_class, with_classes
 from rollmux_env.workloads.draws import with_staleness
-from rollmux_env.workloads.options import CLASS_OPTIONS, STREAM_OPTIONS, WorkloadOptions
+from rollmux_env.workloads.options import STREAM_OPTIONS, STRUCTURE_OPTIONS, WorkloadOptions
 from rollmux_env.workloads.shapes import with_shapes
+from rollmux_env.workloads.structure import in_order_of_traits, with_labels
 
 _ROLLMUX = source("rollmux")
 TYPE_COUNTS = {kind: count for kind, (count,) in _ROLLMUX.table("production_types", tuple[int])}
 STAY_MU, STAY_SIGMA, LONGEST_STAY_H = _ROLLMUX.value("production_stays_h", tuple[float, float, float])
 GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN = 25.0, 262.0
-OPTIONS = STREAM_OPTIONS | CLASS_OPTIONS | {"switches", "shapes", "third_pool", "semantics"}
+OPTIONS = STREAM_OPTIONS | STRUCTURE_OPTIONS | {"switches", "shapes", "third_pool", "semantics"}
 
 
 class ProductionDraws(NamedTuple):
@@ -55,11 +55,13 @@ def draw_production(options: WorkloadOptions) -> ProductionDraws:
     kinds = [kind for kind, count in TYPE_COUNTS.items() for _ in range(count)]
     u = uniform(seed, "types", n)
     drawn = np.argsort(u, kind="stable") if n == published else np.floor(published * u).astype(np.int64)
+    kinds = [kinds[k] for k in drawn.tolist()]
     bursts = draws.burst_arrivals(seed, n, GAP_IN_BURST_MIN, GAP_BETWEEN_BURSTS_MIN)
     arrivals_s = draws.times(draws.at_pace(options, 60 * bursts))
-    stays_h = by_class(options, draws.lognormal_up_to(uniform(seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H))
+    any_stays_h = draws.lognormal_up_to(uniform(seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
+    stays_h = in_order_of_traits(options, any_stays_h, arrivals_s, [sum(PHASES_S[kind][:2]) for kind in kinds])
     slos = draws.slos(options, n, (1.1, 2.0) if options.semantics == "paper" else (1.0, 2.0))
-    return ProductionDraws([kinds[k] for k in drawn.tolist()], arrivals_s, draws.seconds(3600 * stays_h), slos)
+    return ProductionDraws(kinds, arrivals_s, draws.seconds(3600 * stays_h), slos)
 
 
 def production(options: WorkloadOptions) -> Scenario:
@@ -84,7 +86,7 @@ def production(options: WorkloadOptions) -> Scenario:
         for k, kind in enumerate(drawn.kinds)
     ]
     jobs = [with_shapes(job, options) for job in with_staleness(jobs, drawn.stays_s, options)]
-    return Scenario(version=1, cluster=production_cluster(options), jobs=with_classes(jobs, options))
+    return Scenario(version=1, cluster=production_cluster(options), jobs=with_labels(jobs, options))
 
 
 def production_cluster(options: WorkloadOptions) -> Cluster:

@@ -25,9 +25,9 @@ from rollmux_env.scenario import Scenario
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads import draws
 from rollmux_env.workloads.catalogue import paper_cluster, phases
-from rollmux_env.workloads.classes import by_class, with_classes
 from rollmux_env.workloads.draws import with_staleness
-from rollmux_env.workloads.options import CLASS_OPTIONS, STREAM_OPTIONS, WorkloadOptions
+from rollmux_env.workloads.options import STREAM_OPTIONS, STRUCTURE_OPTIONS, WorkloadOptions
+from rollmux_env.workloads.structure import in_order_of_traits, with_labels
 
 _ROLLMUX = source("rollmux")
 RANGES_S = _ROLLMUX.table("profiles", tuple[str, float, float, float, float])
@@ -37,7 +37,7 @@ NAMES = ("mixed", *dict(RANGES_S))
 SHORT = {"balanced": "BL", "rollout-heavy": "RH", "train-heavy": "TH"}
 JOBS, LAST_ARRIVAL_H, LONGEST_STAY_H = _ROLLMUX.value("profile_stream", tuple[int, float, float])
 STAY_MU, STAY_SIGMA, GAP_CV = 1.804, 1.59, 1.83
-OPTIONS = STREAM_OPTIONS | CLASS_OPTIONS
+OPTIONS = STREAM_OPTIONS | STRUCTURE_OPTIONS
 
 
 def profile_workload(name: str, options: WorkloadOptions) -> Scenario:
@@ -50,17 +50,21 @@ def profile_workload(name: str, options: WorkloadOptions) -> Scenario:
     Raises:
         InputError: If the profile is unknown.
     """
-    jobs = profile_jobs(name, options, *draw_times(options))
-    return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=with_classes(jobs, options))
+    jobs = profile_jobs(name, options, *draw_times(name, options))
+    return Scenario(version=1, cluster=paper_cluster(options.max_group_size), jobs=with_labels(jobs, options))
 
 
-def draw_times(options: WorkloadOptions) -> tuple[list[float], list[float]]:
+def draw_times(name: str, options: WorkloadOptions) -> tuple[list[float], list[float]]:
     """Draw the arrivals and stays of a profile's stream, in seconds."""
     n = options.jobs or JOBS
     mean_gap_s = 3600 * LAST_ARRIVAL_H / (JOBS - 1)
     arrivals_s = draws.times(draws.at_pace(options, draws.gamma_arrivals(options.seed, n, mean_gap_s, GAP_CV)))
     stays_h = draws.lognormal_up_to(uniform(options.seed, "stays", n), STAY_MU, STAY_SIGMA, LONGEST_STAY_H)
-    return arrivals_s, draws.seconds(3600 * by_class(options, stays_h))
+    if options.has_structure:
+        drawn = draw_profile(name, options, n)
+        solo_s = [rollout_s + training_s for rollout_s, training_s in zip(drawn.rollouts_s, drawn.trainings_s, strict=True)]
+        stays_h = in_order_of_traits(options, stays_h, arrivals_s, solo_s)
+    return arrivals_s, draws.seconds(3600 * stays_h)
 
 
 class ProfileDraws(NamedTuple):

@@ -40,7 +40,7 @@ def test_functions_are_those_of_the_c_library() -> None:
 def test_nothing_else_is_summed_by_blas_or_computed_by_functions_of_numpy() -> None:
     compiled = {"kernel", "dynamics.py"}  # by Numba, which calls the C library
     # float32 networks; a fit whose result is a constant; a regression, whose module says so
-    others = {"scorer.py", "published.py", "portable.py", "class_lengths.py"}
+    others = {"scorer.py", "published.py", "portable.py", "learned_lengths.py"}
     names = {"dot", "vdot", "inner", "matmul", "einsum", "exp", "expm1", "log", "log1p", "log2", "log10", "power"}
     uses = []
     for path in [*(ROOT / "rollmux_env").rglob("*.py"), *(ROOT / "policies").rglob("*.py")]:

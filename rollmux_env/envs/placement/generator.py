@@ -173,7 +173,7 @@ class Workload:
             rows, types = _types(options.semantics == "paper")
             asked: Iterable[Any] = types[[rows[kind] for kind in jobs.kinds]].T
         else:
-            arrivals_s, stays_s = draw_times(options)
+            arrivals_s, stays_s = draw_times(self.name, options)
             cells = draw_profile(self.name, options, len(arrivals_s))
             slos = cells.slos
             asked = (cells.rollouts_s, cells.trainings_s, *memory_gb(7), 1, 1)

@@ -16,8 +16,8 @@ from policies.dispatch import make_dispatch
 from policies.registry import make_policy, make_runnable, observed_state
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.charges import Charges, Share
-from rollmux_env.cluster.class_lengths import _arrivals
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Parked, Resumed, isolated
+from rollmux_env.cluster.learned_lengths import _arrivals
 from rollmux_env.cluster.plan import Plan, Policy
 from rollmux_env.cluster.remaining import learned_h, left_s
 from rollmux_env.cluster.state import State
@@ -375,6 +375,30 @@ def test_learned_lengths_draw_rare_classes_to_the_mean() -> None:
     assert short == pytest.approx(2.0, rel=0.1) and 2 * short < unknown < long
     assert long == pytest.approx(18.0, rel=0.1)
     assert rules.keys(empty, ["ns", "nl", "nx"]) == [0.0, 0.0, 0.0]  # `attained`, before enough jobs have departed
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ({"user": "ann"}, {"user": "bob"}),
+        ({"rollout": {"worst_case_s": 20}}, {"rollout": {"worst_case_s": 200}}),
+        ({"arrival_s": 20 * 86400.0 + 3600}, {"arrival_s": 20 * 86400.0 + 13 * 3600}),
+    ],
+)
+def test_lengths_are_learned_from_users_phases_and_hours_too(short: dict[str, Any], long: dict[str, Any]) -> None:
+    """Jobs of about 1 h have one value of the trait, jobs of about 9 h another."""
+    traits = [long if k % 2 == 0 else short for k in range(20)]
+    jobs = [{"id": f"j{k}", "iterations": 1, **trait} for k, trait in enumerate(traits)]
+    jobs = [job | {"arrival_s": k * 86400 + job["arrival_s"] % 86400} if "arrival_s" in job else job for k, job in enumerate(jobs)]
+    scenario = parse_scenario(small(*jobs, {"id": "short", "iterations": 1, **short}, {"id": "long", "iterations": 1, **long}))
+    state, rules = State(scenario.cluster), rules_of(make("solo,order=learned"))
+    for k, job in enumerate(scenario.jobs):
+        apply(state, Arrived(job.arrival_s, job))
+        if k < 20:
+            state.stays.add_length(job.id, "", (1.0 if k % 2 else 9.0) * (1 + k / 40))
+    assert rules is not None
+    short_h, long_h = rules.keys(state, ["short", "long"])
+    assert short_h == pytest.approx(2.6, rel=0.25) and long_h == pytest.approx(26, rel=0.25)
 
 
 def test_learned_lengths_are_also_those_of_jobs_that_the_state_does_not_know() -> None:

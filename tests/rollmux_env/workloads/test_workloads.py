@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,25 @@ def test_classes_explain_a_share_of_the_lengths_and_leave_the_stays_as_they_are(
     assert np.corrcoef(first, last)[0, 1] < -0.8  # after half a turn short classes are long
 
 
+def test_each_trait_explains_its_part_of_the_lengths() -> None:
+    """Users, phases and hours of arrival, alone and together; what explains nothing is only a label."""
+    options = WorkloadOptions(seed=3, jobs=1000, stays="fixed", classes=8, users=12, explained=0.6)
+
+    def shares(*traits: str) -> list[float]:
+        jobs = make_workload("production", replace(options, explained_by=traits)).jobs  # type: ignore[arg-type]
+        solo_s = np.array([job.rollout.worst_case_s + job.training.worst_case_s for job in jobs])
+        logs = np.log(np.array([job.duration_s for job in jobs], dtype=float))
+        names = [job.class_name for job in jobs], [job.user for job in jobs]
+        hours = [int(job.arrival_s / 3600 % 24 / 2) for job in jobs]
+        parts = [np.array(labels) for labels in (*names, np.digitize(solo_s, np.quantile(solo_s, np.linspace(0, 1, 12))), hours)]
+        between = [sum((part == k).sum() * (logs[part == k].mean() - logs.mean()) ** 2 for k in {*part.tolist()}) for part in parts]
+        return [float(total / len(logs) / logs.var()) for total in between]
+
+    for alone, trait in enumerate(("class", "user", "phases", "hour")):
+        assert shares(trait) == pytest.approx([0.57 if k == alone else 0.0 for k in range(4)], abs=0.05)
+    assert shares("user", "phases", "hour") == pytest.approx([0.0, 0.2, 0.2, 0.2], abs=0.05)
+
+
 def test_an_unknown_workload_is_answered_with_the_names() -> None:
     with pytest.raises(InputError) as caught:
         make_workload("RH")
@@ -82,6 +101,12 @@ def test_an_unknown_workload_is_answered_with_the_names() -> None:
         ({"slo": (1.5, 1.2)}, "slo: must be low and high, not 1.5 and 1.2"),
         ({"slo": (1.5, float("nan"))}, "slo[1]: must be a finite number"),
         ({"slo": 1.5}, "slo: must be a list, not 1.5"),
+        ({"users": -1}, "users: must be at least 0, not -1"),
+        ({"explained_by": ("user",)}, "explained_by: user goes with users, of which there are 0"),
+        ({"explained_by": ("class", "hour")}, "explained_by: class goes with classes, of which there are 0"),
+        ({"explained_by": ("hour", "hour")}, "explained_by: has a trait twice"),
+        ({"explained_by": ()}, "explained_by: is empty"),
+        ({"explained_by": ("model",)}, "explained_by[0]: must be 'class', 'user', 'phases' or 'hour', not 'model'"),
         ({"window_h": -1.0}, "window_h: must be at least 0, not -1.0"),
         ({"min_stay_h": float("inf")}, "min_stay_h: must be a finite number"),
         ({"min_stay_h": 10**400}, "min_stay_h: must be a number"),
