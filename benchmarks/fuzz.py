@@ -98,7 +98,7 @@ def warm(home: Path) -> None:
     from policies.registry import make_policy
     from rollmux_env.bench.harness import Task, run_task
     from rollmux_env.workloads import WorkloadOptions, make_workload
-    from trainers.problem import make_problem
+    from trainers.problems.catalogue import make_problem
 
     stream = make_workload("mixed", WorkloadOptions(jobs=6))
     for name in ("rollmux", "consolidate", "regroup", "optimal", "gavel", "learned:default"):

@@ -29,13 +29,15 @@ from numpy.typing import NDArray
 
 from policies.placement.policy_file import read_policy
 from rollmux_env.bench.intervals import mean_interval
+from rollmux_env.envs.queue.known import TRACKS, Known
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_json, write_whole
 from rollmux_env.report.tables import heading, make_table, show
 from trainers.config import read_config
 from trainers.export import config_of
 from trainers.pointer import PointerPolicy
-from trainers.problem import Problem, make_problem
+from trainers.problem import Problem
+from trainers.problems.catalogue import make_problem
 from trainers.references import reference_usd
 from trainers.runs import run_all
 from trainers.vec_env import Observation, play
@@ -68,6 +70,17 @@ class Part:
 
 
 _STREAM = {"name": "placement", "workload": "production", "options": {"jobs": 60}}
+
+
+def _queue(known: Known, best: str, *others: str) -> Part:
+    """Return a track of the queue environment. Its jobs park none, as policies that run; rules may."""
+    environment = {"name": "queue", "known": known, "options": {"jobs": 40, "slo": [1.5, 3.0], "classes": 8}}
+    blind = ",known_stays=false" if known in ("classes", "nothing") else ""
+    with_moves = f"fleet{blind},order={TRACKS[known]},park=true"
+    rules = (*(f"fleet,moves=false{blind},{queue}" for queue in (best, *others)), with_moves, "solo", "masked-random", "untrained")
+    return Part(f"Queue-v0, {known}", "queue", environment, rules)
+
+
 PARTS = {
     "placement": Part(
         "Placement-v0, production, without moves",
@@ -104,6 +117,10 @@ PARTS = {
             "learned:default,tails=false,spare=false",
         ),
     ),
+    "queue-lengths": _queue("lengths", "order=area,park=true", "order=area"),
+    "queue-estimates": _queue("estimates", "order=area,park=true", "order=area"),
+    "queue-classes": _queue("classes", "order=learned,park=true", "order=learned"),
+    "queue-nothing": _queue("nothing", "order=gittins,park=true", "order=attained,park=true"),
 }
 
 

@@ -20,7 +20,7 @@ from rollmux_env.report.tables import show
 from trainers.config import read_config
 from trainers.group_ppo import group_ppo
 from trainers.maskable_ppo import maskable_ppo
-from trainers.problem import make_problem
+from trainers.problems.catalogue import make_problem
 
 STEPS = 8192  # decisions of an update at least
 JOBS = "environment.options.jobs=60"

@@ -10,7 +10,7 @@ from sb3_contrib import MaskablePPO
 from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.envs.placement.generator import Workload
 from trainers.pointer import PointerPolicy
-from trainers.problem import PlacementProblem
+from trainers.problems.placement import PlacementProblem
 from trainers.references import reference_usd
 from trainers.vec_env import NativeVecEnv, play
 

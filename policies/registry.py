@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from policies.named import LEARNED, LEND, OWN, PIPE, SEARCH, SWITCHES, is_own, said_of
+from policies.placement.policy_file import read_config
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import HALF_LIFE_H, State
@@ -20,6 +21,7 @@ from rollmux_env.scheduler.order import OPTIONS, queue_rules
 from rollmux_env.user_code import apart, is_users
 from rollmux_env.validation_errors import not_one_of
 
+SHIPPED_NETWORKS = ("default", "random")  # names in place of the path of a policy file
 HALF_LIFE = "half_life_h="  # option of the queue that a state needs too
 
 PLACEMENT = {
@@ -59,7 +61,7 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
     pairs = [pair for pair in pairs if not pair.startswith((SWITCHES, LEND, PIPE))]
     known = PLACEMENT.get(name, name)
     if name.startswith(LEARNED):
-        known = f"policies.placement.learned:Learned,path={json.dumps(name.removeprefix(LEARNED))}"
+        known = _network(name.removeprefix(LEARNED))
     target, *presets = known.split(",")
     if ":" not in target:
         raise InputError(f"--policy: {not_one_of(name, sorted(PLACEMENT), f', {LEARNED}FILE, {SEARCH}POLICY{OWN}')}")
@@ -79,6 +81,13 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
 
             policy = make_with(f"--policy {spec}", name, partial(Shortened, policy, option.rstrip("=")), ())
     return policy  # type: ignore[no-any-return]
+
+
+def _network(path: str) -> str:
+    """Return the class of the network of a policy file, with the option that names the file."""
+    serves = path not in SHIPPED_NETWORKS and read_config(path).decides == "queue"
+    network = "learned_queue:LearnedQueue" if serves else "learned:Learned"
+    return f"policies.placement.{network},path={json.dumps(path)}"
 
 
 def _make_search(spec: str, seed: int) -> Contender:
@@ -143,6 +152,8 @@ def _set_queue_rules(spec: str, policy: Any, pairs: Sequence[str]) -> None:
     except InputError as error:
         raise InputError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from None
     if rules is not None:
+        if not is_users(policy) and hasattr(policy, "queue_rules"):
+            raise InputError(f"{label}: {next(iter(options))}: its network orders the queue")
         _set(policy, "queue_rules", rules, f"{label}: its class has __slots__ without 'queue_rules'")
 
 

@@ -53,8 +53,8 @@ class GroupSettings(PPO):
     """Settings of PPO with a group baseline."""
 
     gamma: Share = 0.97
-    """Discount per unit of progress: a mean arrival (placement; an hour if all jobs come at once), a planned period (dispatch), a
-    rollout (rollout)."""
+    """Discount per unit of progress: a mean arrival (placement and queue; an hour if all jobs come at once), a planned period
+    (dispatch), a rollout (rollout)."""
     copies: Annotated[int, Field(ge=2)] = 8
     """Number of copies of each drawn stream, a divisor of `streams`."""
 
@@ -105,8 +105,8 @@ class Start(Settings):
 class Config(Settings):
     """Configuration of a training run.
 
-    `environment` is a mapping. Its `name` selects the environment (`placement`, `dispatch`, `rollout`), which defines the other
-    keys.
+    `environment` is a mapping. Its `name` selects the environment (`placement`, `dispatch`, `rollout`, `queue`), which defines the
+    other keys.
     """
 
     steps: Count
@@ -122,7 +122,7 @@ class Config(Settings):
     start: Start | None = None
     """Policy file whose weights the training starts from; null: random weights."""
     environment: dict[str, Any]
-    """Environment: its `name`, `placement`, `dispatch` or `rollout`, and its keys."""
+    """Environment: its `name`, `placement`, `dispatch`, `rollout` or `queue`, and its keys."""
     evaluation: Evaluation = Evaluation()
     """Evaluation on held-out streams."""
     checkpoint_every: Count = 100_000

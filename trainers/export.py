@@ -13,6 +13,8 @@ from rollmux_env.envs.dispatch.env import DispatchVectorEnv
 from rollmux_env.envs.dispatch.observation import ON_POLICY, STALE
 from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.observation import candidate_names
+from rollmux_env.envs.queue.choices import NAMES
+from rollmux_env.envs.queue.env import QueueVectorEnv
 from rollmux_env.envs.rollout.env import RolloutVectorEnv
 from rollmux_env.envs.rollout.observation import feature_names
 from rollmux_env.errors import InputError
@@ -37,6 +39,9 @@ def config_of(env: object, widths: Sequence[int], provenance: Provenance) -> Pol
         return PolicyConfig.of(STALE if env.generator.stale else ON_POLICY, widths, provenance, decides="dispatch")
     if isinstance(env, RolloutVectorEnv):
         return PolicyConfig.of(feature_names(env.generator.rewards), widths, provenance, decides="rollout")
+    if isinstance(env, QueueVectorEnv):
+        more: dict[str, Any] = {"decides": "queue", "known": env.known, "parks": env.rules.park}
+        return PolicyConfig.of((NAMES.job, NAMES.candidates, NAMES.cluster), widths, provenance, **more)
     raise InputError(f"export_policy: the model's environment is {type(env).__name__}, none of RollMux's")
 
 

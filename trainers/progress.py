@@ -11,12 +11,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rollmux_env.envs.dispatch.dynamics import step_all as dispatch_step
 from rollmux_env.envs.placement.step import step_all as placement_step
 from rollmux_env.envs.rollout.dynamics import step_all as rollout_step
+from rollmux_env.kernel.candidates import enumerate_candidates
 from rollmux_env.kernel.compiled import compiling_notice
 
 PATIENCE = 5
 """Number of evaluations without a higher return after which the line says so."""
 
-_STEPS: dict[str, Callable[..., object]] = {"placement": placement_step, "dispatch": dispatch_step, "rollout": rollout_step}
+_COMPILED: dict[str, Callable[..., object]] = {
+    "placement": placement_step,
+    "dispatch": dispatch_step,
+    "rollout": rollout_step,
+    "queue": enumerate_candidates,
+}
+"""What each environment compiles first, if it has not been compiled before."""
 
 
 def training_bar(problem: str) -> Progress:
@@ -26,7 +33,7 @@ def training_bar(problem: str) -> Progress:
         problem: Name of the learning problem, whose environment may have to be compiled.
     """
     console = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    if notice := compiling_notice(_STEPS[problem], "about a minute"):
+    if notice := compiling_notice(_COMPILED[problem], "about a minute"):
         console.print(notice, style="dim", soft_wrap=True)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -21,7 +21,8 @@ from rollmux_env.report.loggers import MakeLogger
 from rollmux_env.report.tables import heading, make_table
 from rollmux_env.validation_errors import describe
 from trainers.config import LAST_SEED, AnyConfig, Evaluation
-from trainers.problem import Figures, Problem, best_rule, make_problem
+from trainers.problem import Figures, Problem, best_rule
+from trainers.problems.catalogue import make_problem
 from trainers.progress import ProgressPrinter, training_bar
 from trainers.references import AGENTS, reference_usd
 from trainers.train import CHECKPOINT, Learner, TrainingRun, train

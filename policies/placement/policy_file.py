@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from policies.placement.scorer import weight_sizes
+from rollmux_env.envs.queue.known import Known
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
 from rollmux_env.validation_errors import format_error, one_line, problems
@@ -28,6 +29,8 @@ _Name = Annotated[str, Field(min_length=1, max_length=64)]
 _Names = Annotated[tuple[_Name, ...], Field(max_length=512)]
 Features = tuple[Sequence[str], Sequence[str], Sequence[str]]
 """Names of the features of the job, of a row and of the cluster."""
+Decides = Literal["placement", "dispatch", "rollout", "queue"]
+"""Kind of policy."""
 Provenance = dict[str, str | int | float]
 """Origin of a network: command, seeds, steps, and further notes of its author."""
 
@@ -37,26 +40,30 @@ class PolicyConfig(BaseModel):
 
     Attributes:
         version: Version of the file format.
-        decides: Kind of policy: `placement`, `dispatch` or `rollout`.
+        decides: Kind of policy: `placement`, `dispatch`, `rollout` or `queue`.
         job_features: Names of the job's features, in the network's order.
         candidate_features: Names of each row's features, in the network's order.
         cluster_features: Names of the cluster's features, in the network's order.
         widths: Width of each layer.
         moves: Whether the network was trained to move running jobs.
         known_stays: Whether the network reads when jobs will leave.
+        known: Track of a policy for the queue: what it knows of the lengths of jobs.
+        parks: Whether a policy for the queue was trained to park running jobs.
         provenance: Origin of the network: command, seeds, steps, and further notes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     version: Literal[1] = 1
-    decides: Literal["placement", "dispatch", "rollout"] = "placement"
+    decides: Decides = "placement"
     job_features: _Names
     candidate_features: _Names
     cluster_features: _Names
     widths: Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], Field(min_length=1, max_length=16)]
     moves: bool = False
     known_stays: bool = True
+    known: Known = "lengths"
+    parks: bool = False
     provenance: Provenance = {}
 
     @classmethod
@@ -103,9 +110,16 @@ def write_policy(path: str | Path, config: PolicyConfig, weights: Mapping[str, N
     write_whole(path, save(arrays, metadata={_KEY: config.model_dump_json()}))
 
 
-def read_policy(
-    path: str | Path, decides: Literal["placement", "dispatch", "rollout"] = "placement"
-) -> tuple[PolicyConfig, dict[str, NDArray[np.float32]]]:
+def read_config(path: str | Path) -> PolicyConfig:
+    """Read the configuration of a policy file.
+
+    Raises:
+        InputError: The file is unreadable or damaged.
+    """
+    return _read(path)[2]
+
+
+def read_policy(path: str | Path, decides: Decides = "placement") -> tuple[PolicyConfig, dict[str, NDArray[np.float32]]]:
     """Read a policy file.
 
     Args:
@@ -116,9 +130,7 @@ def read_policy(
         InputError: The file is unreadable, damaged or of another kind, or the weights do not fit the configuration.
     """
     name = one_line(str(path), 4096)
-    data = read_file(path, LARGEST_BYTES)
-    header = _header(name, data)
-    config = _config(name, header.pop("__metadata__", None))
+    data, header, config = _read(path)
     if config.decides != decides:
         raise InputError(f"{name}: is a policy for {config.decides}, not for {decides}")
     layout: dict[str, tuple[object, object]] = {}
@@ -155,6 +167,14 @@ def read_default(
     if config.features not in known:
         raise InputError(f"{file}: rollmux: reads other features than this version of RollMux gives")
     return file, config, weights
+
+
+def _read(path: str | Path) -> tuple[bytes, dict[str, object], PolicyConfig]:
+    """Return the bytes of a policy file, the layout of its weights, and its configuration."""
+    name = one_line(str(path), 4096)
+    data = read_file(path, LARGEST_BYTES)
+    header = _header(name, data)
+    return data, header, _config(name, header.pop("__metadata__", None))
 
 
 def _header(name: str, data: bytes) -> dict[str, object]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainers.config import preset_names, read_config
-from trainers.problem import make_problem
+from trainers.problems.catalogue import make_problem
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from rollmux_env.errors import InputError
 from tests.trainers.going_on import check_going_on
 from trainers.checkpoint import load_state, state_of
 from trainers.config import check_config, read_config
-from trainers.problem import make_problem
+from trainers.problems.catalogue import make_problem
 from trainers.runs import find_references
 from trainers.train import BEST, TrainingRun, train
 

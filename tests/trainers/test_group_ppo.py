@@ -12,7 +12,7 @@ from stable_baselines3.common.logger import Logger
 from trainers.config import GroupPPOConfig
 from trainers.group_ppo import GroupPPO, baseline, discounted, group_ppo, packed
 from trainers.network import spread
-from trainers.problem import make_problem
+from trainers.problems.catalogue import make_problem
 
 
 def test_returns_are_discounted_by_progress() -> None:

@@ -11,7 +11,8 @@ import pytest
 from rollmux_env.envs.placement.stream import stream_of
 from rollmux_env.errors import InputError
 from rollmux_env.workloads import WorkloadOptions, make_workload
-from trainers.problem import PlacementProblem, make_problem
+from trainers.problems.catalogue import make_problem
+from trainers.problems.placement import PlacementProblem
 
 QUICKSTART = str(Path(__file__).parents[2] / "examples" / "quickstart.yaml")
 

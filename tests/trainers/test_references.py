@@ -11,7 +11,7 @@ from rollmux_env.errors import InputError
 from rollmux_env.files import read_json
 from tests.benchmarks import load_benchmark
 from trainers.config import Evaluation
-from trainers.problem import make_problem
+from trainers.problems.catalogue import make_problem
 from trainers.references import AGENTS, reference_usd
 from trainers.runs import find_references
 from trainers.vec_env import Observation, play

@@ -15,7 +15,7 @@ from rollmux_env.files import read_json
 from rollmux_env.rollout.job import JobRollouts
 from tests.trainers.going_on import check_going_on
 from trainers.config import check_config
-from trainers.problem import make_problem
+from trainers.problems.catalogue import make_problem
 from trainers.runs import find_references
 from trainers.train import BEST, TrainingRun, train
 from trainers.vec_env import play

@@ -29,7 +29,8 @@ from rollmux_env.locks import only_writer
 from tests.conftest import Command
 from trainers.checkpoint import read_checkpoint
 from trainers.config import read_config
-from trainers.problem import Figures, make_problem
+from trainers.problem import Figures
+from trainers.problems.catalogue import make_problem
 from trainers.train import BEST, CHECKPOINT, TrainingRun, train
 from trainers.vec_env import Observation, play
 

@@ -63,7 +63,7 @@ class QueueVectorEnv(BaseVectorEnv):
         self.rules, self.most = rules_for(known, checks.flag("park", park)), MostChoices()
         self.streams: list[QueueStream] = []
         num_envs = checks.whole_number("num_envs", num_envs)
-        self._spent_h, self._scale_h = np.zeros(num_envs), np.ones(num_envs)
+        self._spent_h, self._worked_h, self._scale_h = np.zeros(num_envs), np.zeros(num_envs), np.ones(num_envs)
         self._invalid = np.zeros(num_envs, dtype=np.int64)
         super().__init__(num_envs, self.most.rows, NAMES, Completion() if reward is None else reward, render_mode, autoreset_mode)
 
@@ -84,21 +84,21 @@ class QueueVectorEnv(BaseVectorEnv):
 
     def _advance(self, actions: NDArray[np.int64]) -> None:
         for s, (stream, action) in enumerate(zip(self.streams, actions.tolist(), strict=True)):
-            self._invalid[s], self._spent_h[s] = 0, 0.0
+            self._invalid[s], self._spent_h[s], self._worked_h[s] = 0, 0.0, 0.0
             if stream.is_over:
                 continue
-            before_h, least = stream.weighted_h, 0 if stream.may_wait else 1
+            before_h, worked_h, least = stream.weighted_h, stream.worked_h, 0 if stream.may_wait else 1
             if not least <= action < len(stream.decision.choices):
                 self._invalid[s], action = 1, least
             stream.act(action)
-            self._spent_h[s] = stream.weighted_h - before_h
+            self._spent_h[s], self._worked_h[s] = stream.weighted_h - before_h, stream.worked_h - worked_h
             self._observe(s)
 
     def _views(self) -> None:
         return None
 
     def _interval(self) -> Interval:
-        return Interval(self._spent_h.copy(), self._scale_h.copy(), self._invalid.copy())
+        return Interval(self._spent_h.copy(), self._worked_h.copy(), self._scale_h.copy(), self._invalid.copy())
 
     def _over(self) -> NDArray[np.bool_]:
         return np.array([stream.is_over for stream in self.streams])
@@ -187,7 +187,8 @@ class QueueEnv(BaseEnv):
 
     `rollmux_env.envs.queue.reward.Completion()`: minus the weighted number of jobs in the system times the hours since the last
     decision, over the sum of all weights times the mean hours of a job alone. By Little's law the return is minus the mean
-    completion in units of a mean job alone: -1 if no job ever waits or shares. A masked action costs 0.01.
+    completion in units of a mean job alone: -1 if no job ever waits or shares. A masked action costs 0.01. For training there is
+    `Completion(lost_only=True)`: only the time that jobs lose by waiting, sharing and pauses.
 
     ## Starting State
 

@@ -6,13 +6,14 @@ from math import inf, isfinite
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.cluster.plan import Plan
+from rollmux_env.cluster.remaining import done_s
 from rollmux_env.cluster.state import State
 from rollmux_env.envs.queue.choices import NOBODY, Decision, MostChoices, decision_of
 from rollmux_env.errors import PlanError
 from rollmux_env.replay.run import Arrivals, Run, begin_instant, end_instant, initial_state, waits_for_ever
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.core import Scheduler
-from rollmux_env.scheduler.order import QueueRules
+from rollmux_env.scheduler.order import QueueRules, rows_of
 from rollmux_env.scheduler.serving import QueueServer
 from rollmux_env.workloads.fleets import alone_s
 
@@ -73,6 +74,20 @@ class QueueStream:
     def is_over(self) -> bool:
         """Whether all jobs have departed."""
         return self.state.departed == len(self.run.scenario.jobs)
+
+    @property
+    def worked_h(self) -> float:
+        """Weighted work that the jobs have done, those that have departed too, in hours of T_solo."""
+        rows = rows_of(self.state, [*self.state.tables.job_rows])
+        return float((self.state.tables.weights[rows] * done_s(self.state, rows)).sum()) / 3600
+
+    @property
+    def gaps_passed(self) -> float:
+        """Time since the first arrival in mean gaps between arrivals, or in hours if all jobs arrive at once."""
+        arrivals_s = [job.arrival_s for job in self.run.scenario.jobs]
+        first_s, last_s = min(arrivals_s), max(arrivals_s)
+        gap_s = (last_s - first_s) / len(arrivals_s) if last_s > first_s else 3600.0
+        return (self.state.now_s - first_s) / gap_s
 
     @property
     def may_wait(self) -> bool:

@@ -1,0 +1,79 @@
+"""The policy `learned:FILE` of a file for the queue: a network that serves waiting jobs, trained in `RollMux/Queue-v0`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from policies.api import ArrivalPolicy, Job, Place, Placement, State
+from policies.placement.policy_file import read_policy
+from policies.placement.scorer import score
+from rollmux_env.envs.queue.choices import NAMES, Choice, MostChoices, cluster_features, decision_of, queue_features
+from rollmux_env.envs.queue.known import rules_for
+from rollmux_env.errors import InputError
+from rollmux_env.kernel.tables import Floats
+from rollmux_env.scheduler.order import QueueRules
+
+_NO_PLACE = 1e6  # key of a job without a place, behind all others
+
+
+class LearnedQueue(ArrivalPolicy):
+    """Placement policy whose network scores the places of the first waiting jobs, and to serve nobody now.
+
+    The job of the place with the highest score is the first in the queue and gets this place, unless serving nobody has a higher
+    score while a job is running. The first jobs are those of the order of the network's track. No job is parked.
+
+    Args:
+        path: Path of a policy file for the queue.
+
+    Raises:
+        InputError: The file is missing, damaged, for something else, or reads features that this version does not give.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        config, self._weights = read_policy(path, "queue")
+        if config.features != (NAMES.job, NAMES.candidates, NAMES.cluster):
+            raise InputError(f"{path}: rollmux: reads other features than this version of RollMux gives")
+        if config.parks:
+            raise InputError(f"{path}: was trained to park jobs, which only the environment lets it; train with park=false")
+        self._most, self._track = MostChoices(), rules_for(config.known, park=False)
+        self.queue_rules = QueueRules(_ByScore(self), "score", backfill=False)
+
+    def place(self, state: State, job: Job) -> Placement | None:
+        """Return the place of the job with the highest score, or None if it has none, or it is better to serve nobody now."""
+        choices, scores = self._scored(state)
+        own = [number for number, choice in enumerate(choices) if choice.plan and choice.plan[0].job_id == job.id]
+        best = max(own, key=scores.__getitem__, default=None)
+        if best is None or (scores[best] < scores[0] and state.stays.placed_at_s):
+            return None
+        place = choices[best].plan[0]
+        assert isinstance(place, Place)
+        return place.placement
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> list[float]:
+        """Return minus the highest score of each job's places."""
+        choices, scores = self._scored(state)
+        keys = dict.fromkeys(job_ids, _NO_PLACE)
+        for choice, key in zip(choices[1:], (-scores[1:]).tolist(), strict=True):
+            keys[choice.plan[0].job_id] = min(key, keys.get(choice.plan[0].job_id, key))
+        return [keys[job_id] for job_id in job_ids]
+
+    def _scored(self, state: State) -> tuple[list[Choice], Floats]:
+        """Return the choices in a state, the one to serve nobody first, and their scores."""
+        choices = decision_of(state, self._track, self, self._most).choices
+        rows = np.array([choice.features for choice in choices], dtype=np.float32)
+        job, cluster = (np.array(values, dtype=np.float32) for values in (queue_features(state), cluster_features(state)))
+        return choices, score(self._weights, job, rows, cluster).astype(float)
+
+
+class _ByScore:
+    """Order by the scores of the network's places."""
+
+    def __init__(self, policy: LearnedQueue) -> None:
+        self._policy = policy
+
+    def keys(self, state: State, job_ids: Sequence[str]) -> list[float]:
+        """Return the key of each job."""
+        return self._policy.keys(state, job_ids)

@@ -1,0 +1,1 @@
+"""The learning problems: placement, dispatch, rollout and the queue."""
