@@ -118,8 +118,8 @@ PARTS = {
         ),
     ),
     "queue-lengths": _queue("lengths", "order=area,park=true", "order=area"),
-    "queue-estimates": _queue("estimates", "order=area,park=true", "order=area"),
-    "queue-classes": _queue("classes", "order=learned,park=true", "order=learned"),
+    "queue-estimates": _queue("estimates", "order=area,park=true", "order=attained,park=true"),
+    "queue-classes": _queue("classes", "order=learned,park=true", "order=attained,park=true"),
     "queue-nothing": _queue("nothing", "order=gittins,park=true", "order=attained,park=true"),
 }
 
