@@ -28,12 +28,15 @@ class LearnedQueue(ArrivalPolicy):
     Args:
         path: Path of a policy file for the queue.
 
+    Attributes:
+        weights: Weights of the network.
+
     Raises:
         InputError: The file is missing, damaged, for something else, or reads features that this version does not give.
     """
 
     def __init__(self, path: str | Path) -> None:
-        config, self._weights = read_policy(path, "queue")
+        config, self.weights = read_policy(path, "queue")
         if config.features != (NAMES.job, NAMES.candidates, NAMES.cluster):
             raise InputError(f"{path}: rollmux: reads other features than this version of RollMux gives")
         if config.parks:
@@ -65,7 +68,7 @@ class LearnedQueue(ArrivalPolicy):
         choices = decision_of(state, self._track, self, self._most).choices
         rows = np.array([choice.features for choice in choices], dtype=np.float32)
         job, cluster = (np.array(values, dtype=np.float32) for values in (queue_features(state), cluster_features(state)))
-        return choices, score(self._weights, job, rows, cluster).astype(float)
+        return choices, score(self.weights, job, rows, cluster).astype(float)
 
 
 class _ByScore:

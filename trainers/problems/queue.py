@@ -26,6 +26,8 @@ from trainers.problem import Figures, Problem, autoreset_mode
 class QueueProblem(Problem):
     """The problem on `RollMux/Queue-v0`: arguments of the environment. "Dollars" are mean completions over the mean hours alone."""
 
+    needs_whole_episodes = True
+
     name: Literal["queue"] = "queue"
     """The environment `RollMux/Queue-v0`."""
     workload: str = "production"
@@ -65,11 +67,11 @@ class QueueProblem(Problem):
 
     def reference_key(self, seed: int) -> str:
         """Return a hash of the scenario as the track knows it."""
-        return hashlib.sha256(f"{self._stream(seed).sha256} {self.known}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.scenario(seed).sha256} {self.known}".encode()).hexdigest()
 
     def reference_usd(self, policy: str, seed: int) -> float:
         """Return the mean completion of a policy on a stream, over the mean hours of a job alone."""
-        scenario = self._stream(seed)
+        scenario = self.scenario(seed)
         completion_h = run_task(make_policy, Task(policy, seed, scenario)).outcome.metrics.mean_completion_h
         assert completion_h is not None  # a stream is one whole replay
         return completion_h * 3600 * len(scenario.jobs) / sum(map(alone_s, scenario.jobs))
@@ -88,7 +90,7 @@ class QueueProblem(Problem):
         over = {f"completion_over_{name}": usd / other for name, other in references.items()}
         return {"mean_completion_h": played["mean_completion_h"], "completion_over_alone": usd, **over}
 
-    def _stream(self, seed: int) -> Scenario:
+    def scenario(self, seed: int) -> Scenario:
         """Return the scenario of a seed with its fleet, as the track knows it."""
         scenario = self.generator.scenario(seed)
         return as_known(scenario if self.fleet is None else with_fleet(scenario, self.fleet), self.known, self.sigma, seed)

@@ -19,6 +19,7 @@ from rollmux_env.cluster.trial import without_job
 from rollmux_env.envs.placement.generator import Fixed, Workload
 from rollmux_env.envs.queue.choices import NAMES
 from rollmux_env.envs.queue.known import as_known
+from rollmux_env.envs.queue.reward import Completion
 from rollmux_env.envs.queue.stream import QueueStream
 from rollmux_env.errors import InputError
 from rollmux_env.replay.fluid import replay
@@ -74,6 +75,23 @@ def test_a_rule_through_the_environment_gives_the_log_of_its_replay(known: Any) 
     alone_h = sum(job.iterations * job.solo_s for job in jobs if job.iterations) / len(jobs) / 3600
     assert info["mean_completion_h"] == pytest.approx(completion_h)
     assert -total == pytest.approx(info["mean_completion_h"] / alone_h)
+
+
+def test_lost_time_is_the_completion_less_the_hours_alone() -> None:
+    """Weights, parks and sharing included: the two returns of a play differ by a constant of the stream."""
+    scenario = SHORT.scenario(1)
+    jobs = tuple(job.model_copy(update={"weight": 1.0 + k % 3}) for k, job in enumerate(scenario.jobs))
+    weighted = Fixed(scenario.model_copy(update={"jobs": jobs}))
+    env: Any = gym.make(ID, generator=weighted, reward=Completion(lost_only=True)).unwrapped
+    _, info = env.reset(seed=0)
+    rng, total, over = np.random.default_rng(0), 0.0, False
+    while not over:
+        _, reward, over, _, info = env.step(int(rng.choice(np.flatnonzero(info["action_mask"]))))
+        assert reward <= 1e-9  # no job works faster than alone
+        total += float(reward)
+    alone_h = [job.iterations * job.solo_s / 3600 for job in jobs if job.iterations]
+    weights = np.array([job.weight for job in jobs])
+    assert info["completion_over_solo"] + total == pytest.approx(np.average(alone_h, weights=weights) / np.mean(alone_h))
 
 
 def test_check_env_without_a_warning() -> None:
