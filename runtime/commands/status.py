@@ -48,7 +48,7 @@ def status(
     `rollmux status --at rollmux-service --format json`
     """
     states = None if state is None else state.split(",")
-    if unknown := next((name for name in states or () if name not in STATES), None):
+    if (unknown := next((name for name in states or () if name not in STATES), None)) is not None:
         raise InputError(f"--state {state}: {not_one_of(unknown, [*STATES])}")
 
     def selected(report: dict[str, Any]) -> dict[str, Any]:
@@ -92,5 +92,7 @@ def _watch(status_of: Callable[[], dict[str, Any]], format: TableOrJson, every: 
 def _without_clocks(report: dict[str, Any]) -> dict[str, Any]:
     """Return a report without the values that change with time alone."""
     pools = {name: {key: value for key, value in pool.items() if key != "utilization"} for name, pool in report["pools"].items()}
-    jobs = [job | {"overdue": None, "reason": re.sub(r"\d+ s\b", "", job["reason"] or "")} for job in report["jobs"]]
+    jobs = [
+        job | {"overdue": None, "queue_h": None, "reason": re.sub(r"\d+ s\b", "", job["reason"] or "")} for job in report["jobs"]
+    ]
     return {key: value for key, value in report.items() if key != "now_s"} | {"pools": pools, "jobs": jobs}

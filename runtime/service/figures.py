@@ -16,6 +16,7 @@ from runtime.journal import facts
 from runtime.journal.facts import Fact, IterationSlice, NodeShareSpan
 from runtime.journal.record import RunRecord
 from runtime.machine import Pool
+from runtime.machines.nodes import POOLS
 from runtime.metrics import MetricsRegistry
 
 _OF_PERMITS = (facts.PhaseGranted, facts.SchedulerInformed)  # facts of every permit, which change no figure
@@ -146,6 +147,8 @@ class RunFigures:
             followers: Objects that take each fact that is written from now on, except for `PhaseGranted` and `SchedulerInformed`.
         """
         self._run, self._followers = run, followers
+        for pool in POOLS:  # else the alert about no permits would see nothing before the first one
+            self.metrics.write("rollmux_permits", 0.0, pool=pool)
         if record is None:
             return
         self.ends, self.stays = ends_of(record), stays_of(record.log)

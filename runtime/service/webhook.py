@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from string import punctuation
 from time import time
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -102,9 +103,10 @@ def _post(target: Target, body: bytes) -> tuple[str, bool]:
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
     headers = {"Content-Type": "application/json", "User-Agent": "rollmux", "X-RollMux-Timestamp": timestamp}
     headers["X-RollMux-Signature"] = signature(target.secret, timestamp, body)
+    where = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
     try:
         with contextlib.closing(kind(parts.hostname or "", parts.port, timeout=_ANSWERS_S)) as connection:
-            connection.request("POST", parts._replace(scheme="", netloc="", fragment="").geturl() or "/", body, headers)
+            connection.request("POST", quote(where, safe=punctuation), body, headers)  # HTTP takes no other letters than ASCII's
             status = connection.getresponse().status
     except (OSError, HTTPException, ValueError) as error:
         return f"{parts.hostname}: {one_line(str(error) or type(error).__name__, 200)}", True

@@ -18,8 +18,6 @@ from tests.runtime.sockets import Address, answer_without_token, listening
 
 pytestmark = pytest.mark.skipif(bool(CANNOT), reason=CANNOT)
 
-METRICS = 44217
-
 
 @pytest.fixture(scope="module")
 def other_ports() -> list[Address]:
@@ -69,6 +67,4 @@ def test_whoever_has_no_token_is_sent_away(home: OwnFolder, other_ports: list[Ad
     assert token.parent == Path(home.path) and token.stat().st_mode & 0o777 == 0o600
     addresses = [address for address in listening(started_processes(home)) if address not in other_ports]
     answers = {address: answer_without_token(address) for address in addresses}
-    metrics = [address for address, answer in answers.items() if answer == "200"]
-    assert {*answers.values()} - {"200"} == {"UNAUTHENTICATED", "401"}
-    assert [port for _, port in metrics] in ([], [METRICS])  # counters of Ray's autoscaler, for whoever asks
+    assert {*answers.values()} == {"UNAUTHENTICATED", "401"}

@@ -10,6 +10,7 @@ import pytest
 
 from rollmux_env.report.tables import show
 from rollmux_env.scheduler.preview import Preview
+from runtime.commands.status import _without_clocks
 from runtime.journal.facts import NodeShareSpan
 from runtime.service.figures import NodeUsage
 from runtime.service.report import profile_of
@@ -110,6 +111,15 @@ def test_jobs_that_ended_long_ago_are_folded(capsys: pytest.CaptureFixture[str])
     assert "e5 " not in text and "e3:" not in text and "e0 " in text and "e7:" in text and "a running" in text
     show(*status_tables(shown, every=True))
     assert "e1 " in (out := capsys.readouterr().out) and "--all" not in out
+
+
+def test_the_time_that_passes_is_no_change() -> None:
+    pools = {"rollout": {**REPORT["pools"]["rollout"], "utilization": 0.5}}
+    later = [JOB | {"overdue": {"held_s": 9.0}}, WAITS | {"queue_h": 0.75, "reason": "needs [more] nodes, for 12 s"}]
+    jobs = [JOB | {"overdue": {"held_s": 8.0}}, WAITS | {"reason": "needs [more] nodes, for 11 s"}]
+    before = _without_clocks(REPORT | {"jobs": jobs})
+    assert before == _without_clocks(REPORT | {"now_s": 1000.0, "pools": pools, "jobs": later})
+    assert before != _without_clocks(REPORT | {"jobs": [JOB, FAILED]})
 
 
 def test_drains_name_the_jobs_that_they_wait_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,12 +73,13 @@ def test_a_notice_is_signed_and_repeated_until_it_is_taken(tmp_path: Path, recei
     receivers.append(receiver)
     webhook = Webhook(tmp_path, lines.put, (0.0,) * 5)
     webhook.put({"kind": "failed", "text": "nobody is told"})
-    secret = set_target(tmp_path, receiver.url)
+    secret = set_target(tmp_path, f"{receiver.url}%2f&name=ü")
     assert (tmp_path / WEBHOOK).stat().st_mode & 0o777 == 0o600
     webhook.put({"kind": "failed", "text": "é"})
     came = [receiver.next() for _ in range(3)]
     path, headers, body = came[-1]
-    assert {one[2] for one in came} == {body} and json.loads(body) == {"kind": "failed", "text": "é"} and path == "/hook?team=a"
+    assert {one[2] for one in came} == {body} and json.loads(body) == {"kind": "failed", "text": "é"}
+    assert path == "/hook?team=a%2f&name=%C3%BC"
     assert headers["X-RollMux-Signature"] == signature(secret, headers["X-RollMux-Timestamp"], body)
     assert signature(secret, "1", b"{}") != signature(secret, "2", b"{}")
     while not webhook.is_idle:

@@ -65,6 +65,16 @@ def test_a_service_on_one_device_takes_jobs(tmp_path: Path) -> None:
     assert asyncio.run(submitted()) == ["one"]
 
 
+def test_permits_are_counted_from_none(tmp_path: Path) -> None:
+    """An alert about no permits compares a counter, which has to be there before the first one, also after a restart."""
+    served = Served(tmp_path / "service")
+    try:
+        lines = served.ask("GET", "/metrics").value.splitlines()
+    finally:
+        served.close()
+    assert {'rollmux_permits_total{pool="rollout"} 0.0', 'rollmux_permits_total{pool="training"} 0.0'} <= {*lines}
+
+
 def test_a_job_ends_when_it_is_deleted_and_only_once(served: Served) -> None:
     served.ask("POST", "/v1/jobs", {"id": "gone", **JOB, "arrival_s": 1e6})
     job = served.ask("GET", "/v1/jobs/gone").value
