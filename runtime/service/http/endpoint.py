@@ -160,7 +160,7 @@ class Endpoints:
             if "lease" in path and response.status_code < 300:
                 scope[OF_LEASE] = path["lease"] if self._service.driver.leases.is_active(path["lease"]) else ""
             if operation.logged and not getattr(call.query, "dry_run", False):
-                outcome = "done" if response.status_code < 300 else bytes(response.body).decode() or "the client has gone"
+                outcome = "done" if response.status_code < 300 else _reason(response)
                 await asyncio.to_thread(self._log.write, call.holder.user, operation.name, _subject(call), outcome)
             return response
 
@@ -216,6 +216,11 @@ def _subject(call: ApiCall) -> str:
     entries = call.body if isinstance(call.body, list) else [call.body]
     named = next(iter(call.path.values()), "") or getattr(call.body, "user", "")
     return named or ", ".join(str(entry.get("id", "")) for entry in entries if isinstance(entry, dict))
+
+
+def _reason(response: Response) -> str:
+    """Return why a request was refused, as its answer says, or that there was no client to answer."""
+    return str(json.loads(bytes(response.body))["error"]) if response.body else "the client has gone"
 
 
 class _Unread(InputError):
