@@ -59,6 +59,6 @@ def usage(
         return
     table = make_table(*keys, *_HEADS, left=len(keys))
     for row in rows:
-        figures = (figure(row[name], form=_FORMS.get(name, ",.2f")) for name in FIGURES)
+        figures = (figure(row[name], form=_FORMS.get(name, "z,.2f")) for name in FIGURES)
         table.add_row(*(row[key] or "(no name)" for key in keys), *figures)
     show(table)

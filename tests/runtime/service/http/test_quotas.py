@@ -161,7 +161,7 @@ def test_usage_is_that_of_the_journal_live_and_afterwards(command: Command, shar
     status, out, err = command("usage", "--by", "job", "--csv", "--at", str(shared.folder))
     assert (status, err) == (0, "") and out == f"job,{','.join(FIGURES)}\na,{','.join(str(row[key]) for key in FIGURES)}\n"
     status, out, err = command("usage", "--at", str(shared.folder))
-    assert status == 0 and "ann" in out and "node-hours" in out
+    assert status == 0 and "ann" in out and "node-hours" in out and "-0.00" not in out
     assert command("usage", "--by", "user,user")[::2] == (2, "rollmux: --by user,user: user is given twice\n")
 
 
