@@ -48,7 +48,7 @@ class Tools:
 
         with self._service() as service:
             report = service.status()
-        ended = [job for job in report["jobs"] if job["state"] in ENDED]
+        ended = sorted((job for job in report["jobs"] if job["state"] in ENDED), key=lambda job: job.get("ended_s") or 0.0)
         present = [job for job in report["jobs"] if job["state"] not in ENDED]
         return report | {"jobs": [*present, *ended[-_MOST_ENDED:]]}
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from runtime.service.mcp_server import make_server
+from runtime.service.mcp_server import Tools, make_server
 from runtime.service.tokens import Right, Tokens
 from tests.runtime.service.http.conftest import Served
 
@@ -74,6 +76,15 @@ def test_it_writes_where_it_is_told_and_the_token_may(served: Served, monkeypatc
     calls = (("submit", {"jobs": [ENTRY]}), ("explain_job", {"job": "one"}), ("cancel", {"job": "one"}))
     _, (submitted, job, cancelled) = asked(*calls, writes=True)
     assert (submitted, cancelled) == ("submitted: one", "cancelled: one") and job["id"] == "one"
+
+
+def test_the_jobs_that_have_ended_last_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that were submitted last: the first of these has ended last."""
+    jobs = [{"id": f"e{k}", "state": "done", "ended_s": k or 99.0} for k in range(25)]
+    service = SimpleNamespace(status=lambda: {"jobs": [*jobs, {"id": "runs", "state": "running", "ended_s": None}]})
+    monkeypatch.setattr(Tools, "_service", lambda _: nullcontext(service))
+    shown = [job["id"] for job in Tools(None).status()["jobs"]]
+    assert shown == ["runs", *(f"e{k}" for k in range(6, 25)), "e0"]
 
 
 @pytest.mark.long
