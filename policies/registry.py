@@ -147,13 +147,13 @@ def _set_queue_rules(spec: str, policy: Any, pairs: Sequence[str]) -> None:
     options = {key: parse_value(text) for key, text in parse_pairs(label, pairs)}
     if options and isinstance(policy, OwnReplay):
         raise InputError(f"{label}: the yardstick has no option '{next(iter(options))}'")
+    if options and not is_users(policy) and hasattr(policy, "queue_rules"):
+        raise InputError(f"{label}: {next(iter(options))}: its network orders the queue")
     try:
         rules = queue_rules(options, lambda target: make_with(label, target, own_object(label, target), ()))
     except InputError as error:
         raise InputError(f"{label}: {str(error).removeprefix(f'{label}: ')}") from None
     if rules is not None:
-        if not is_users(policy) and hasattr(policy, "queue_rules"):
-            raise InputError(f"{label}: {next(iter(options))}: its network orders the queue")
         _set(policy, "queue_rules", rules, f"{label}: its class has __slots__ without 'queue_rules'")
 
 

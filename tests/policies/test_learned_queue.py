@@ -12,8 +12,9 @@ from policies.dispatch import make_dispatch
 from policies.placement.policy_file import PolicyConfig, write_policy
 from policies.placement.scorer import random_weights, score
 from policies.registry import make_policy
+from rollmux_env.cluster.state import State
 from rollmux_env.envs.placement.generator import Workload
-from rollmux_env.envs.queue.choices import NAMES
+from rollmux_env.envs.queue.choices import NAMES, cluster_features
 from rollmux_env.envs.queue.env import QueueVectorEnv
 from rollmux_env.envs.queue.known import Known, as_known
 from rollmux_env.errors import InputError
@@ -69,10 +70,19 @@ def test_event_replays_and_reasons_take_it_too(tmp_path: Path) -> None:
     assert any("waits behind" in decision.reason for decision in decisions)
 
 
+@pytest.mark.filterwarnings("error")
+def test_nodes_may_be_unlimited(tmp_path: Path) -> None:
+    policy: Any = make_policy(f"learned:{written(tmp_path / 'queue.safetensors')}")
+    scenario = Workload("production", jobs=3).scenario(3)
+    assert len(admit_all(scenario, policy).decisions) == 3
+    assert cluster_features(State(scenario.cluster)) == (0.0, 0.0, 1.0, 1.0)  # all nodes are free
+
+
 @pytest.mark.parametrize(
     ("fields", "options", "problem"),
     [
         ({}, ",order=area", "order: its network orders the queue"),
+        ({}, ",starve_h=3", "starve_h: its network orders the queue"),
         ({"parks": True}, "", "was trained to park jobs, which only the environment lets it; train with park=false"),
         ({"decides": "dispatch"}, "", "is a policy for dispatch, not for placement"),
         ({}, ",colour=1", "has no option 'colour'"),

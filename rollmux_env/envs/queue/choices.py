@@ -196,7 +196,8 @@ def queue_features(state: State) -> tuple[float, ...]:
 
 def cluster_features(state: State) -> tuple[float, ...]:
     """Return the features of the cluster, in the order of `NAMES.cluster`."""
-    shares: Floats = np.sort(free_nodes(state) / state.limits.pools["nodes_max"])
+    most = state.limits.pools["nodes_max"]
+    shares: Floats = np.sort(np.divide(free_nodes(state), most, out=np.ones(most.size), where=np.isfinite(most)))
     return (
         squashed(len(state.stays.placed_at_s), _SCALE_COUNT),
         squashed(state.tables.order.size, _SCALE_COUNT),
