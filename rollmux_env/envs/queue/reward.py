@@ -16,7 +16,7 @@ class Interval(NamedTuple):
 
     Attributes:
         weighted_h: Weighted number of jobs in the system times hours.
-        worked_h: Weighted work that jobs have done, in hours of T_solo.
+        worked_h: Weighted work that jobs have done, in hours alone.
         scale_h: Sum of the weights of all jobs times their mean hours alone.
         invalid: 1 if the action was masked.
     """

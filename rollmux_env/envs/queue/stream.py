@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, isfinite
+
+import numpy as np
 
 from rollmux_env.cluster.events import Event
 from rollmux_env.cluster.plan import Plan
@@ -61,7 +64,7 @@ class QueueStream:
         self._arrivals = Arrivals(scenario)
         self._has_begun = False
         self.decision = Decision([NOBODY], [], left_out=False)
-        self.weighted_h = 0.0
+        self.weighted_h = self._stayed_h = 0.0
         jobs = scenario.jobs
         self.scale_h = sum(job.weight for job in jobs) * sum(map(alone_s, jobs)) / len(jobs) / 3600
 
@@ -77,9 +80,10 @@ class QueueStream:
 
     @property
     def worked_h(self) -> float:
-        """Weighted work that the jobs have done, those that have departed too, in hours of T_solo."""
+        """Weighted work that the jobs have done, those that have departed too, in hours alone: of a fixed stay what has passed."""
         rows = rows_of(self.state, [*self.state.tables.job_rows])
-        return float((self.state.tables.weights[rows] * done_s(self.state, rows)).sum()) / 3600
+        rows = rows[np.isfinite(self.state.tables.job_records["iterations"][rows])]
+        return self._stayed_h + float((self.state.tables.weights[rows] * done_s(self.state, rows)).sum()) / 3600
 
     @property
     def gaps_passed(self) -> float:
@@ -117,7 +121,9 @@ class QueueStream:
             if not isfinite(now_s):
                 raise PlanError(waits_for_ever(self.state))
             if self._has_begun:
-                self.weighted_h += self._weight() * (now_s - self.state.now_s) / 3600
+                running, passed_h = [*self.state.stays.placed_at_s], (now_s - self.state.now_s) / 3600
+                self.weighted_h += self._weight([*self.state.waiting, *running]) * passed_h
+                self._stayed_h += self._weight([job for job in running if self.state.job(job).iterations is None]) * passed_h
             self._has_begun = True
             self._scheduler.jobs.end_stays(now_s)
             for _ in begin_instant(self._scheduler, now_s, self._arrivals):
@@ -136,7 +142,6 @@ class QueueStream:
         next_s = min(self._arrivals.next_s, self.state.next_change_s(), planner.next_s)
         return max(next_s, self.state.now_s) if self._has_begun else next_s
 
-    def _weight(self) -> float:
-        """Return the weights of the jobs in the system."""
-        rows = [self.state.row(job_id) for job_id in (*self.state.waiting, *self.state.stays.placed_at_s)]
-        return float(self.state.tables.weights[rows].sum())
+    def _weight(self, job_ids: Sequence[str]) -> float:
+        """Return the sum of the weights of jobs."""
+        return float(self.state.tables.weights[rows_of(self.state, job_ids)].sum())

@@ -28,7 +28,7 @@ from rollmux_env.scenario import parse_scenario
 from rollmux_env.scheduler.asking import ask
 from rollmux_env.scheduler.parking import ParkingCandidates
 from rollmux_env.scheduler.ranking import Ranker
-from rollmux_env.workloads.fleets import with_fleet
+from rollmux_env.workloads.fleets import alone_s, with_fleet
 
 ID = "RollMux/Queue-v0"
 SHORT = Workload("production", jobs=30, slo=(1.5, 3.0), classes=3)
@@ -77,9 +77,10 @@ def test_a_rule_through_the_environment_gives_the_log_of_its_replay(known: Any) 
     assert -total == pytest.approx(info["mean_completion_h"] / alone_h)
 
 
-def test_lost_time_is_the_completion_less_the_hours_alone() -> None:
+@pytest.mark.parametrize("stays", ["iterations", "fixed"])
+def test_lost_time_is_the_completion_less_the_hours_alone(stays: Any) -> None:
     """Weights, parks and sharing included: the two returns of a play differ by a constant of the stream."""
-    scenario = SHORT.scenario(1)
+    scenario = Workload("production", jobs=30, slo=(1.5, 3.0), stays=stays).scenario(1)
     jobs = tuple(job.model_copy(update={"weight": 1.0 + k % 3}) for k, job in enumerate(scenario.jobs))
     weighted = Fixed(scenario.model_copy(update={"jobs": jobs}))
     env: Any = gym.make(ID, generator=weighted, reward=Completion(lost_only=True)).unwrapped
@@ -89,7 +90,7 @@ def test_lost_time_is_the_completion_less_the_hours_alone() -> None:
         _, reward, over, _, info = env.step(int(rng.choice(np.flatnonzero(info["action_mask"]))))
         assert reward <= 1e-9  # no job works faster than alone
         total += float(reward)
-    alone_h = [job.iterations * job.solo_s / 3600 for job in jobs if job.iterations]
+    alone_h = [alone_s(job) / 3600 for job in jobs]
     weights = np.array([job.weight for job in jobs])
     assert info["completion_over_solo"] + total == pytest.approx(np.average(alone_h, weights=weights) / np.mean(alone_h))
 
