@@ -9,7 +9,7 @@ the variance of their logarithm.
 Scores of classes lie on a circle: that of class k of K is sqrt(2) cos(2 pi (k + u) / K), with a draw u of the seed. From three
 classes on their variance is 1. With turns, the angle grows from one job to the next by as many turns over the whole stream: classes
 that were short become long. Users and hours of the day have scores of this kind too, without turns. The score of the phases is the
-normal quantile of their rank: long phases, long stays.
+normal quantile of their rank, scaled to a variance of 1: long phases, long stays. Jobs with the same phases have the same score.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from rollmux_env.keys.job import Job
-from rollmux_env.portable import uniform
+from rollmux_env.portable import dot, uniform
 from rollmux_env.workloads.draws import Array
 from rollmux_env.workloads.options import WorkloadOptions
 
@@ -41,7 +41,7 @@ def in_order_of_traits(options: WorkloadOptions, stays_h: Array, arrivals_s: Seq
     scores: dict[str, Callable[[], Array]] = {
         "class": lambda: _on_a_circle(_classes(options, n), options.classes, options, "class angle", options.turns),
         "user": lambda: _on_a_circle(_users(options, n), options.users, options, "user angle"),
-        "phases": lambda: np.asarray(ndtri((np.argsort(np.argsort(solo_s, kind="stable"), kind="stable") + 0.5) / n)),
+        "phases": lambda: _by_rank(solo_s),
         "hour": lambda: _on_a_circle(np.asarray(arrivals_s) / 3600, 24, options, "hour angle"),
     }
     own = ndtri(np.maximum(uniform(options.seed, "beside classes", n), 1e-12))
@@ -68,6 +68,14 @@ def _on_a_circle(numbers: Array, count: int, options: WorkloadOptions, purpose: 
     n = len(numbers)
     angles = (numbers + uniform(options.seed, purpose, 1)) / count + turns * np.arange(n) / n
     return sqrt(2) * np.array([cos(2 * pi * angle) for angle in angles.tolist()])
+
+
+def _by_rank(solo_s: Sequence[float]) -> Array:
+    """Return the score of each job from the rank of its phases, the mean one of jobs with the same phases, shape (n,)."""
+    n = len(solo_s)
+    _, numbers, counts = np.unique(solo_s, return_inverse=True, return_counts=True)
+    scores = np.asarray(ndtri((np.cumsum(counts) - counts / 2) / n))[numbers]
+    return scores / (sqrt(dot(scores, scores) / n) or 1.0)  # all phases may be the same
 
 
 def _classes(options: WorkloadOptions, n: int) -> Array:

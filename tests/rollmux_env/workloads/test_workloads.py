@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import fields, replace
+from math import log
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,16 @@ def test_each_trait_explains_its_part_of_the_lengths() -> None:
     for alone, trait in enumerate(("class", "user", "phases", "hour")):
         assert shares(trait) == pytest.approx([0.57 if k == alone else 0.0 for k in range(4)], abs=0.05)
     assert shares("user", "phases", "hour") == pytest.approx([0.0, 0.2, 0.2, 0.2], abs=0.05)
+
+
+def test_of_jobs_with_the_same_phases_later_ones_are_no_longer() -> None:
+    """Half of the jobs of `production` have the same model and cap."""
+    jobs = make_workload("production", WorkloadOptions(seed=1, jobs=1000, stays="fixed", explained_by=("phases",))).jobs
+    kinds: dict[float, list[float]] = defaultdict(list)
+    for job in jobs:
+        kinds[job.rollout.worst_case_s + job.training.worst_case_s].append(log(job.duration_s or 0.0))
+    logs = max(kinds.values(), key=len)
+    assert len(logs) > 300 and abs(np.corrcoef(np.arange(len(logs)), logs)[0, 1]) < 0.15
 
 
 def test_an_unknown_workload_is_answered_with_the_names() -> None:
