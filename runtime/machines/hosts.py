@@ -80,10 +80,13 @@ def nodes_of_hosts(hosts: HostsFile, cluster: Cluster) -> tuple[Node, ...]:
         cluster: Cluster with its pools.
 
     Raises:
-        InputError: If this machine has fewer devices than its entries need; one line.
+        InputError: If the cluster has no such pool, or this machine has fewer devices than its entries need; one line.
     """
     here = os.uname().nodename
     entries = hosts.entries()
+    if (absent := next((pool for pool, _ in entries if pool not in cluster.pools), None)) is not None:
+        instead = ": with one_device, all phases run on training nodes" if cluster.one_device else ""
+        raise InputError(f"hosts.{absent}: the cluster has no {absent} pool{instead}")
     own = {pool: sum(of == pool and same_host(host, here) for of, host in entries) for pool in POOLS}
     mine = [*find_nodes([_machine(here)], own, here)] if any(own.values()) else []
     handed: Counter[str] = Counter()
@@ -96,7 +99,7 @@ def nodes_of_hosts(hosts: HostsFile, cluster: Cluster) -> tuple[Node, ...]:
             mine.remove(part)
             nodes.append(Node(name, pool, host, part.cores, part.gpus, part.memory_gb, part.device, host))
             continue
-        count = cluster.pools[pool].gpus_per_node if pool in cluster.pools else 0
+        count = cluster.pools[pool].gpus_per_node
         known = next((other for other in handed if same_host(other, host)), host)
         gpus = tuple(range(handed[known], handed[known] + count))
         handed[known] += count
@@ -113,7 +116,8 @@ def more_nodes(hosts: HostsFile, cluster: Cluster, known: Collection[Node]) -> t
         known: All nodes that the service ever had. They stay, whatever the file says: nodes are removed by draining them.
 
     Raises:
-        InputError: If an entry has changed, or a new one names a host that has nodes already, whose devices are assigned; one line.
+        InputError: If an entry has changed, or a new one names a host that has nodes already, whose devices are assigned, or as in
+            `nodes_of_hosts`; one line.
     """
     by_name, used = {node.name: node for node in known}, {node.host for node in known}
     new = []

@@ -59,6 +59,17 @@ def test_what_is_in_use_is_not_handed_out_anew(hosts: HostsFile, problem: str) -
         more_nodes(hosts, CLUSTER, nodes_of_hosts(HOSTS, CLUSTER))
 
 
+def test_hosts_of_a_pool_that_a_cluster_does_not_have_are_refused() -> None:
+    """An error of another kind would end the service that is to read its file again."""
+    problem = "^hosts.rollout: the cluster has no rollout pool: with one_device, all phases run on training nodes$"
+    alone = CLUSTER.model_copy(update={"one_device": True})
+    for host in ("r1", os.uname().nodename):
+        with pytest.raises(InputError, match=problem):
+            more_nodes(HostsFile(rollout=(host,), training=("t1",)), alone, ())
+    with pytest.raises(InputError, match=r"^hosts.training: the cluster has no training pool$"):
+        nodes_of_hosts(HostsFile(training=("t1",)), CLUSTER.model_copy(update={"training": None}))
+
+
 def test_a_service_takes_them_while_it_runs_and_when_it_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "read_facts", None)  # a journal may be long, and is read once for a plan
     file = tmp_path / "cluster.yaml"
