@@ -87,17 +87,19 @@ class NodeChanges:
         run.apply(Consequences((facts.Undrained(frozenset({name})),), lines=(f"{name}: is used again",)))
         return {"node": name, "drained": False}
 
-    def join(self, nodes: Sequence[Node]) -> None:
-        """Add nodes that have joined. Nodes unlike the others of their pool are left out, and logged.
+    def join(self, nodes: Sequence[Node], compares: bool = True) -> None:
+        """Add nodes that have joined.
 
         Args:
             nodes: The nodes.
+            compares: Whether nodes unlike the others of their pool are left out, and logged. Hosts that a cluster file names cannot
+                be compared: their devices are unknown.
         """
         run = self._run
         fits = []
         for node in nodes:
             self.known[node.name] = node
-            if problem := self._misfits(node):
+            if compares and (problem := self._misfits(node)):
                 run.log.say(f"{node.name} has joined, and is not used: {problem}")
             else:
                 run.log.say(f"{node.name} has joined: {node.device}, {node.memory_gb:g} GB")

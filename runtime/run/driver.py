@@ -115,7 +115,7 @@ class RunDriver:
             self.lifecycle.planned_drains.recall(self.record.planned_drains)
             self._recalled = None
             if run.keeps_running and (more := [node for node in plan.nodes if node.name not in self.record.nodes]):
-                self.lifecycle.node_changes.join(more)
+                self.lifecycle.node_changes.join(more, compares=self._processes.has_own)
         else:
             log.zero_s = monotonic()
             names = plan.policy, plan.dispatch

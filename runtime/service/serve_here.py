@@ -104,7 +104,7 @@ def add_hosts(service: RunService, plan: RunPlan, file: Path | None) -> None:
         if file is None or hosts is None:
             raise InputError("SIGHUP: this `rollmux serve` was given no cluster file with hosts")
         changes = service.driver.lifecycle.node_changes
-        changes.join(more_nodes(hosts, plan.cluster, [*changes.known.values()]))
+        changes.join(more_nodes(hosts, plan.cluster, [*changes.known.values()]), compares=False)
         for line in unused_keys(load_cluster(file), service.run.scheduler.state.cluster):
             service.run.log.say(line)
     except InputError as error:

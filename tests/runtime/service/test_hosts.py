@@ -70,6 +70,32 @@ def test_hosts_of_a_pool_that_a_cluster_does_not_have_are_refused() -> None:
         nodes_of_hosts(HostsFile(training=("t1",)), CLUSTER.model_copy(update={"training": None}))
 
 
+def test_this_machine_is_a_host_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of other hosts the file alone says what they have, so that no two can be compared."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(8))))
+    file, folder = tmp_path / "cluster.yaml", tmp_path / "service"
+    folder.mkdir()
+    here = os.uname().nodename
+    file.write_text(f"hosts: {{rollout: [r1, {here}], training: [t1]}}\n")
+
+    async def serve(hosts: HostsFile, cluster: Cluster | None) -> tuple[int, int, list[str]]:
+        service = RunService(plan := _plan(folder, ServiceOptions(cluster=cluster), hosts, lambda _: None))
+        await service.serve(None)
+        add_hosts(service, plan, file)
+        report, lines = await service.report(), await service.news(0)
+        await service.stop()
+        await service.ended()
+        return report["pools"]["rollout"]["free"], len(service.driver.lifecycle.node_changes.known), lines
+
+    free, known, lines = asyncio.run(serve(HOSTS, CLUSTER))
+    assert (free, known) == (2, 3) and any("rollout-1 has joined: 8 GPU" in line for line in lines)
+    file.write_text(f"hosts: {{rollout: [r1, {here}, r2], training: [t1]}}\n")
+    free, known, lines = asyncio.run(serve(HostsFile(rollout=("r1", here, "r2"), training=("t1",)), None))
+    assert (free, known) == (3, 4) and not any("is not used" in line for line in lines)
+    facts = read_facts(folder / JOURNAL)
+    assert record_of(facts).cluster.pools["rollout"].max_nodes == 3 and replay_journal(facts).lines == ()
+
+
 def test_a_service_takes_them_while_it_runs_and_when_it_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "read_facts", None)  # a journal may be long, and is read once for a plan
     file = tmp_path / "cluster.yaml"
