@@ -96,6 +96,9 @@ class WorkloadOptions(Checked):
     max_stay_h: NonNegative | None = None
 
     def __post_init__(self) -> None:
+        for name, value in [*vars(self).items()]:
+            if isinstance(value, list):  # as JSON, YAML and users have it
+                object.__setattr__(self, name, tuple(value))
         super().__post_init__()
         if self.slo is not None and self.slo[1] < self.slo[0]:
             raise InputError(f"slo: must be low and high, not {self.slo[0]:g} and {self.slo[1]:g}")
@@ -153,6 +156,5 @@ def parse_options(pairs: Iterable[str], seed: int) -> WorkloadOptions:
         if key not in OPTION_NAMES:
             near = did_you_mean(key, OPTION_NAMES)
             raise InputError(f"--set {key}: workloads have no such option; they have {', '.join(OPTION_NAMES)}{near}")
-        value = text if key in _TEXTS else parse_value(text)
-        values[key] = tuple(value) if isinstance(value, list) else value
+        values[key] = text if key in _TEXTS else parse_value(text)
     return WorkloadOptions(seed=seed, **values)

@@ -41,7 +41,7 @@ class QueueProblem(Problem):
     sigma: Annotated[float, Field(ge=0, le=10)] = 1.0
     """With `estimates`: standard deviation of the logarithm of their error."""
     park: bool = False
-    """Whether running jobs may be parked."""
+    """Whether running jobs may be parked. `learned:FILE` parks none, and refuses a network that was trained so."""
     lost_only: bool = True
     """Whether the reward is only the time that jobs lose by waiting, sharing and pauses."""
     invalid_penalty: Annotated[float, Field(ge=0)] = 0.01

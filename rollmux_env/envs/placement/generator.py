@@ -59,7 +59,6 @@ def find_generator(named: Generator | Source | str, options: Mapping[str, Any] |
         return Fixed(load_scenario(named))
     if named not in (known := (*_GENERATED_WORKLOADS, "philly")):
         raise InputError(f"generator: {not_one_of(named, known)}")
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
     return Philly(**options) if named == "philly" else Workload(named, **options)
 
 

@@ -88,6 +88,12 @@ def test_of_jobs_with_the_same_phases_later_ones_are_no_longer() -> None:
     assert len(logs) > 300 and abs(np.corrcoef(np.arange(len(logs)), logs)[0, 1]) < 0.15
 
 
+def test_lists_are_tuples() -> None:
+    given: Any = {"slo": [1.5, 3.0], "explained_by": ["hour", "phases"]}
+    options = WorkloadOptions(**given)
+    assert (options.slo, options.explained_by) == ((1.5, 3.0), ("hour", "phases")) and hash(options)
+
+
 def test_an_unknown_workload_is_answered_with_the_names() -> None:
     with pytest.raises(InputError) as caught:
         make_workload("RH")
