@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,6 @@ from rollmux_env.envs.queue.known import rules_for
 from rollmux_env.errors import InputError
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.scheduler.order import QueueRules
-
-_NO_PLACE = 1e6  # key of a job without a place, behind all others
 
 
 class LearnedQueue(ArrivalPolicy):
@@ -56,9 +55,9 @@ class LearnedQueue(ArrivalPolicy):
         return place.placement
 
     def keys(self, state: State, job_ids: Sequence[str]) -> list[float]:
-        """Return minus the highest score of each job's places."""
+        """Return minus the highest score of each job's places, infinite for a job without any, which reports leave out."""
         choices, scores = self._scored(state)
-        keys = dict.fromkeys(job_ids, _NO_PLACE)
+        keys = dict.fromkeys(job_ids, inf)
         for choice, key in zip(choices[1:], (-scores[1:]).tolist(), strict=True):
             keys[choice.plan[0].job_id] = min(key, keys.get(choice.plan[0].job_id, key))
         return [keys[job_id] for job_id in job_ids]

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from policies.api import Arrived, Place, Placement, after
 from policies.dispatch import make_dispatch
 from policies.placement.policy_file import PolicyConfig, write_policy
 from policies.placement.scorer import random_weights, score
 from policies.registry import make_policy
+from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.state import State
 from rollmux_env.envs.placement.generator import Workload
 from rollmux_env.envs.queue.choices import NAMES, cluster_features
@@ -68,6 +70,19 @@ def test_event_replays_and_reasons_take_it_too(tmp_path: Path) -> None:
     assert outcome(run).metrics.mean_completion_h
     decisions = admit_all(scenario, policy).decisions
     assert any("waits behind" in decision.reason for decision in decisions)
+
+
+def test_a_job_without_a_place_has_no_finite_key(tmp_path: Path) -> None:
+    """It is last, and reports show only finite keys."""
+    policy: Any = make_policy(f"learned:{written(tmp_path / 'queue.safetensors')}")
+    scenario = with_fleet(Workload("production", jobs=8, slo=(1.0, 1.0)).scenario(3), "1+1")  # no job may share
+    state = State(scenario.cluster)
+    for job in scenario.jobs[:3]:
+        apply(state, Arrived(job.arrival_s, job))
+    first, *others = [job.id for job in scenario.jobs[:3]]
+    assert all(np.isfinite(policy.queue_rules.keys(state, state.waiting)))
+    state = after(state, (Place(first, Placement(None, new_rollout_nodes=1, training_nodes=1)),))
+    assert policy.queue_rules.keys(state, others) == [np.inf, np.inf]
 
 
 @pytest.mark.filterwarnings("error")
