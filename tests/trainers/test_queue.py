@@ -11,8 +11,9 @@ import pytest
 from policies.registry import make_policy
 from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.errors import InputError
+from rollmux_env.files import read_json
 from rollmux_env.workloads.fleets import alone_s
-from trainers.config import check_config
+from trainers.config import check_config, read_config
 from trainers.problems.catalogue import make_problem
 from trainers.problems.queue import QueueProblem
 from trainers.runs import find_references
@@ -74,6 +75,16 @@ def test_progress_is_by_the_gap_between_arrivals() -> None:
     play(env, [1, 2], lambda seen: seen["mask"].shape[1] - 1 - seen["mask"][:, ::-1].argmax(axis=1))
     ends = [stream.state.now_s / stream.run.scenario.jobs[-1].arrival_s * 5 for stream in env.streams]
     assert problem.progress(env, {}).tolist() == pytest.approx(ends)
+
+
+def test_the_kept_completions_of_learning_are_those_of_the_present_simulator() -> None:
+    """Completions of `benchmarks/learning_gain.py` on the first held-out streams."""
+    stream = read_config("queue").environment | {"options": {"jobs": 40, "slo": [1.5, 3.0], "classes": 8}}
+    for known in ("lengths", "estimates", "classes", "nothing"):
+        kept = read_json(Path(__file__).parents[2] / "benchmarks" / "results" / "learning_gain" / f"queue-{known}.json")
+        problem = make_problem({**stream, "known": known}, "")
+        for name in ("solo", next(iter(kept))):
+            assert [problem.reference_usd(name, seed) for seed in (2000, 2001)] == pytest.approx(kept[name][:2], rel=1e-3), name
 
 
 def test_what_does_not_fit_is_said_in_a_line(tmp_path: Path) -> None:
