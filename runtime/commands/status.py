@@ -92,7 +92,8 @@ def _watch(status_of: Callable[[], dict[str, Any]], format: TableOrJson, every: 
 def _without_clocks(report: dict[str, Any]) -> dict[str, Any]:
     """Return a report without the values that change with time alone."""
     pools = {name: {key: value for key, value in pool.items() if key != "utilization"} for name, pool in report["pools"].items()}
-    jobs = [
-        job | {"overdue": None, "queue_h": None, "reason": re.sub(r"\d+ s\b", "", job["reason"] or "")} for job in report["jobs"]
-    ]
-    return {key: value for key, value in report.items() if key != "now_s"} | {"pools": pools, "jobs": jobs}
+    ticking: dict[str, Any] = {"overdue": None, "queue_h": None, "usd": None}
+    jobs = [job | ticking | {"reason": re.sub(r"\d+ s\b", "", job["reason"] or "")} for job in report["jobs"]]
+    users = [user | {"node_hours": None, "usage_h": None} for user in report["users"]]
+    kept = {key: value for key, value in report.items() if key != "now_s"}
+    return kept | {"pools": pools, "jobs": jobs, "users": users}

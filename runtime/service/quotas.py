@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from time import time
 from typing import Any
 
+from rollmux_env.cluster.apply import change
+from rollmux_env.cluster.events import Ticked
 from rollmux_env.cluster.months import month_of
 from rollmux_env.cluster.state import State
 from rollmux_env.errors import Stopping, TooMany, Unprocessable
@@ -52,7 +54,9 @@ class UserQuotas:
 
     def usage(self) -> Iterator[Row]:
         """Yield what each job since the last roll-over has used in each month; see `runtime.report.usage.usage_rows`."""
-        return usage_rows(self._run.scheduler.state, self.waits, self._first_month)
+        now = self._run.scheduler.state.copy()
+        change(now, Ticked(self._run.log.now()))  # a phase may last for hours, in which no event happens
+        return usage_rows(now, self.waits, self._first_month)
 
     def set(self, user: str, quota: Quota | None) -> None:
         """Give a user another quota from now on. Jobs that run keep their places.
@@ -106,16 +110,17 @@ class UserQuotas:
             await asyncio.sleep(_LOOKS_S)
 
 
-def user_reports(state: State, present: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+def user_reports(state: State, present: Mapping[str, int], now_s: float) -> Iterator[dict[str, Any]]:
     """Yield what each user holds, has used in this month, and may hold.
 
     Args:
         state: State of the cluster.
         present: Number of jobs that wait or run, by user.
+        now_s: Present time, in seconds of the run's clock.
     """
     users = {*present, *state.charges.users(), *(state.cluster.quotas.keys() - {EVERY_USER})}
     for user in sorted(users):
-        share, used_h = state.charges.user_share(user), state.charges.month_h(user, state.now_s)
+        share, used_h = state.charges.user_share(user), state.charges.month_h(user, now_s)
         quota = state.cluster.quota_of(user)
         if quota is None and not present.get(user) and not used_h:
             continue
@@ -125,7 +130,7 @@ def user_reports(state: State, present: Mapping[str, int]) -> Iterator[dict[str,
             "nodes": share.nodes,
             "usd_per_hour": share.usd_per_hour,
             "node_hours": used_h,
-            "usage_h": state.charges.usage_h(user, state.now_s),
+            "usage_h": state.charges.usage_h(user, now_s),
             "quota": None if quota is None else quota_as_json(quota),
         }
 

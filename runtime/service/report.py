@@ -140,7 +140,7 @@ def past_report(folder: Path) -> dict[str, Any]:
         name, problem = end[:2] if end is not None else ("stopped" if running else _waits(state, spec.id), "")
         metrics, done = record.metrics.get(spec.id, {}), record.done[spec.id]
         job = _described(spec, name, problem or None, known.get(spec.id), done, metrics, record.started.cluster)
-        job |= {"usd": _charged_usd(state, spec.id), "ended_s": None if end is None else end.at_s}
+        job |= {"usd": _charged_usd(state, spec.id, state.now_s), "ended_s": None if end is None else end.at_s}
         jobs.append(job | _waited(stays, spec.id, record.last_s, end is not None))
     return {
         "folder": str(folder.resolve()),
@@ -156,7 +156,9 @@ def past_report(folder: Path) -> dict[str, Any]:
         "queue": [*state.waiting],
         "order": None,
         "completion": completion_of_ended(jobs, state),
-        "users": [*user_reports(state, Counter(fact.spec.user for fact in record.submitted if fact.spec.id not in ends))],
+        "users": [
+            *user_reports(state, Counter(fact.spec.user for fact in record.submitted if fact.spec.id not in ends), state.now_s)
+        ],
         "drains": [
             {"node": plan.node, "starts_s": plan.starts_s, "deadline_s": plan.deadline_s}
             | {"jobs": [], "waits_for": [], "overdue": False}
@@ -208,10 +210,10 @@ def _order_of(rules: QueueRules | None) -> dict[str, Any] | None:
     return {"name": rules.name, "unit": rules.unit, "backfill": rules.backfill, "park": rules.park}
 
 
-def _charged_usd(state: State, job_id: str) -> float:
+def _charged_usd(state: State, job_id: str, now_s: float) -> float:
     if state.knows(job_id):
-        return state.charges.usd(state.row(job_id), state.now_s)
-    lent = state.charges.lent_charges(job_id, state.now_s)
+        return state.charges.usd(state.row(job_id), now_s)
+    lent = state.charges.lent_charges(job_id, now_s)
     return 0.0 if lent is None else lent.usd
 
 
@@ -247,7 +249,7 @@ class Reports:
             "paused": run.log.problem,
             "queue": ranking.queue,
             "order": _order_of(planner.rules),
-            "users": [*user_reports(state, self._present())],
+            "users": [*user_reports(state, self._present(), run.log.now())],
             "quotas": quotas_of(state.cluster),
             "pools": self.pools(),
             "usd_per_hour": state.usd_per_hour,
@@ -331,7 +333,7 @@ class Reports:
         metrics = self._figures.reported.get(job_id, {})
         done = handle.iteration if handle.spec.is_attached else max(handle.counts.done, 0)
         report = _described(handle.spec, name, self._problem(handle), job, done, metrics, run.plan.cluster)
-        report |= {"phase": handle.permits.phase, "usd": _charged_usd(state, job_id)} | self._pace(job_id, job)
+        report |= {"phase": handle.permits.phase, "usd": _charged_usd(state, job_id, run.log.now())} | self._pace(job_id, job)
         report |= _waited(self._figures.stays, job_id, run.log.now(), handle.life.is_gone)
         if turn is not None:
             report |= {"position": turn[0], "key": turn[1]}

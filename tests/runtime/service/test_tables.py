@@ -115,10 +115,11 @@ def test_jobs_that_ended_long_ago_are_folded(capsys: pytest.CaptureFixture[str])
 
 def test_the_time_that_passes_is_no_change() -> None:
     pools = {"rollout": {**REPORT["pools"]["rollout"], "utilization": 0.5}}
-    later = [JOB | {"overdue": {"held_s": 9.0}}, WAITS | {"queue_h": 0.75, "reason": "needs [more] nodes, for 12 s"}]
+    later = [JOB | {"overdue": {"held_s": 9.0}, "usd": 2.0}, WAITS | {"queue_h": 0.75, "reason": "needs [more] nodes, for 12 s"}]
     jobs = [JOB | {"overdue": {"held_s": 8.0}}, WAITS | {"reason": "needs [more] nodes, for 11 s"}]
-    before = _without_clocks(REPORT | {"jobs": jobs})
-    assert before == _without_clocks(REPORT | {"now_s": 1000.0, "pools": pools, "jobs": later})
+    users = [[{"user": "ann", "jobs": 1, "node_hours": hours, "usage_h": hours}] for hours in (1.0, 2.0)]
+    before = _without_clocks(REPORT | {"jobs": jobs, "users": users[0]})
+    assert before == _without_clocks(REPORT | {"now_s": 1000.0, "pools": pools, "jobs": later, "users": users[1]})
     assert before != _without_clocks(REPORT | {"jobs": [JOB, FAILED]})
 
 

@@ -14,8 +14,10 @@ from runtime.journal.audit import audit
 from runtime.journal.replay import replay_journal
 from runtime.journal.write import JOURNAL, read_facts
 from runtime.report.usage import FIGURES, past_usage
-from runtime.service.quotas import UserQuotas, cluster_differences
-from runtime.service.report import past_report
+from runtime.service.figures import RunFigures
+from runtime.service.forecast import NOTHING_KNOWN
+from runtime.service.quotas import UserQuotas, cluster_differences, user_reports
+from runtime.service.report import Reports, past_report
 from runtime.service.service import RunService
 from runtime.service.tokens import Right
 from tests.conftest import Command
@@ -163,6 +165,26 @@ def test_usage_is_that_of_the_journal_live_and_afterwards(command: Command, shar
     status, out, err = command("usage", "--at", str(shared.folder))
     assert status == 0 and "ann" in out and "node-hours" in out and "-0.00" not in out
     assert command("usage", "--by", "user,user")[::2] == (2, "rollmux: --by user,user: user is given twice\n")
+
+
+def test_a_phase_or_a_wait_that_has_lasted_long_is_in_the_figures_before_it_ends(shared: Served) -> None:
+    for job_id in "abc":
+        place(shared, job_id, user="ann")
+
+    def hour_later() -> tuple[dict[str, Any], dict[str, Any], float]:
+        service, log = shared.service, shared.service.run.log
+        log.zero_s -= 3600.0
+        try:
+            rows = {row["job"]: row for row in service.quotas.usage()}
+            (user,) = user_reports(service.run.scheduler.state, {}, log.now())
+            reports = Reports(service.driver.leases.ledger, RunFigures())
+            return rows, user, reports.job(service.handle_of("a"), NOTHING_KNOWN)["usd"]
+        finally:
+            log.zero_s += 3600.0
+
+    rows, user, usd = shared.in_loop(hour_later)
+    assert rows["a"]["node_hours"] >= 1.5 and rows["a"]["usd"] == pytest.approx(usd) and rows["c"]["wait_h"] >= 1.0
+    assert user["node_hours"] == pytest.approx(rows["a"]["node_hours"] + rows["b"]["node_hours"])
 
 
 def test_only_operators_set_quotas_and_bad_ones_are_refused(served: Served) -> None:
