@@ -6,11 +6,14 @@ import contextlib
 import hmac
 import os
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from socket import SHUT_RDWR, socket
 from string import punctuation
+from threading import Timer
 from time import time
 from urllib.parse import quote, urlsplit
 
@@ -106,8 +109,26 @@ def _post(target: Target, body: bytes) -> tuple[str, bool]:
     where = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
     try:
         with contextlib.closing(kind(parts.hostname or "", parts.port, timeout=_ANSWERS_S)) as connection:
-            connection.request("POST", quote(where, safe=punctuation), body, headers)  # HTTP takes no other letters than ASCII's
-            status = connection.getresponse().status
+            connection.connect()
+            with _ended_after(_ANSWERS_S, connection.sock):
+                connection.request("POST", quote(where, safe=punctuation), body, headers)  # HTTP takes no letters but ASCII's
+                status = connection.getresponse().status
     except (OSError, HTTPException, ValueError) as error:
         return f"{parts.hostname}: {one_line(str(error) or type(error).__name__, 200)}", True
     return ("", False) if 200 <= status < 300 else (f"{parts.hostname} answers {status}", status >= 500 or status in _AGAIN)
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float, connection: socket) -> Iterator[None]:
+    """End a connection after a time. Its own timeout is that of each read, so that a byte now and then would hold the sender."""
+
+    def end() -> None:
+        with contextlib.suppress(OSError):  # it may be closed already
+            connection.shutdown(SHUT_RDWR)
+
+    timer = Timer(seconds, end)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

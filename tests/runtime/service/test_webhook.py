@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,6 +107,30 @@ def test_a_notice_that_is_not_taken_is_dropped_and_said(tmp_path: Path, receiver
     webhook.put({"text": "damaged"})
     assert "cannot be read; `rollmux webhook set URL` writes it" in lines.get(timeout=PATIENCE_S)
     webhook.close()
+
+
+def test_a_receiver_that_answers_byte_by_byte_does_not_hold_the_sender(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.service.webhook._ANSWERS_S", 1.0)
+    lines, is_over = Queue[str](), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def trickle() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                while not is_over.wait(0.05):
+                    connection.sendall(b"0")
+
+        receiver = threading.Thread(target=trickle)
+        receiver.start()
+        set_target(tmp_path, f"http://127.0.0.1:{server.getsockname()[1]}/")
+        webhook = Webhook(tmp_path, lines.put, ())
+        webhook.put({"text": "slow"})
+        try:
+            assert lines.get(timeout=PATIENCE_S).startswith("webhook: a notice is dropped: 127.0.0.1: ")
+        finally:
+            is_over.set()
+            receiver.join()
+            webhook.close()
 
 
 def test_a_notice_that_is_to_be_repeated_is_not_over(tmp_path: Path, receivers: list[Receiver]) -> None:
