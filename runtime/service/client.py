@@ -28,6 +28,7 @@ _ANSWERS_S = 60.0
 _MOST_BYTES = 1_000_000  # size of the jobs in a request; below the service's limit of a body
 _LOOKS_S = 0.2
 _BEGINS_S = 60.0  # longest wait for a service that begins, or continues in the next part of its journal
+_MAKES_FOLDER_S = 3.0  # a service that was started at the same moment has made its folder by then
 _CANCELS_S = 60.0  # an owner that was asked to stop has ended by then, or its lease is lost
 
 
@@ -234,9 +235,10 @@ def _answering(folder: Path) -> ServiceAddress:
         NoService: If no service answers; one line.
     """
     until_s = monotonic() + _BEGINS_S
+    made_by_s = 0.0 if folder.exists() else monotonic() + _MAKES_FOLDER_S
     while (address := find(folder)) is None or not address.answers():
         starting = is_locked(folder / DRIVER_LOCK, SERVES)
-        is_near = starting or (address is not None and _is_beginning(folder))
+        is_near = starting or monotonic() < made_by_s or (address is not None and _is_beginning(folder))
         if not is_near or monotonic() > until_s:
             raise no_service(folder, starting)
         sleep(_LOOKS_S)

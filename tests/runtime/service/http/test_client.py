@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -184,3 +184,25 @@ def test_a_service_that_is_starting_is_waited_for_and_a_run_is_not(tmp_path: Pat
         with take_lock(tmp_path / DRIVER_LOCK) if is_run else nullcontext(), refused:
             connected(tmp_path).__enter__()
     assert not waited
+
+
+def test_a_service_that_is_started_at_the_same_moment_makes_its_folder_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `rollmux serve DIR & rollmux submit FILE`; a folder that is there has a service, or has none."""
+    folder, locks = tmp_path / "service", ExitStack()
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            folder.mkdir()
+            locks.enter_context(take_lock(folder / DRIVER_LOCK, purpose=SERVES))
+
+    for name, value in {"_BEGINS_S": 5.0, "sleep": sleep, "monotonic": lambda: len(waited)}.items():
+        monkeypatch.setattr(f"runtime.service.client.{name}", value)
+    with locks, pytest.raises(NoService, match="is starting, and does not answer yet"):
+        connected(folder).__enter__()
+    waited.clear()
+    monkeypatch.setattr("runtime.service.client.sleep", waited.append)
+    with pytest.raises(NoService, match=r"no service runs there; `rollmux serve .*` starts one"):
+        connected(tmp_path / "other").__enter__()
+    assert len(waited) == 3
