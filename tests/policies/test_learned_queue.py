@@ -14,8 +14,10 @@ from policies.placement.policy_file import PolicyConfig, write_policy
 from policies.placement.scorer import random_weights, score
 from policies.registry import make_policy
 from rollmux_env.cluster.apply import apply
+from rollmux_env.cluster.events import OverBudget
 from rollmux_env.cluster.state import State
-from rollmux_env.envs.placement.generator import Workload
+from rollmux_env.envs.placement.generator import Fixed, Workload
+from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.envs.queue.choices import NAMES, cluster_features
 from rollmux_env.envs.queue.env import QueueVectorEnv
 from rollmux_env.envs.queue.known import Known, as_known
@@ -24,6 +26,7 @@ from rollmux_env.replay.admission import admit_all
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay
 from rollmux_env.replay.outcome import outcome
+from rollmux_env.scenario import load_scenario
 from rollmux_env.workloads.fleets import with_fleet
 
 STREAM = Workload("production", jobs=30, slo=(1.5, 3.0), classes=3)
@@ -40,9 +43,9 @@ def written(path: Path, seed: int = 0, **fields: Any) -> Path:
     return path
 
 
-def played(known: Known, weights: Any, seed: int) -> list[Any]:
+def played(known: Known, weights: Any, seed: int, generator: Generator = STREAM, fleet: str | None = FLEET) -> list[Any]:
     """The log of a stream in the environment under the highest score; somebody is served if nobody runs."""
-    env = QueueVectorEnv(1, generator=STREAM, fleet=FLEET, known=known, park=False, autoreset_mode="Disabled")
+    env = QueueVectorEnv(1, generator=generator, fleet=fleet, known=known, park=False, autoreset_mode="Disabled")
     seen, _ = env.reset(options={"stream_seed": [seed]})
     stream = env.streams[0]
     while not stream.is_over:
@@ -61,6 +64,15 @@ def test_bench_decides_as_the_environment(tmp_path: Path, known: Known) -> None:
     run = replay(scenario, policy, check=True)
     assert run.log == played(known, policy.weights, 3)
     assert outcome(run).metrics.slo_attainment == 1 and any(run.waiting)
+
+
+def test_quotas_and_budgets_of_a_file_hold_in_both(tmp_path: Path) -> None:
+    policy: Any = make_policy(f"learned:{written(tmp_path / 'queue.safetensors')}")
+    file = load_scenario(Path(__file__).parents[2] / "examples" / "queue.yaml")
+    scenario = file.model_copy(update={"jobs": tuple(job for job in file.jobs if not job.priority)})
+    run = replay(as_known(scenario, "lengths", 1.0, 0), policy, check=True)
+    assert run.log == played("lengths", policy.weights, 0, Fixed(scenario), fleet=None)
+    assert any(isinstance(event, OverBudget) for event in run.log) and any(run.waiting)
 
 
 def test_event_replays_and_reasons_take_it_too(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ def find_generator(named: Generator | Source | str, options: Mapping[str, Any] |
         InputError: There is no such workload, it lacks an attribute, or it does not have an option.
     """
     options = options or {}
+    if isinstance(named, Fixed):
+        return named
     if not isinstance(named, str):
         return whole(named)
     if is_own(named):
@@ -74,11 +76,28 @@ class Fixed:
             raise InputError("generator: needs at least one scenario, all of one cluster")
         self.cluster = scenarios[0].cluster
         self._scenarios = scenarios
-        self._streams = [stream_of(scenario) for scenario in scenarios]
         self.jobs = max(len(scenario.jobs) for scenario in scenarios)
-        self.nodes = max(int(stream["rollout_nodes"].max()) for stream in self._streams)
-        self.steps = max(int((stream["rescale_nodes"] < UNUSED).sum(axis=1).max()) for stream in self._streams)
-        self.shapes = max(len(stream) - len(scenario.jobs) for stream, scenario in zip(self._streams, scenarios, strict=True))
+
+    @cached_property
+    def _streams(self) -> list[Records]:
+        """Tables for `RollMux/Placement-v0`, which refuses some scenarios that `RollMux/Queue-v0` plays."""
+        return [stream_of(scenario) for scenario in self._scenarios]
+
+    @cached_property
+    def nodes(self) -> int:
+        """Largest number of rollout nodes of a job."""
+        return max(int(stream["rollout_nodes"].max()) for stream in self._streams)
+
+    @cached_property
+    def steps(self) -> int:
+        """Largest number of steps of a job's rescaling table."""
+        return max(int((stream["rescale_nodes"] < UNUSED).sum(axis=1).max()) for stream in self._streams)
+
+    @cached_property
+    def shapes(self) -> int:
+        """Largest number of further shapes of a stream's jobs."""
+        streams = zip(self._streams, self._scenarios, strict=True)
+        return max(len(stream) - len(scenario.jobs) for stream, scenario in streams)
 
     def stream(self, seed: int) -> Records:
         """Return the stream with the number `seed` modulo the number of streams."""

@@ -34,9 +34,15 @@ class Generator(Protocol):
 
     cluster: Cluster
     jobs: int
-    nodes: int
-    steps: int
-    shapes: int
+
+    @property
+    def nodes(self) -> int: ...  # noqa: D102 (the class describes them)
+
+    @property
+    def steps(self) -> int: ...  # noqa: D102
+
+    @property
+    def shapes(self) -> int: ...  # noqa: D102
 
     def stream(self, seed: int) -> Records:
         """Return the stream of a seed: records of the job table in order of arrival, as `stream_of` makes them from a scenario."""
