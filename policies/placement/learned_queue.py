@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from policies.api import ArrivalPolicy, Job, Place, Placement, State
+from policies.api import ArrivalPolicy, CandidateTable, Job, Place, Placement, Plan, State
 from policies.placement.policy_file import read_policy
 from policies.placement.scorer import score
 from rollmux_env.envs.queue.choices import NAMES, Choice, MostChoices, cluster_features, decision_of, queue_features
@@ -53,6 +53,13 @@ class LearnedQueue(ArrivalPolicy):
         place = choices[best].plan[0]
         assert isinstance(place, Place)
         return place.placement
+
+    def scores(self, state: State, table: CandidateTable) -> Floats:
+        """Return the score of each place of a job, for `rollmux explain`, NaN for one that is no choice, shape (R,)."""
+        choices, scores = self._scored(state)
+        known = {choice.plan: float(own) for choice, own in zip(choices, scores, strict=True)}
+        plans: list[Plan] = [(Place(table.job_id, table.placement(row)),) for row in range(len(table))]
+        return np.array([known.get(plan, np.nan) for plan in plans])
 
     def keys(self, state: State, job_ids: Sequence[str]) -> list[float]:
         """Return minus the highest score of each job's places, infinite for a job without any, which reports leave out."""

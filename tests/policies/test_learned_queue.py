@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.api import Arrived, Place, Placement, after
+from policies.api import Arrived, Place, Placement, after, candidates
 from policies.dispatch import make_dispatch
 from policies.placement.policy_file import PolicyConfig, write_policy
 from policies.placement.scorer import random_weights, score
@@ -82,6 +82,21 @@ def test_event_replays_and_reasons_take_it_too(tmp_path: Path) -> None:
     assert outcome(run).metrics.mean_completion_h
     decisions = admit_all(scenario, policy).decisions
     assert any("waits behind" in decision.reason for decision in decisions)
+
+
+def test_scores_are_those_by_which_it_decides(tmp_path: Path) -> None:
+    """What `rollmux explain` shows: the place that is chosen has the highest one."""
+    policy: Any = make_policy(f"learned:{written(tmp_path / 'queue.safetensors')}")
+    jobs = STREAM.scenario(3).jobs[:4]
+    state = State(with_fleet(STREAM.scenario(3), FLEET).cluster)
+    for job in jobs:
+        apply(state, Arrived(state.now_s, job))
+        table = candidates(state, job.id)
+        scores = policy.scores(state, table)
+        chosen = policy.place(state, job)
+        assert (np.isfinite(scores) <= table.feasible).all() and chosen is not None
+        assert table.placement(int(np.nanargmax(scores))) == chosen
+        state = after(state, (Place(job.id, chosen),))
 
 
 def test_a_job_without_a_place_has_no_finite_key(tmp_path: Path) -> None:
