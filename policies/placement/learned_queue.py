@@ -41,7 +41,7 @@ class LearnedQueue(ArrivalPolicy):
         if config.parks:
             raise InputError(f"{path}: was trained to park jobs, which only the environment lets it; train with park=false")
         self._most, self._track = MostChoices(), rules_for(config.known, park=False)
-        self.queue_rules = QueueRules(_ByScore(self), "score", backfill=False)
+        self.queue_rules = QueueRules(self, "score", backfill=False)
 
     def place(self, state: State, job: Job) -> Placement | None:
         """Return the place of the job with the highest score, or None if it has none, or it is better to serve nobody now."""
@@ -75,14 +75,3 @@ class LearnedQueue(ArrivalPolicy):
         rows = np.array([choice.features for choice in choices], dtype=np.float32)
         job, cluster = (np.array(values, dtype=np.float32) for values in (queue_features(state), cluster_features(state)))
         return choices, score(self.weights, job, rows, cluster).astype(float)
-
-
-class _ByScore:
-    """Order by the scores of the network's places."""
-
-    def __init__(self, policy: LearnedQueue) -> None:
-        self._policy = policy
-
-    def keys(self, state: State, job_ids: Sequence[str]) -> list[float]:
-        """Return the key of each job."""
-        return self._policy.keys(state, job_ids)
