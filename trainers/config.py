@@ -158,6 +158,12 @@ class MaskablePPOConfig(Config):
             raise field_error("must divide streams times n_steps", "ppo", "batch_size")
         return self
 
+    @model_validator(mode="after")
+    def _resumes(self) -> MaskablePPOConfig:
+        if self.environment.get("name") == "queue":  # a checkpoint holds no stream of it that is under way
+            raise field_error("queue is trained with group-ppo, whose updates are whole episodes", "algorithm")
+        return self
+
 
 AnyConfig = GroupPPOConfig | MaskablePPOConfig
 ALGORITHMS: dict[str, type[AnyConfig]] = {"group-ppo": GroupPPOConfig, "maskable-ppo": MaskablePPOConfig}

@@ -26,13 +26,7 @@ _SCORES = ("score.weight", "score.bias", "skip.weight")  # a row's logit is line
 
 
 def maskable_ppo(config: MaskablePPOConfig, problem: Problem, seed: int) -> MaskablePPO:
-    """Create a masked PPO with an untrained candidate-scoring network.
-
-    Raises:
-        InputError: A checkpoint cannot hold streams of the problem that are under way, as those of an update of this algorithm are.
-    """
-    if problem.needs_whole_episodes:
-        raise InputError(f"algorithm: {config.environment['name']} is trained with group-ppo, whose updates are whole episodes")
+    """Create a masked PPO with an untrained candidate-scoring network."""
     settings, env = ppo_settings(config), NativeVecEnv(problem.environment(config.streams))
     return MaskablePPO(PointerPolicy, env, **settings, policy_kwargs={"widths": config.widths}, seed=seed, device="cpu")
 

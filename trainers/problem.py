@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
@@ -23,13 +23,7 @@ NO_RULES = ("masked-random", "untrained", "optimal", "optimal-work")
 
 
 class Problem(Settings):
-    """A learning problem. Its fields are the keys of a configuration's `environment`.
-
-    Attributes:
-        needs_whole_episodes: Whether a checkpoint can be written only between episodes.
-    """
-
-    needs_whole_episodes: ClassVar[bool] = False
+    """A learning problem. Its fields are the keys of a configuration's `environment`."""
 
     @property
     @abstractmethod

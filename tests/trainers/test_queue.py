@@ -94,5 +94,5 @@ def test_what_does_not_fit_is_said_in_a_line(tmp_path: Path) -> None:
             problem.environment(1).reset(seed=0)
         assert "\n" not in str(error.value)
     masked: dict[str, Any] = {"algorithm": "maskable-ppo", "ppo": {"n_steps": 32, "batch_size": 64}}
-    with pytest.raises(InputError, match=r"^algorithm: queue is trained with group-ppo, whose updates are whole episodes$"):
+    with pytest.raises(InputError, match=r"^small: algorithm: queue is trained with group-ppo, whose updates are whole episodes$"):
         trained(tmp_path, **masked)

@@ -26,8 +26,6 @@ from trainers.problem import Figures, Problem, autoreset_mode
 class QueueProblem(Problem):
     """The problem on `RollMux/Queue-v0`: arguments of the environment. "Dollars" are mean completions over the mean hours alone."""
 
-    needs_whole_episodes = True
-
     name: Literal["queue"] = "queue"
     """The environment `RollMux/Queue-v0`."""
     workload: str = "production"
