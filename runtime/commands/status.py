@@ -95,5 +95,5 @@ def _without_clocks(report: dict[str, Any]) -> dict[str, Any]:
     ticking: dict[str, Any] = {"overdue": None, "queue_h": None, "usd": None}
     jobs = [job | ticking | {"reason": re.sub(r"\d+ s\b", "", job["reason"] or "")} for job in report["jobs"]]
     users = [user | {"node_hours": None, "usage_h": None} for user in report["users"]]
-    kept = {key: value for key, value in report.items() if key != "now_s"}
-    return kept | {"pools": pools, "jobs": jobs, "users": users}
+    timeless = {key: value for key, value in report.items() if key != "now_s"}
+    return timeless | {"pools": pools, "jobs": jobs, "users": users}

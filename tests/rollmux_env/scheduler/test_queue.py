@@ -20,6 +20,7 @@ from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Moved, OverBudget, Placement, Resumed
 from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
+from rollmux_env.envs.placement.env import PlacementVectorEnv
 from rollmux_env.envs.placement.generator import Fixed
 from rollmux_env.errors import InputError
 from rollmux_env.replay.admission import admit_all
@@ -240,7 +241,7 @@ def test_a_user_is_a_label_for_what_knows_no_queue() -> None:
 def test_what_knows_no_queue_refuses_its_keys(keys: dict[str, Any]) -> None:
     scenario = scenario_of(make_job("a"), make_job("b", **keys))
     said = rf"knows no {next(iter(keys))} \(jobs\[1\]\.{next(iter(keys))}\)$"
-    for refuse in (Optimal().replay, Optimal("work").plan, Gavel().replay, Fixed):
+    for refuse in (Optimal().replay, Optimal("work").plan, Gavel().replay, lambda one: PlacementVectorEnv(1, Fixed(one))):
         with pytest.raises(InputError, match=said):
             refuse(scenario)
 
