@@ -137,6 +137,7 @@ class Service:
         self._host, self._port, self._path = parts.hostname or "", parts.port, parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._idle: list[http.client.HTTPConnection] = []
+        self._closings = 0  # number of calls of `close`
         self._pid = os.getpid()
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = _ANSWERS_S) -> dict[str, Any]:
@@ -184,6 +185,7 @@ class Service:
         """
         if self._pid != os.getpid():  # a forked child, whose parent uses the same connections
             self._idle, self._pid = [], os.getpid()
+        closings = self._closings
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -201,6 +203,8 @@ class Service:
             connection.close()
             raise
         self._idle.append(connection)
+        if closings != self._closings:  # another thread has closed the client meanwhile
+            self.close()
         if response.status >= 300:
             raise self._refusal(response, text, method, path)
         return text, response.headers
@@ -251,7 +255,8 @@ class Service:
         return response, response.read()
 
     def close(self) -> None:
-        """Close the idle connections. A later request opens a new one."""
+        """Close the connections, those of requests under way when these have their answers. A later request opens a new one."""
+        self._closings += 1
         while self._idle:
             self._idle.pop().close()
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from http.client import HTTPConnection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -795,3 +796,33 @@ def test_a_lease_is_not_given_back_while_the_rollout_beside_a_failed_training_us
         if thread.name == "rollmux-rollouts":
             join(thread)
     client.close()  # the connection of a request that was open when the lease was abandoned
+
+
+def test_a_request_that_is_under_way_when_the_client_is_closed_leaves_no_connection(
+    service: LittleService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a heartbeat at the end of a job; a connection that nobody closes is a warning of Python's."""
+    asked, goes_on, closed = threading.Event(), threading.Event(), list[object]()
+    answer, close = service.answer, HTTPConnection.close
+
+    def answer_late(method: str, path: str, body: dict[str, Any]) -> Any:
+        asked.set()
+        goes_on.wait(60)
+        return answer(method, path, body)
+
+    def note(connection: HTTPConnection) -> None:
+        closed.append(connection)
+        close(connection)
+
+    monkeypatch.setattr(service, "answer", answer_late)
+    monkeypatch.setattr(HTTPConnection, "close", note)
+    client = rollmux_client.Service(service.url, TOKEN)
+    request = threading.Thread(target=lambda: client.ask("GET", "/v1/jobs/one"))
+    request.start()
+    assert asked.wait(60)
+    client.close()
+    assert not closed
+    goes_on.set()
+    request.join(60)
+    assert len(closed) == 1
+    client.close()
