@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 
 from policies.placement.policy_file import read_policy
 from rollmux_env.bench.intervals import mean_interval
-from rollmux_env.envs.queue.known import TRACKS, Known
+from rollmux_env.envs.queue.known import TRACKS
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_json, write_whole
+from rollmux_env.keys.queue import Known
 from rollmux_env.report.tables import heading, make_table, show
 from trainers.config import read_config
 from trainers.export import config_of

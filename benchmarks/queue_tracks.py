@@ -20,7 +20,8 @@ from policies.registry import make_policy
 from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.bench.intervals import mean_interval
 from rollmux_env.envs.placement.generator import Workload
-from rollmux_env.envs.queue.known import TRACKS, Known, as_known
+from rollmux_env.envs.queue.known import TRACKS, as_known
+from rollmux_env.keys.queue import Known
 from rollmux_env.report.tables import heading, make_table, show
 from rollmux_env.workloads.fleets import alone_s, with_fleet
 

@@ -17,6 +17,7 @@ PIPE = "pipe="  # option of all placement policies: let training nodes take comp
 
 
 LEARNED = "learned:"  # prefix of the path of a policy file, or of `default`
+SHIPPED_NAMES = ("default", "random")  # in place of that path: placement networks of the package
 SEARCH = "search:"  # prefix of a policy around which to search
 OWN = ", or module:Class of your own"
 

@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from policies.named import LEARNED, LEND, OWN, PIPE, SEARCH, SWITCHES, is_own, said_of
-from policies.placement.policy_file import read_config
+from policies.named import LEARNED, LEND, OWN, PIPE, SEARCH, SHIPPED_NAMES, SWITCHES, is_own, said_of
 from rollmux_env.bench.harness import Contender, OwnReplay
 from rollmux_env.cluster.plan import Policy, plans_switches
 from rollmux_env.cluster.state import HALF_LIFE_H, State
@@ -21,7 +20,6 @@ from rollmux_env.scheduler.order import OPTIONS, queue_rules
 from rollmux_env.user_code import apart, is_users
 from rollmux_env.validation_errors import not_one_of
 
-SHIPPED_NETWORKS = ("default", "random")  # names in place of the path of a policy file
 HALF_LIFE = "half_life_h="  # option of the queue that a state needs too
 
 PLACEMENT = {
@@ -85,7 +83,9 @@ def make_policy(spec: str, seed: int = 0) -> Contender:
 
 def _network(path: str) -> str:
     """Return the class of the network of a policy file, with the option that names the file."""
-    serves = path not in SHIPPED_NETWORKS and read_config(path).decides == "queue"
+    from policies.placement.policy_file import read_config
+
+    serves = path not in SHIPPED_NAMES and read_config(path).decides == "queue"
     network = "learned_queue:LearnedQueue" if serves else "learned:Learned"
     return f"policies.placement.{network},path={json.dumps(path)}"
 

@@ -29,6 +29,13 @@ def test_help_imports_nothing_heavy() -> None:
     assert python("-c", code, cwd=ROOT).stdout.splitlines()[-1] == "[]"
 
 
+def test_policies_by_name_load_what_only_some_of_them_need_when_it_is_needed() -> None:
+    """Every command and service that names a policy loads the registry."""
+    code = "import sys, policies.registry; "
+    code += "print(sorted({'scipy.linalg', 'scipy.special', 'rollmux_env.envs', 'gymnasium', 'safetensors'} & set(sys.modules)))"
+    assert python("-c", code, cwd=ROOT).stdout.splitlines()[-1] == "[]"
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -41,7 +41,7 @@ def config_of(env: object, widths: Sequence[int], provenance: Provenance) -> Pol
         return PolicyConfig.of(feature_names(env.generator.rewards), widths, provenance, decides="rollout")
     if isinstance(env, QueueVectorEnv):
         more: dict[str, Any] = {"decides": "queue", "known": env.known, "parks": env.rules.park}
-        return PolicyConfig.of((NAMES.job, NAMES.candidates, NAMES.cluster), widths, provenance, **more)
+        return PolicyConfig.of(NAMES, widths, provenance, **more)
     raise InputError(f"export_policy: the model's environment is {type(env).__name__}, none of RollMux's")
 
 

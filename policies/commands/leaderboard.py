@@ -17,7 +17,7 @@ from rich.text import Text
 from policies.commands.bench_options import BenchOptions
 from policies.commands.printed import Printed
 from policies.makers import makers
-from policies.named import LEARNED, SEARCH, is_own
+from policies.named import LEARNED, SEARCH, SHIPPED_NAMES, is_own
 from policies.registry import make_runnable
 from policies.rollout.places import make_at
 from rollmux_env.bench.leaderboard.entries import (
@@ -133,7 +133,7 @@ def _files(entrant: Entrant) -> Iterator[tuple[str, Path, bool]]:
     """Yield the name and the file of each policy, and whether it is a user's."""
     for spec, make in _parts(entrant):
         name = spec.partition(",")[0]
-        if name.startswith(LEARNED) and name.removeprefix(LEARNED) not in ("default", "random"):
+        if name.startswith(LEARNED) and name.removeprefix(LEARNED) not in SHIPPED_NAMES:
             yield name, Path(name.removeprefix(LEARNED)), True
             continue
         own: Any = own_object("leaderboard", name) if is_own(spec) else type(make(spec))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.named import SHIPPED_NAMES
 from policies.placement.chains import Chain, NextSteps, after, best_chain, best_rows, joint_search, promising
 from policies.placement.policy_file import PolicyConfig, read_policy
 from policies.placement.scorer import random_weights, score
@@ -84,7 +85,7 @@ class Learned:
         if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
             raise InputError(f"tries: must be a whole number, 1 or more, not {describe(tries)}")
         shipped = "moves" if moves else "admission" if known_stays else "admission-unknown"
-        config, weights = read_policy(SHIPPED / f"{shipped}.safetensors" if path in ("default", "random") else path)
+        config, weights = read_policy(SHIPPED / f"{shipped}.safetensors" if path in SHIPPED_NAMES else path)
         columns = _columns(path, config)
         if path == "random":
             of_job, of_row, of_cluster = columns

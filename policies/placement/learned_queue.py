@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from policies.api import ArrivalPolicy, CandidateTable, Job, Place, Placement, Plan, State
-from policies.placement.policy_file import read_policy
+from policies.placement.policy_file import read_known
 from policies.placement.scorer import score
 from rollmux_env.envs.queue.choices import NAMES, Choice, MostChoices, cluster_features, decision_of, queue_features
 from rollmux_env.envs.queue.known import rules_for
@@ -35,9 +35,7 @@ class LearnedQueue(ArrivalPolicy):
     """
 
     def __init__(self, path: str | Path) -> None:
-        config, self.weights = read_policy(path, "queue")
-        if config.features != (NAMES.job, NAMES.candidates, NAMES.cluster):
-            raise InputError(f"{path}: rollmux: reads other features than this version of RollMux gives")
+        config, self.weights = read_known(path, "queue", (NAMES,))
         if config.parks:
             raise InputError(f"{path}: was trained to park jobs, which only the environment lets it; train with park=false")
         self._most, self._track = MostChoices(), rules_for(config.known, park=False)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from policies.placement.scorer import weight_sizes
-from rollmux_env.envs.queue.known import Known
 from rollmux_env.errors import InputError
 from rollmux_env.files import read_file, write_whole
+from rollmux_env.keys.queue import Known
 from rollmux_env.validation_errors import format_error, one_line, problems
 
 LARGEST_BYTES = 64 * 2**20
@@ -149,6 +149,25 @@ def read_policy(path: str | Path, decides: Decides = "placement") -> tuple[Polic
     return config, weights
 
 
+def read_known(
+    path: str | Path, decides: Decides, known: Sequence[Features]
+) -> tuple[PolicyConfig, dict[str, NDArray[np.float32]]]:
+    """Read a policy file whose network reads features of this version.
+
+    Args:
+        path: Path of the file.
+        decides: Kind of policy that the file must contain.
+        known: Feature lists that this version supports.
+
+    Raises:
+        InputError: The file is not valid, as for `read_policy`, or the network reads other features.
+    """
+    config, weights = read_policy(path, decides)
+    if config.features not in known:
+        raise InputError(f"{path}: rollmux: reads other features than this version of RollMux gives")
+    return config, weights
+
+
 def read_default(
     path: str, decides: Literal["dispatch", "rollout"], known: Sequence[Features]
 ) -> tuple[Path, PolicyConfig, dict[str, NDArray[np.float32]]]:
@@ -160,13 +179,10 @@ def read_default(
         known: Feature lists that this version supports.
 
     Raises:
-        InputError: The file is not valid, as for `read_policy`, or the network reads other features.
+        InputError: The file is not valid, as for `read_known`.
     """
     file = Path(str(files(f"policies.{decides}") / "weights" / "default.safetensors")) if path == "default" else Path(path)
-    config, weights = read_policy(file, decides)
-    if config.features not in known:
-        raise InputError(f"{file}: rollmux: reads other features than this version of RollMux gives")
-    return file, config, weights
+    return file, *read_known(file, decides, known)
 
 
 def _read(path: str | Path) -> tuple[bytes, dict[str, object], PolicyConfig]:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky
 
 from rollmux_env.cluster.remaining import MIN_DEPARTED, SPANS_H, done_s
 from rollmux_env.cluster.state import State
@@ -189,6 +188,8 @@ def _variance(departed: Traits, shares: dict[str, float], half: float) -> Floats
 
 def _likelihood(variance: Floats, logs: Floats) -> float:
     """Return twice the logarithm of the likelihood of lengths with this correlation, but for a constant."""
+    from scipy.linalg import cho_solve, cholesky  # by the first fit: every command and service loads this module
+
     lower = cholesky(variance, lower=True, check_finite=False)
     power = float((logs * cho_solve((lower, True), logs, check_finite=False)).mean())
     return -2 * float(np.log(np.diag(lower)).sum()) - logs.size * float(np.log(power + 1e-12))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from rollmux_env.fields import Count, FileModel, Index, NonNegative, Positive
 from rollmux_env.validation_errors import field_error
+
+Known = Literal["lengths", "estimates", "classes", "nothing"]
+"""What is known of the lengths of jobs: a track of `RollMux/Queue-v0`."""
 
 
 class Budget(FileModel):

@@ -20,8 +20,9 @@ from rollmux_env.envs.placement.generator import Fixed, Workload
 from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.envs.queue.choices import NAMES, cluster_features
 from rollmux_env.envs.queue.env import QueueVectorEnv
-from rollmux_env.envs.queue.known import Known, as_known
+from rollmux_env.envs.queue.known import as_known
 from rollmux_env.errors import InputError
+from rollmux_env.keys.queue import Known
 from rollmux_env.replay.admission import admit_all
 from rollmux_env.replay.event import replay_events
 from rollmux_env.replay.fluid import replay

@@ -16,8 +16,9 @@ from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.envs.placement.generator import find_generator
 from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.envs.queue.env import QueueVectorEnv
-from rollmux_env.envs.queue.known import Known, as_known
+from rollmux_env.envs.queue.known import as_known
 from rollmux_env.envs.queue.reward import Completion
+from rollmux_env.keys.queue import Known
 from rollmux_env.scenario import Scenario
 from rollmux_env.workloads.fleets import alone_s, with_fleet
 from trainers.problem import Figures, Problem, autoreset_mode

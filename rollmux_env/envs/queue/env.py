@@ -14,11 +14,12 @@ from rollmux_env.envs.base import BaseEnv, BaseVectorEnv, Info
 from rollmux_env.envs.placement.generator import Workload, find_generator
 from rollmux_env.envs.placement.stream import Generator
 from rollmux_env.envs.queue.choices import NAMES, MostChoices, cluster_features, queue_features
-from rollmux_env.envs.queue.known import Known, as_known, rules_for
+from rollmux_env.envs.queue.known import as_known, rules_for
 from rollmux_env.envs.queue.reward import Completion, Interval
 from rollmux_env.envs.queue.stream import QueueStream
 from rollmux_env.envs.queue.viewer import picture, text
 from rollmux_env.errors import InputError
+from rollmux_env.keys.queue import Known
 from rollmux_env.user_code import GENERATOR, guarded
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads.fleets import with_fleet

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from scipy.special import ndtri
 
 from rollmux_env.errors import InputError
 from rollmux_env.keys.job import Job
-from rollmux_env.keys.queue import Estimate
+from rollmux_env.keys.queue import Estimate, Known
 from rollmux_env.portable import exp, uniform
 from rollmux_env.scenario import Scenario
 from rollmux_env.scheduler.order import ORDERS, QueueRules
 
-Known = Literal["lengths", "estimates", "classes", "nothing"]
 TRACKS: dict[Known, str] = {"lengths": "area", "estimates": "area", "classes": "learned", "nothing": "gittins"}
 """Order of the queue in each track. It says which jobs are the first, and what each is expected to have left."""
 
