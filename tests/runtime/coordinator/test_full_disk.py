@@ -59,10 +59,19 @@ class FullDisk(Pretended):
         self.full_after = full_after
 
     def limit(self, pages: int | None) -> None:
+        """Limit the pages of the database, to those it has now if `pages` is None, in the thread that writes it.
+
+        While another thread uses its connection, sqlite3 may take a statement that has failed for one that has not.
+        """
         assert self.driver is not None
-        database = self.driver.run.log.journal._connection()
-        most = database.execute("PRAGMA page_count").fetchone()[0] if pages is None else pages
-        database.execute(f"PRAGMA max_page_count={most}")
+        log = self.driver.run.log
+
+        def set_limit() -> None:
+            database = log.journal._connection()
+            most = database.execute("PRAGMA page_count").fetchone()[0] if pages is None else pages
+            database.execute(f"PRAGMA max_page_count={most}")
+
+        log._commits.run_after_commit(set_limit)
 
     def _iterated(self) -> None:
         self.full_after -= 1
