@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -419,3 +421,13 @@ def test_it_is_read_in_an_hour() -> None:
     texts = [path.read_text() for path in sorted((ROOT / "examples" / "mini").glob("*.py"))]
     assert 500 <= sum(len(text.splitlines()) for text in texts) <= 800
     assert not any(f"from {package}" in text for text in texts for package in ("rollmux_env", "policies", "runtime", "trainers"))
+
+
+def test_a_pipe_whose_reader_has_gone_ends_it_without_a_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ran = subprocess.run([sys.executable, "-m", "examples.mini"], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writer)
+    assert (ran.returncode, ran.stderr) == (-signal.SIGPIPE, b"")
