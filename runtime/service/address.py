@@ -183,8 +183,14 @@ def folder_of(at: Path | None) -> Path:
 
     Args:
         at: Folder that the user names, or None.
+
+    Raises:
+        InputError: If it is a file; one line.
     """
-    return at if at is not None else Path(os.environ.get(VARIABLE) or DEFAULT)
+    folder = at if at is not None else Path(os.environ.get(VARIABLE) or DEFAULT)
+    if os.path.isfile(folder):
+        raise InputError(f"--at {one_line(str(folder), 4096)}: is a file, not the folder of a service")
+    return folder
 
 
 def find(folder: Path) -> ServiceAddress | None:
