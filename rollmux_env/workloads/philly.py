@@ -75,7 +75,8 @@ class PhillyTrace:
         self._rows, read = _select_rows(options)
         left_out = f" ({read - len(self._rows):,} are left out: of duration 0, or by the options)" if len(self._rows) < read else ""
         made_up = f"phase times and SLOs are drawn from the profile {options.profile}"
-        self.note = f"{len(self._rows):,} of {read:,} rows are jobs{left_out}; {made_up}"
+        width = "" if any(row.gpus for row in self._rows) else "; each has one node of each pool, since columns= names none of gpus"
+        self.note = f"{len(self._rows):,} of {read:,} rows are jobs{left_out}; {made_up}{width}"
         times = np.array([row[:2] for row in self._rows])
         self._arrivals_s = draws.times(draws.at_pace(options, times[:, 0] - times[0, 0]))
         self.stays_s = draws.seconds(times[:, 1])
@@ -137,7 +138,7 @@ def _parse(name: str, reader: Iterator[list[str]], options: WorkloadOptions, oth
             raise InputError(f"{name}: line 1: the column {describe(column)} is there twice")
     columns = TraceColumns(name, header, parse_columns(options.columns), options.virtual_cluster is not None)
     for row in reader:
-        if not row:
+        if not any(map(str.strip, row)):  # spreadsheets write a blank line as commas
             continue
         where = f"{name}: line {reader.line_num}"  # type: ignore[attr-defined]
         columns.check(where, row)

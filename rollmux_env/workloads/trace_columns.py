@@ -11,13 +11,14 @@ from typing import NamedTuple
 from rollmux_env.errors import InputError
 from rollmux_env.fields import MAX_NODES_OF_A_JOB, USER_PATTERN
 from rollmux_env.suggestions import did_you_mean
-from rollmux_env.validation_errors import describe
+from rollmux_env.validation_errors import describe, one_line
 
 KEYS = ("arrival", "duration", "start", "end", "cluster", "user", "gpus")
 _NAMES: Mapping[str, tuple[str, ...]] = {"arrival": ("timestamp",), "duration": ("duration",), "cluster": ("cluster", "vc")}
 _ITEM = re.compile(r"""\s*["']?(\w+)["']?\s*:\s*["']?([^"',{}]+?)["']?\s*""")
 _NO_END = ("", "nan", "none", "null", "\\n")  # what traces write as the end of a job that never ran
 _MAX_GPUS = 8 * MAX_NODES_OF_A_JOB  # on nodes of 8
+_MAX_NAMED = 8  # largest number of columns that a message names
 MAX_TIMESTAMP_S = 1e12  # largest timestamp; beyond it, rounding would hide differences
 
 
@@ -82,7 +83,7 @@ class TraceColumns:
             columns = (names[key],) if key in names else _NAMES[key]
             position = next((header.index(column) for column in columns if column in header), None)
             if position is None:
-                raise InputError(f"{name}: line 1: the column {' or '.join(columns)} is missing")
+                raise InputError(f"{name}: line 1: the column {' or '.join(columns)} is missing; {_remedy(key, header)}")
             self._positions[key] = position
 
     def check(self, where: str, row: Sequence[str]) -> None:
@@ -127,6 +128,16 @@ class TraceColumns:
         return TraceRow(submitted_s, duration_s, user, gpus)
 
 
+def _remedy(key: str, header: Sequence[str]) -> str:
+    """Return what to do about a column that a header does not have."""
+    separator = next((separator for separator in (";", "\t", "|") if len(header) == 1 and separator in header[0]), None)
+    if separator is not None:
+        return f"columns are separated by commas, not by {separator!r}"
+    names = [one_line(name, 20) for name in header if name]
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"it has {', '.join(names[:_MAX_NAMED]) or 'none'}{more}; --set columns='{{{key}: NAME}}' names another"
+
+
 def _seconds(text: str) -> float | None:
     try:
         return float(text)
@@ -154,7 +165,9 @@ def _timestamp(where: str, text: str) -> float:
         try:
             time = datetime.fromisoformat(text.strip())
         except ValueError:
-            raise InputError(f"{where}: must be a time such as 2017-12-01 18:39:32, not {describe(text)}") from None
+            raise InputError(
+                f"{where}: must be a time such as 2017-12-01 18:39:32 (ISO 8601), or seconds, not {describe(text)}"
+            ) from None
         try:
             submitted_s = (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
         except (ValueError, OverflowError):

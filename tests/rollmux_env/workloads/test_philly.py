@@ -86,6 +86,7 @@ def test_forms_of_a_file(tmp_path: Path) -> None:
     expected = [(0, 10), (60, 20)]
     assert taken(load(write(tmp_path, "\ufefftimestamp,duration\n100,10\n160,20\n"))) == expected
     assert taken(load(write(tmp_path, "vc,duration, timestamp\r\na,20,160\r\n\r\na,10,100\r\n"), virtual_cluster="a")) == expected
+    assert taken(load(write(tmp_path, "timestamp,duration\n100,10\n,\n160,20\n , \n"))) == expected
     text = "duration,timestamp\n20,2024-01-01T01:01:00+01:00\n10,2024-01-01 00:00:00\n"
     assert taken(load(write(tmp_path, text))) == expected
 
@@ -93,8 +94,14 @@ def test_forms_of_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "line 1: the column timestamp is missing"),
-        ("timestamp,num_gpus\n1,1\n", "line 1: the column duration is missing"),
+        ("", "line 1: the column timestamp is missing; it has none; "),
+        (
+            "timestamp,num_gpus\n1,1\n",
+            "line 1: the column duration is missing; it has timestamp, num_gpus; --set columns='{duration: NAME}' names another",
+        ),
+        ("timestamp;duration\n1;1\n", "line 1: the column timestamp is missing; columns are separated by commas, not by ';'"),
+        ("timestamp\tduration\n", "line 1: the column timestamp is missing; columns are separated by commas, not by '\\t'"),
+        (",".join(f"{n:0300}" for n in range(12)) + "\n", "line 1: the column timestamp is missing; it has 0000"),
         ("duration\n1\n", "line 1: the column timestamp is missing"),
         ("timestamp,duration,duration\n1,1,1\n", "line 1: the column 'duration' is there twice"),
         (f"{HEADER}\n", "no row is left by the options"),

@@ -22,6 +22,15 @@ def test_short_stays_of_a_trace_are_counted(command: Command, tmp_path: Path) ->
     assert status == 0 and "rounded" not in err
 
 
+def test_jobs_of_a_trace_without_gpus_are_one_node_wide(command: Command, tmp_path: Path) -> None:
+    trace = tmp_path / "wide.csv"
+    trace.write_text("timestamp,duration,gpu_num\n0,36000,32\n60,36000,8\n")
+    asked = ("workload", "philly", "--set", f"csv={trace}", "--out")
+    assert "; each has one node of each pool, since columns= names none of gpus; " in command(*asked, str(tmp_path / "a.json"))[2]
+    named = ("--set", "columns={gpus: gpu_num}")
+    assert "one node" not in command(*asked, str(tmp_path / "b.json"), *named)[2]
+
+
 def test_short_stays_of_the_authors_traces_are_counted(command: Command, tmp_path: Path) -> None:
     trace = tmp_path / "authors.csv"
     trace.write_text("a,2025-07-30 15:33:33,1,7B_8k\na,2025-07-30 15:33:53,-1\n")
