@@ -65,6 +65,7 @@ class FullDisk(Pretended):
         """
         assert self.driver is not None
         log = self.driver.run.log
+        assert log._commits is not None
 
         def set_limit() -> None:
             database = log.journal._connection()
