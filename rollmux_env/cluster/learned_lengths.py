@@ -129,7 +129,7 @@ class LearnedLengths:
         logs = np.log(np.maximum(np.fromiter(lengths_h.values(), float, rows.size), _MIN_LENGTH_H))
         mean = float(logs.mean())
         shares, half = _likeliest(departed.last(_LAST), logs[-_LAST:] - mean)
-        inverse = np.linalg.inv(_variance(departed, shares, half))
+        inverse = _inverse(_variance(departed, shares, half))
         weights = inverse @ (logs - mean)
         return cls(departed, classes, users, mean, shares, half, weights, np.sort(weights / np.diag(inverse)))
 
@@ -193,6 +193,21 @@ def _likelihood(variance: Floats, logs: Floats) -> float:
     lower = cholesky(variance, lower=True, check_finite=False)
     power = float((logs * cho_solve((lower, True), logs, check_finite=False)).mean())
     return -2 * float(np.log(np.diag(lower)).sum()) - logs.size * float(np.log(power + 1e-12))
+
+
+def _inverse(variance: Floats) -> Floats:
+    """Return the inverse of a symmetric positive definite matrix by Gauss-Jordan elimination, shape (n, n).
+
+    `np.linalg.inv` begins threads for a matrix of this size, which wait for busy cores longer than this takes.
+    """
+    inverse = variance.copy()
+    for k in range(len(inverse)):
+        pivot, column = inverse[k, k], inverse[:, k].copy()
+        row = inverse[k] / pivot
+        inverse -= column[:, None] * row
+        inverse[k], inverse[:, k] = row, -column / pivot
+        inverse[k, k] = 1 / pivot
+    return inverse
 
 
 def _arrivals(state: State, rows: Ints) -> Ints:

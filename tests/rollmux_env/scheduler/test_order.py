@@ -17,7 +17,7 @@ from policies.registry import make_policy, make_runnable, observed_state
 from rollmux_env.cluster.apply import apply
 from rollmux_env.cluster.charges import Charges, Share
 from rollmux_env.cluster.events import Admitted, Arrived, Departed, Event, Parked, Resumed, isolated
-from rollmux_env.cluster.learned_lengths import _arrivals
+from rollmux_env.cluster.learned_lengths import LearnedLengths, _arrivals, _variance
 from rollmux_env.cluster.plan import Plan, Policy
 from rollmux_env.cluster.remaining import learned_h, left_s
 from rollmux_env.cluster.state import State
@@ -399,6 +399,20 @@ def test_lengths_are_learned_from_users_phases_and_hours_too(short: dict[str, An
     assert rules is not None
     short_h, long_h = rules.keys(state, ["short", "long"])
     assert short_h == pytest.approx(2.6, rel=0.25) and long_h == pytest.approx(26, rel=0.25)
+
+
+def test_learned_lengths_are_those_of_the_inverse_of_numpy() -> None:
+    scenario = make_workload("production", WorkloadOptions(jobs=200, users=12, classes=8, explained_by=("user", "class")))
+    state, log_h = State(scenario.cluster), np.random.default_rng(0).normal(size=200)
+    for job, value in zip(scenario.jobs, log_h, strict=True):
+        apply(state, Arrived(job.arrival_s, job))
+        state.stays.add_length(job.id, job.class_name, float(np.exp(value + len(job.class_name) + len(job.user))))
+    lengths, logs = LearnedLengths.learned(state), np.log([*state.stays.lengths_h.values()])
+    assert lengths is not None and lengths.shares
+    inverse = np.linalg.inv(_variance(lengths.departed, lengths.shares, lengths.half))
+    weights = inverse @ (logs - logs.mean())
+    assert lengths.weights == pytest.approx(weights, rel=1e-9, abs=1e-9)
+    assert lengths.residuals == pytest.approx(np.sort(weights / np.diag(inverse)), rel=1e-9, abs=1e-9)
 
 
 def test_learned_lengths_are_also_those_of_jobs_that_the_state_does_not_know() -> None:
