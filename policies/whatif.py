@@ -67,7 +67,7 @@ class Change:
                 raise InputError(f"{label}: must be a number of nodes, as in 12, or a difference, as in +2 or -1")
             before = cluster.pools[name].max_nodes
             if text[0] in "+-" and before is None:
-                raise InputError(f"{label}: the pool has no max_nodes, so there are always enough; give their number")
+                raise InputError(f"{label}: the pool has no max_nodes, so there are always enough; give a number, as in {name}=12")
             after[name] = int(text) + (before if text[0] in "+-" and before is not None else 0)
             if after[name] < 1:
                 raise InputError(f"{label}: leaves {after[name]} nodes; there must be at least 1")

@@ -227,7 +227,7 @@ def accounts_table(results: Sequence[Result]) -> RenderableType:
                 who = f"{kind} {name}" if name != "" else "no user"
                 cost = "" if own[0][0].usd is None else f"{usd:,.0f}"
                 table.add_row(policy, who, f"{len(own) / len(runs):.3g}", cost, f"{wait_h:.2f}", f"{spent:.3g}")
-    note = "a group's dollars are charged to its members evenly; mean wait: hours without a place, of jobs that did not wait too"
+    note = "a group's dollars are charged to its members evenly; mean wait: hours without a place, over all jobs of the row"
     return Group(heading("Users and priorities"), table, Text(note, style="dim"))
 
 

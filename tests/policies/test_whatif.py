@@ -68,7 +68,7 @@ def test_impossible_changes_are_refused_in_one_line(change: Change, problem: str
 
 def test_a_pool_without_limit_takes_a_number_only() -> None:
     scenario = load_scenario(find_file("quickstart"))
-    with pytest.raises(InputError, match="has no max_nodes"):
+    with pytest.raises(InputError, match=r"has no max_nodes, .*; give a number, as in training=12$"):
         Change({"training": "+1"}).nodes_after(scenario.cluster)
     assert Change({"training": "4"}).words(scenario.cluster, "solo", "solo") == (
         "training: 4 nodes instead of as many as jobs need",
