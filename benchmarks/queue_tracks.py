@@ -16,17 +16,13 @@ import gymnasium
 import numpy as np
 
 import rollmux_env.envs  # noqa: F401 (it registers the environments)
-from policies.registry import make_policy
-from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.bench.intervals import mean_interval
-from rollmux_env.envs.placement.generator import Workload
-from rollmux_env.envs.queue.known import TRACKS, as_known
+from rollmux_env.envs.queue.known import TRACKS
 from rollmux_env.keys.queue import Known
 from rollmux_env.report.tables import heading, make_table, show
-from rollmux_env.workloads.fleets import alone_s, with_fleet
+from trainers.problems.queue import QueueProblem
 
-STREAM = Workload("production", jobs=100, slo=(1.5, 3.0), classes=8)
-FLEET, SIGMA = "load=1.6", 1.0
+OPTIONS = {"jobs": 100, "slo": [1.5, 3.0], "classes": 8}
 QUEUES = ("first-come", "order=attained,park=true", "order=ORDER", "order=ORDER,park=true")
 POLICIES = ("solo", "rollmux,prune=false", "fleet,moves=false")
 
@@ -42,17 +38,10 @@ def rules_of(known: Known) -> list[str]:
     return rules
 
 
-def over_alone(rule: str, known: Known, seed: int) -> float:
-    """Return the mean completion of a rule over the mean hours of a job alone, which is minus the return of its episode."""
-    scenario = as_known(with_fleet(STREAM.scenario(seed), FLEET), known, SIGMA, seed)
-    completion_h = run_task(make_policy, Task(rule, seed, scenario)).outcome.metrics.mean_completion_h
-    assert completion_h is not None
-    return completion_h * 3600 * len(scenario.jobs) / sum(map(alone_s, scenario.jobs))
-
-
-def random_over_alone(known: Known, seed: int) -> float:
-    """Return the same of an agent that takes allowed actions at random."""
-    env = gymnasium.make("RollMux/Queue-v0", generator=STREAM, fleet=FLEET, known=known, sigma=SIGMA)
+def random_over_alone(problem: QueueProblem, seed: int) -> float:
+    """Return the mean completion of an agent that takes allowed actions at random, over the mean hours of a job alone."""
+    keys = problem.model_dump(include={"fleet", "known", "sigma"})
+    env = gymnasium.make("RollMux/Queue-v0", generator=problem.generator, **keys)
     draws = np.random.default_rng(seed)
     _, info = env.reset(options={"stream_seed": seed})
     over = False
@@ -69,8 +58,9 @@ def main() -> None:
     table = make_table("known", "rule", "completion over alone", left=2)
     for known in get_args(Known):
         table.add_section()
-        rows = {rule: [over_alone(rule, known, seed) for seed in seeds] for rule in rules_of(known)}
-        rows["random"] = [random_over_alone(known, seed) for seed in seeds]
+        problem = QueueProblem(options=OPTIONS, known=known)
+        rows = {rule: [problem.reference_usd(rule, seed) for seed in seeds] for rule in rules_of(known)}
+        rows["random"] = [random_over_alone(problem, seed) for seed in seeds]
         for number, (rule, values) in enumerate(rows.items()):
             table.add_row("" if number else known, rule, mean_interval(values).text(2))
     show(heading(f"mean completion over the mean hours of a job alone, {len(seeds)} streams; lower is better"), table)
