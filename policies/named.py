@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
@@ -63,6 +64,16 @@ def is_own(spec: str) -> bool:
     """Return whether a spec names a `module:Class` of the user's own."""
     name = spec.partition(",")[0]
     return ":" in name and not name.startswith((LEARNED, SEARCH))
+
+
+def with_absolute_path(spec: str) -> str:
+    """Return the spec of a policy with the absolute path of its policy file, if it names one."""
+    name, *pairs = spec.split(",")
+    before, prefix, path = name.partition(LEARNED)
+    if not prefix or before not in ("", SEARCH) or path in SHIPPED_NAMES:
+        return spec
+    absolute = os.path.abspath(path)
+    return spec if "," in absolute else ",".join([f"{before}{LEARNED}{absolute}", *pairs])  # a comma ends a path in a spec
 
 
 def said_of(spec: str, option: str) -> bool | None:

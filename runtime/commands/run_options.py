@@ -12,7 +12,7 @@ import typer
 
 from rollmux_env.report.loggers import MakeLogger, find_logger
 from runtime.commands.options import Address, DispatchName, PolicyName, Seed
-from runtime.coordinator.run_plan import DISPATCH, planning_switches
+from runtime.coordinator.run_plan import dispatch_name, placement_name
 
 
 class Comparison(StrEnum):
@@ -66,12 +66,12 @@ class RunOptions:
     @property
     def placement_policy(self) -> str:
         """Name of the placement policy."""
-        return planning_switches(self.policy)
+        return placement_name(self.policy)
 
     @property
     def dispatch_policy(self) -> str:
         """Name of the dispatch policy."""
-        return self.dispatch or DISPATCH
+        return dispatch_name(self.dispatch)
 
     @cached_property
     def make_logger(self) -> MakeLogger | None:

@@ -14,7 +14,7 @@ from rollmux_env.keys.cluster import Cluster
 from rollmux_env.report.compiling import announce_compiling
 from rollmux_env.report.folder import make_folder
 from runtime.commands.options import Address, DispatchName, PolicyName
-from runtime.coordinator.run_plan import DISPATCH, planning_switches
+from runtime.coordinator.run_plan import dispatch_name, placement_name
 from runtime.jobs.file import load_cluster
 from runtime.journal.parts import newest_part
 from runtime.journal.write import SERVES, is_begun, lock_driver, read_run
@@ -128,8 +128,8 @@ def serve(
         raise InputError("--no-ray: does not go with --address")
     limits = _limits_of(cluster, no_ray)
     listen = parse_listen(http, beyond_loopback)
-    make_runnable(planning_switches(policy), seed or 0)
-    make_dispatch(dispatch or DISPATCH)
+    make_runnable(placement_name(policy), seed or 0)
+    make_dispatch(dispatch_name(dispatch))
     make_folder(folder, private=True, option="")
     folder = folder.resolve()
     if is_begun(newest_part(folder)) and not (no_ray and has_service(folder)):  # a long journal takes long to be read

@@ -16,8 +16,10 @@ POLICY, DISPATCH = "rollmux", "round-robin"  # defaults
 _CLOCKS = 1.11  # largest ratio of two clocks' speeds: each may be 5% off
 
 
-def planning_switches(policy: str | None) -> str:
-    """Return the policy of a real run. Real switches take time, so the policy plans them unless its options say otherwise.
+def placement_name(policy: str | None) -> str:
+    """Return the placement policy as a real run keeps it, which may be continued from another working directory.
+
+    Real switches take time, so the policy plans them unless its options say otherwise.
 
     Args:
         policy: Name of the policy with options, or None for the default.
@@ -25,10 +27,17 @@ def planning_switches(policy: str | None) -> str:
     Raises:
         InputError: As in `policies.named.said_of`.
     """
-    from policies.named import SWITCHES, said_of  # `--help` does without it
+    from policies.named import SWITCHES, said_of, with_absolute_path  # `--help` does without it
 
-    policy = policy or POLICY
+    policy = with_absolute_path(policy or POLICY)
     return policy if said_of(policy, SWITCHES) is not None else f"{policy},switches=true"
+
+
+def dispatch_name(dispatch: str | None) -> str:
+    """Return the dispatch policy as a real run keeps it; None is the default."""
+    from policies.named import with_absolute_path
+
+    return with_absolute_path(dispatch or DISPATCH)
 
 
 @dataclass(frozen=True)

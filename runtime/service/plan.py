@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rollmux_env.errors import TooMany, Unprocessable
 from rollmux_env.keys.cluster import Cluster
-from runtime.coordinator.run_plan import DISPATCH, LeaseRules, RunPlan, planning_switches
+from runtime.coordinator.run_plan import LeaseRules, RunPlan, dispatch_name, placement_name
 from runtime.jobs.spec import JobSpec
 from runtime.journal.facts import Fact
 from runtime.journal.parts import newest_part
@@ -92,7 +92,7 @@ def service_plan(
         nodes = find(nodes_wanted(wish.cluster, ()))
         one_machine = len({node.machine for node in nodes}) == 1
         cluster = cluster_of(wish.cluster, (), nodes, gpu_gb=gpu_memory_gb(nodes, one_machine))
-        names = planning_switches(wish.policy), wish.dispatch or DISPATCH
+        names = placement_name(wish.policy), dispatch_name(wish.dispatch)
         return RunPlan((), cluster, nodes, *names, wish.seed or 0, str(folder), models=True, leases=rules)
     start = before.started
     for line in _unused_options(wish, before):
@@ -106,9 +106,9 @@ def service_plan(
 def _unused_options(wish: ServiceOptions, before: RunRecord) -> Iterator[str]:
     """Yield a line for each option that differs from the journal. A service that is restarted at boot is given them again."""
     start = before.started
-    if wish.policy is not None and start.policy not in (wish.policy, planning_switches(wish.policy)):
+    if wish.policy is not None and start.policy not in (wish.policy, placement_name(wish.policy)):
         yield f"--policy {wish.policy}: the service was begun with {start.policy}, which holds"
-    if wish.dispatch not in (None, start.dispatch):
+    if wish.dispatch is not None and start.dispatch not in (wish.dispatch, dispatch_name(wish.dispatch)):
         yield f"--dispatch {wish.dispatch}: the service was begun with {start.dispatch}, which holds"
     if wish.seed not in (None, start.seed):
         yield f"--seed {wish.seed}: the service was begun with {start.seed}, which holds"

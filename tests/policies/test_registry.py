@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from policies.named import with_absolute_path
 from policies.placement.algorithm1 import Algorithm1
 from policies.registry import PLACEMENT, make_policy, make_runnable
 from rollmux_env.bench.streams import workload
@@ -57,3 +58,11 @@ def test_malformed_names_are_refused_in_one_line(spec: str) -> None:
 def test_the_documented_policy_is_the_example() -> None:
     text = (ROOT / "docs" / "reference" / "policies.md").read_text()
     assert (ROOT / "examples" / "first_fit.py").read_text().rstrip() in text
+
+
+def test_a_policy_file_has_an_absolute_path_where_a_spec_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert with_absolute_path("learned:a/b,moves=false") == f"learned:{tmp_path}/a/b,moves=false"
+    assert with_absolute_path("search:learned:b") == f"search:learned:{tmp_path}/b"
+    for spec in ("learned:default", "learned:random,seed=1", "rollmux,order=learned", "my_learned:Class", "learned:/a"):
+        assert with_absolute_path(spec) == spec

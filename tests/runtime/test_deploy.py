@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 import rollmux
 from policies.registry import make_policy
 from rollmux_env.errors import InputError
-from runtime.coordinator.run_plan import planning_switches
+from runtime.coordinator.run_plan import placement_name
 from runtime.jobs.file import load_cluster
 from runtime.machines.hosts import load_hosts, nodes_of_hosts
 from runtime.machines.nodes import RESOURCE, find_nodes
@@ -175,7 +175,7 @@ def test_every_recipe_of_a_service_has_the_policy_and_a_cluster_for_a_team() -> 
     assert starting == recipes.keys()
     guide = (ROOT / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
     (recommended,) = re.findall(r"\$ rollmux serve rollmux-service --no-ray --policy (\S+) --cluster", guide)
-    make_policy(planning_switches(recommended))
+    make_policy(placement_name(recommended))
     group = typer.main.get_command(rollmux.command())
     serve = group.commands["serve"]  # type: ignore[attr-defined] # it is a group
     for name, words in recipes.items():
