@@ -40,11 +40,11 @@ def _example(record: dict[str, Any], spec: TaskSpec, where: str) -> TaskExample:
     prompt = _field(record, spec.prompt, where)
     before = ({"role": "system", "content": spec.system},) if spec.system is not None else ()
     if isinstance(prompt, list):
-        messages = (*before, *_messages(prompt, f"{where}: {spec.prompt}"))
+        messages = (*before, *_messages(prompt, _place(where, spec.prompt)))
         return TaskExample(messages[-1]["content"], _answer(record, spec, where), record, messages, where)
-    prompt = _text(prompt, f"{where}: {spec.prompt}")
+    prompt = _text(prompt, _place(where, spec.prompt))
     if not prompt.strip():
-        raise InputError(f"{where}: {spec.prompt}: is empty")
+        raise InputError(f"{_place(where, spec.prompt)}: is empty")
     chat = (*before, {"role": "user", "content": prompt}) if spec.chat or before else ()
     return TaskExample(prompt, _answer(record, spec, where), record, chat, where)
 
@@ -55,15 +55,20 @@ def _answer(record: dict[str, Any], spec: TaskSpec, where: str) -> str:
     answer = record.get(spec.answer, "") if own else _field(record, spec.answer, where)
     if isinstance(answer, int | float) and not isinstance(answer, bool):
         answer = str(answer)
-    text = _text(answer, f"{where}: {spec.answer}")
+    text = _text(answer, _place(where, spec.answer))
     if spec.reward == "number" and final_number(text) is None:
-        raise InputError(f"{where}: {spec.answer}: holds no number, which the reward is to compare with: {describe(text)}")
+        raise InputError(f"{_place(where, spec.answer)}: holds no number, which the reward is to compare with: {describe(text)}")
     return text
+
+
+def _place(where: str, field: str) -> str:
+    """Return the start of error messages about a field of a line, whose name may have any characters."""
+    return f"{where}: {one_line(field)}"
 
 
 def _field(record: dict[str, Any], name: str, where: str) -> Any:
     if name not in record:
-        raise InputError(f"{where}: {name}: is missing; its fields are {one_line(', '.join(record), 300)}")
+        raise InputError(f"{_place(where, name)}: is missing; its fields are {one_line(', '.join(record), 300)}")
     return record[name]
 
 

@@ -82,3 +82,21 @@ def test_a_built_in_verifier_compares_with_the_answer(tmp_path: Path) -> None:
     task = make_task(spec, 0, str(tmp_path))
     (one,) = task.prompts(1, 0)
     assert score(task, one, "it is \\boxed{1024}") == 1.0 and score(task, one, "1025") == 0.0
+
+
+def test_fields_may_have_any_name_and_messages_are_one_printable_line(tmp_path: Path) -> None:
+    names = {"prompt": "the\nprompt", "answer": "the\x1b[31m answer", "reward": "number"}
+    (line,) = examples(tmp_path, {"the\nprompt": "1+1", "the\x1b[31m answer": "2"}, **names)
+    assert (line.prompt, line.answer) == ("1+1", "2")
+    lines: tuple[dict[str, object], ...] = (
+        {},
+        {"the\nprompt": 1},
+        {"the\nprompt": " "},
+        {"the\nprompt": []},
+        {"the\nprompt": "1+1"},
+        {"the\nprompt": "1", "the\x1b[31m answer": "none"},
+    )
+    for wrong in lines:
+        with pytest.raises(InputError) as error:
+            examples(tmp_path, wrong, **names)
+        assert str(error.value).isprintable()
