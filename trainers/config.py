@@ -190,6 +190,11 @@ def read_config(name: str, changes: Sequence[str] = (), swept: Sequence[str] = (
         near = did_you_mean(name, presets)
         raise InputError(f"{name}: is neither a file nor a preset; presets are {', '.join(presets)}{near}")
     data = read_mapping(path)
+    if data.keys() >= {"cluster", "jobs"}:
+        raise InputError(
+            f"{name}: is a scenario file, not a configuration; "
+            f"`rollmux train production --set environment.workload={name} --set environment.options={{}}` trains on its jobs"
+        )
     keys = {
         _set(data, key, parse_value(text), option): option
         for option, pairs in (("--set", changes), ("--sweep", swept))

@@ -69,7 +69,10 @@ def test_another_pace_changes_arrivals_only(name: str) -> None:
 @pytest.mark.parametrize(
     ("environment", "error"),
     [
-        ({"workload": QUICKSTART, "options": {"jobs": 3}}, "a scenario file has no options, such as jobs"),
+        (
+            {"workload": QUICKSTART, "options": {"jobs": 3}},
+            "a scenario file has no options, such as jobs; a training has none with environment.options={}",
+        ),
         ({"options": {"interarrival": 3}}, "production has no option 'interarrival'; did you mean interarrival_s?"),
         ({"options": {"name": "x"}}, "production has no option 'name'"),
         ({"workload": "philly", "options": {"self": "x"}}, "philly has no option 'self'"),

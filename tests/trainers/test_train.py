@@ -256,6 +256,10 @@ def test_several_seeds_a_table_and_references_once(tmp_path: Path, command: Comm
     [
         (("toyy",), "presets are"),
         (("nowhere.yaml",), "nowhere.yaml"),
+        (
+            (str(ROOT / "examples" / "quickstart.yaml"),),
+            "is a scenario file, not a configuration; `rollmux train production --set environment.workload=",
+        ),
         (("toy", "--set", "steps"), "--set: 'steps' is not of the form key=value"),
         (("toy", "--set", "stepss=3"), "--set: stepss: is not a key"),
         (("toy", "--set", "ppo.copies=1.5"), "--set: ppo.copies: must be a whole number, not 1.5"),
@@ -268,7 +272,7 @@ def test_several_seeds_a_table_and_references_once(tmp_path: Path, command: Comm
         (("toy", "--set", "algorithm=dqn"), "--set: algorithm: must be one of group-ppo, maskable-ppo, not 'dqn'"),
         (("toy", "--set", "evaluation.first_seed=65536"), "evaluation.first_seed"),
         (("toy", "--set", "environment.name=chess"), "placement, dispatch"),
-        (("toy", "--set", "environment.workload=chess"), "'chess'"),
+        (("toy", "--set", "environment.workload=chess"), "a scenario file (.yaml, .json), or module:name of your own, not 'chess'"),
         (("toy", "--set", "environment.options.rounds=0"), "rounds"),
         (("toy", "--set", "environment.movs=true"), "environment.movs"),
         (("toy", "--set", 'evaluation.references=["nobody"]'), "nobody"),

@@ -17,7 +17,7 @@ def train(
     name: Annotated[str, typer.Argument(metavar="NAME|CONFIG", help="A preset (toy, mixed, production, ...) or a YAML file.")],
     changes: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a value, as in ppo.gamma=0.9; can be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a value, as in steps=20000 or ppo.gamma=0.9; can be repeated."),
     ] = None,
     seeds: Annotated[
         int, typer.Option("--seeds", min=1, help="Number of runs, with seeds counting up from the configuration's.")

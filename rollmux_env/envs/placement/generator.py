@@ -57,10 +57,14 @@ def find_generator(named: Generator | Source | str, options: Mapping[str, Any] |
         return whole(own_source(named, [f"{key}={json.dumps(value)}" for key, value in options.items()]))
     if Path(named).suffix in _SCENARIO_FILES:
         if options:
-            raise InputError(f"generator: {named}: a scenario file has no options, such as {next(iter(options))}")
+            given = next(iter(options))
+            raise InputError(
+                f"generator: {named}: a scenario file has no options, such as {given}; "
+                "a training has none with environment.options={}"
+            )
         return Fixed(load_scenario(named))
     if named not in (known := (*_GENERATED_WORKLOADS, "philly")):
-        raise InputError(f"generator: {not_one_of(named, known)}")
+        raise InputError(f"generator: {not_one_of(named, known, ', a scenario file (.yaml, .json), or module:name of your own')}")
     return Philly(**options) if named == "philly" else Workload(named, **options)
 
 

@@ -181,7 +181,10 @@ def test_generators_say_what_they_cannot_do() -> None:
 
 
 def test_a_name_that_is_no_workload_is_answered_with_those_there_are() -> None:
-    with pytest.raises(InputError, match=r"must be one of production, .*, train-heavy, philly, not 'phily'; did you mean philly"):
+    with pytest.raises(
+        InputError,
+        match=r"must be one of production, .*, philly, a scenario file .*, or module:.*, not 'phily'; did you mean philly",
+    ):
         find_generator("phily")
     with pytest.raises(InputError, match=r"must be one of production, .*, train-heavy, not 'philly'"):
         Workload("philly")
