@@ -290,7 +290,9 @@ class Scheduler:
             return True
         if self.planner.next_s <= now_s + INSTANT_S or (self.planner.must_ask_policy and self.asks):
             return True
-        return bool((self.review is not None and self.review.due) or self.guests.may_begin(self.state))
+        if self.review is not None and self.review.due:
+            return True
+        return bool(self.guests.waiting) and self.guests.may_begin(self.state)
 
     def _review(self, review: Review, asks: bool) -> Iterator[Command]:
         """Review the jobs that have finished an iteration."""
