@@ -108,7 +108,7 @@ class RunLog:
             self._commits.schedule()
 
     async def durable(self) -> None:
-        """Wait until everything that was written is on disk.
+        """Wait until everything that was written is on disk, so that others may be informed.
 
         Raises:
             Unwritable: If the journal cannot be written, after `stop_waiting`; one line.

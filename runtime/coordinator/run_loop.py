@@ -2,7 +2,7 @@
 
 `apply` writes what follows from an event to the journal, and carries it out. All of this happens between two `await`s, so no task
 sees a partial change. It becomes durable afterwards, in a thread. Before anything outside is informed, by an answer, an order or a
-process that is started or ended, `durable` or `written` must be awaited. While the journal cannot be written, decisions are not
+process that is started or ended, `log.durable` or `written` must be awaited. While the journal cannot be written, decisions are not
 carried out, and tasks that have facts wait too.
 """
 
@@ -148,14 +148,6 @@ class RunLoop(RunState):
     def _writes_models(self) -> bool:
         """Return whether the process of a completed job may still be writing its model."""
         return self.plan.models and any(handle.life.is_gone and isinstance(handle.spec, TaskJob) for handle in self.watched)
-
-    async def durable(self) -> None:
-        """Wait until everything that was written is on disk, so that others may be informed.
-
-        Raises:
-            Unwritable: If it cannot be written, and the run stops; one line.
-        """
-        await self.log.durable()
 
     async def written(self) -> None:
         """Wait until decisions about places are on disk and carried out, or the run stops.

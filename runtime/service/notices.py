@@ -119,7 +119,7 @@ class Notices:
 
     async def _tell(self) -> None:
         with contextlib.suppress(Unwritable):
-            await self._run.durable()
+            await self._run.log.durable()
         pending, self._pending = self._pending, []
         for notice in pending:
             for sender in self._senders:

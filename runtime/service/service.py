@@ -215,7 +215,7 @@ class RunService:
             run.log.say(f"{spec.id}: submitted")
         run.coming += len(dated)
         run.spawn(self.driver.arrivals.bring_all([run.handles[spec.id] for spec in dated]))
-        await run.durable()
+        await run.log.durable()
 
     async def cancel(self, job_id: str) -> None:
         """End a job now, in whatever phase it is.
@@ -236,7 +236,7 @@ class RunService:
             raise Conflict(f"job {job_id}: has ended already: {outcome}")
         await self.driver.lifecycle.cancel(handle)
         self.run.check_end()
-        await self.run.durable()
+        await self.run.log.durable()
 
     async def report(self) -> dict[str, Any]:
         """Return the report of all jobs, groups and pools; see `runtime.service.report.Reports.all`. Its facts are durable."""
@@ -286,7 +286,7 @@ class RunService:
     async def known(self) -> None:
         """Wait until everything that a report may contain is durable; a journal that cannot be written is not waited for."""
         if self.run.log.problem is None:
-            await self.run.durable()
+            await self.run.log.durable()
 
     async def metrics(self) -> str:
         """Return the metrics in Prometheus's text format."""

@@ -416,7 +416,7 @@ class Served:
         """Let what has been decided be written and carried out."""
         for _ in range(20):
             await asyncio.sleep(0)
-            await self.driver.run.durable()
+            await self.driver.run.log.durable()
 
     async def kill(self) -> None:
         """The coordinator is no more: what it had not written is lost, and its commands go on."""

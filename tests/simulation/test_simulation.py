@@ -16,7 +16,7 @@ from rollmux_protocol import Turn
 from rollmux_env.cluster.events import Progressed
 from runtime.coordinator import planned_drains
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.run_loop import RunLoop
+from runtime.coordinator.run_log import RunLog
 from runtime.coordinator.run_state import RunState
 from runtime.journal import carry
 from runtime.journal.carry import count_carried
@@ -123,9 +123,9 @@ def test_a_permit_that_a_lost_lease_gets_is_found() -> None:
 
 
 def test_an_answer_before_the_disk_is_found() -> None:
-    async def at_once(self: RunLoop) -> None: ...
+    async def at_once(self: RunLog) -> None: ...
 
-    with patch.object(RunLoop, "durable", at_once):
+    with patch.object(RunLog, "durable", at_once):
         assert any("answered before it was synced" in line for line in found(range(3)))
 
 

@@ -115,7 +115,7 @@ class Leases:
         if from_iteration is not None:
             self._iterations.take_back(taken, from_iteration)
         with self.ledger.keep_alive(taken):
-            await self._run.durable()
+            await self._run.log.durable()
         where = one_line(host, 80) or "a host without a name"
         run.log.say(f"{job_id}: its owner has attached, on {where}")
         prints = ""
@@ -135,7 +135,7 @@ class Leases:
             check_from(lease.handle, from_iteration)
             if from_iteration is not None:
                 self._iterations.take_back(lease, from_iteration)
-            await self._run.durable()
+            await self._run.log.durable()
         return self._described(lease)
 
     def _described(self, lease: Lease) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class Leases:
         with self.ledger.keep_alive(lease):
             await self._run.written()
             if lease.turns.open.get(phase) != turn and (refusal := await self._ask(lease, turn, wait_s)) is not None:
-                await self._run.durable()
+                await self._run.log.durable()
                 return refusal
             permit = lease.handle.permits.futures.get(phase)
             if permit is not None and not permit.done():
@@ -187,7 +187,7 @@ class Leases:
                 lease.turns.grant(phase)
                 now_s, times = self._run.log.now(), (hold.asked_s, hold.start_s, hold.switched)
                 self._run.log.write(PhaseGranted(now_s, lease.handle.id, lease.id, phase, iteration, extra, *times))
-            await self._run.durable()
+            await self._run.log.durable()
             self._check_lives(lease)
             nodes = described(lease.handle)
         return {"granted": True, "iteration": iteration, "switched": hold.switched, "nodes": nodes, "move": False}
@@ -257,10 +257,10 @@ class Leases:
             await self._run.written()
             if lease.ended and lease.turns.is_open(phase, iteration, extra):
                 self.ledger.release(lease, phase)
-                await self._run.durable()
+                await self._run.log.durable()
                 self._check_lives(lease)
             if not self._may_release(lease, phase, iteration, extra):
-                await self._run.durable()
+                await self._run.log.durable()
                 return {}
             left_out = keep_metrics(lease.metrics.setdefault(iteration, {}), metrics or {})
             if left_out and not lease.metrics_warned:
@@ -275,7 +275,7 @@ class Leases:
             if lease.stop_requested_s is not None and not lease.has_grants:
                 self.ledger.end(lease, "it had to stop", JobEnd("stopped"))
             self._iterations.end_spent(lease)
-            await self._run.durable()
+            await self._run.log.durable()
         return {}
 
     async def synced(self, lease_id: str, iteration: int, seconds: float) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class Leases:
                 self._check_lives(lease)
                 self._iterations.synced(lease, iteration, seconds)
                 self._iterations.end_spent(lease)
-            await self._run.durable()
+            await self._run.log.durable()
         return {}
 
     async def progress(self, lease_id: str, done: int, total: int, tokens: int = 0) -> dict[str, Any]:
@@ -387,7 +387,7 @@ class Leases:
             self._iterations.done(lease)
         else:
             self._iterations.leave(lease, "its owner has detached")
-        await self._run.durable()
+        await self._run.log.durable()
         return {}
 
     def handle_of(self, lease_id: str) -> JobHandle:

@@ -260,7 +260,7 @@ class JobCalls:
         if checkpoint.iterations != handle.iteration or not self._leave(handle, follows):
             run.apply(follows)
         with contextlib.suppress(Unwritable):
-            await run.durable()
+            await run.log.durable()
             return True
         return False
 

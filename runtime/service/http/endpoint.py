@@ -182,7 +182,7 @@ class Endpoints:
             return await operation.work(call)
         except InputError as refused:
             if refused.status == Conflict.status:  # it reveals facts, such as that a job has ended: they must be durable
-                await self._service.run.durable()
+                await self._service.run.log.durable()
             raise
 
     @contextmanager

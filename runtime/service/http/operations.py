@@ -267,7 +267,7 @@ async def _usage(call: ApiCall) -> Any:
 async def _set_quota(call: ApiCall) -> Any:
     service = call.service
     service.quotas.set(call.body.user, call.body.quota)
-    await service.run.durable()
+    await service.run.log.durable()
     return {"quotas": quotas_of(service.run.scheduler.state.cluster)}
 
 
@@ -406,7 +406,7 @@ def _nodes(name: str, ask: Callable[..., dict[str, Any]], summary: str, query: t
 
     async def work(call: ApiCall) -> Any:
         answered = ask(call.service.driver, call.path["node"], **(vars(call.query) if call.query is not None else {}))
-        await call.service.run.durable()
+        await call.service.run.log.durable()
         return answered
 
     path = f"/v1/nodes/{{node}}/{name}"
