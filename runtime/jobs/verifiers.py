@@ -43,6 +43,7 @@ def final_number(text: str) -> Fraction | None:
         text = text.rpartition(_MARK)[2].strip().partition("\n")[0]
     elif boxed := _BOXED.findall(text):
         text = boxed[-1]
+    text = " ".join(text.split())  # a search for optional blanks would begin again at each blank of a long row
     text = _FRACTION.sub(r" \1/\2 ", text).replace("\\$", "").replace("\\%", "%").replace("\\!", "")
     text = _UNIT_POWER.sub(" ", _POWER_OF_TEN.sub(r"e\1\2", text))
     text = re.sub(r"(?<=[-+])\s*[$€£¥]\s*(?=[\d.])", "", text)  # -$5

@@ -129,3 +129,9 @@ def test_a_verifier_without_its_package_says_what_to_install() -> None:
 @given(st.text(max_size=300))
 def test_no_text_is_too_odd(text: str) -> None:
     assert number("#### 3", text) in (0.0, 1.0)
+
+
+@pytest.mark.parametrize("before", ["", "\\frac{", "\\boxed", "#### ", "\\boxed{3} "])
+def test_a_response_of_blanks_alone_takes_no_longer_than_another(before: str) -> None:
+    """Its reward is computed beside the engine, and without a limit. The time of a search may not grow with their square."""
+    assert number("#### 3", before + " \n" * 500_000) == float("3" in before)
