@@ -743,6 +743,7 @@ class Job(_Lease):
 
     Attributes:
         name: Id of the job.
+        host: Name of this machine as the service knows it.
         iteration: Number of the present iteration, from 0. `iterations` and `side_by_side` increase it.
         nodes: Nodes on which the job runs, by pool: `{"rollout": [{"name", "host", "gpus", "cores"}], "training": [...]}`.
         lease: Id of the lease, or None without a service or while the job is not attached.
@@ -767,7 +768,7 @@ class Job(_Lease):
         self._moved = moved
         self.iteration = 0
         self.nodes: dict[str, list[dict[str, Any]]] = {}
-        self._host, self._say = host, say
+        self.host, self._say = host or socket.gethostname(), say
         self._marks_children = False  # whether new children carry the lease in their environment
         self._handed_over = False  # whether the lease belongs to `rollmux exec`, which gives it back
         self._phases: IterationStates | None = None  # None if another process may have begun phases with this lease
@@ -817,7 +818,7 @@ class Job(_Lease):
         heard_s, wait_s, expected = _now(), _FIRST_S, _ExpectedPlacement()
         since_s = math.inf  # time of the first 409 in a row
         while True:
-            body = {"wait_s": wait_s, "host": self._host or socket.gethostname(), **self._own_process_ids()}
+            body = {"wait_s": wait_s, "host": self.host, **self._own_process_ids()}
             when = ""
             try:
                 answer = self._service.ask("POST", path + "/attach", body, _WAIT_S + _ANSWERS_S)
@@ -990,7 +991,7 @@ class Job(_Lease):
             self._check_stop()
             self.iteration = k
             yield k
-        self.iteration += 1
+            self.iteration = k + 1
 
     def continue_from(self, iteration: int) -> None:
         """State how many iterations this process has done, according to its checkpoint.

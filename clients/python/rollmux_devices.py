@@ -7,7 +7,6 @@ process ids, the service uses the memory stated in the job file, and one line is
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Collection
 from typing import Any
 
@@ -24,7 +23,7 @@ def report(job: rollmux_client.Job, turn: rollmux_client.PhaseContext) -> None:
     if job.lease is None:
         return
     sides = [turn.name] if turn.name in job.nodes else [*job.nodes]
-    here = [node for side in sides for node in job.nodes[side] if rollmux_client.same_host(node["host"], socket.gethostname())]
+    here = [node for side in sides for node in job.nodes[side] if rollmux_client.same_host(node["host"], job.host)]
     gpus = {gpu for node in here for gpu in node["gpus"]}
     if gpus:
         turn.device_gb = device_gb(job.pids(), gpus)

@@ -146,6 +146,16 @@ def test_processes_that_are_added_during_a_search_stay_known(monkeypatch: pytest
     assert found == {rank.pid}
 
 
+def test_a_script_that_starts_again_after_the_last_iteration_evaluates_what_it_has_done(service: LittleService) -> None:
+    service.jobs["one"].iteration = 3
+    with rollmux_client.attach() as job:
+        assert [*job.iterations()] == []
+        assert job.iteration == 3
+        with job.phase("rollout", extra=True):
+            pass
+    assert service.granted == [("one", "rollout", 3, True)]
+
+
 def test_two_jobs_take_turns(service: LittleService) -> None:
     inside, most = [0], [0]
 

@@ -57,6 +57,17 @@ def test_all_processes_of_the_job_count_on_the_gpu_where_they_have_most(monkeypa
         assert turn.device_gb == kept_gb
 
 
+def test_the_host_is_the_one_whose_name_the_script_has_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container the name of this machine is another one than that of its nodes."""
+    nvml(monkeypatch, {0: {os.getpid(): GB}, 1: {os.getpid(): 9 * GB}})
+    job = rollmux_client.Job(None, "one", host="gpu-1.example.org")
+    job.lease = "lease"
+    job.nodes = {"rollout": [{"name": host, "host": host, "gpus": [gpu]} for gpu, host in enumerate(("gpu-1", "gpu-2"))]}
+    turn = job.phase("rollout")
+    rollmux_devices.report(job, turn)
+    assert turn.device_gb == 1.0
+
+
 def test_nvml_is_asked_about_the_devices_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml(monkeypatch, {0: {os.getpid(): 40 * GB}, 4: {os.getpid(): GB}, 5: {os.getpid(): 3 * GB}})
     assert rollmux_devices.device_gb([os.getpid()], ["GPU-aa", 5]) == 3.0
