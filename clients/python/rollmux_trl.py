@@ -7,8 +7,9 @@
 - The turn of `init` lasts from the construction of the trainer to the start of its training, and includes loading a checkpoint.
   With a vLLM server, the first weights follow in a turn of `sync`.
 - Between its turns a job has nothing on its devices. Parameters, gradients and optimizer state of the trainer wait in host memory,
-  and the gradient buckets of DistributedDataParallel are freed (`rollmux_offload`; not with DeepSpeed, which keeps its state
-  elsewhere). vLLM in the trainer's process sleeps (`vllm_enable_sleep_mode=True`). Without a service everything stays where it is.
+  and so do reward models. The gradient buckets of DistributedDataParallel are freed (`rollmux_offload`; not with DeepSpeed, which
+  keeps its state elsewhere). vLLM in the trainer's process sleeps (`vllm_enable_sleep_mode=True`). Without a service everything
+  stays where it is.
 - A turn of `rollout` covers TRL's `_generate_and_score_completions`: weights for vLLM, sampling, rewards, log-probs.
 - A turn of `training` lasts from there to the last optimizer step before the next generation, for any values of
   `gradient_accumulation_steps`, `steps_per_generation` and `num_iterations`. Both turns together are an iteration.
@@ -16,8 +17,9 @@
 - A checkpoint that has all iterations already ends the job as done: nothing is trained beyond them.
 - An evaluation is a rollout that counts as no iteration. In the middle of a training it needs no separate turn, because it runs on
   the devices of the training.
-- With a vLLM server (`vllm_mode="server"`), rollouts run on its devices and trainings on the trainer's. New weights need both and
-  are sent in a turn of `sync`. An evaluation that is due then needs both too, and runs in the same turn.
+- With a vLLM server (`vllm_mode="server"`), rollouts run on its devices and trainings on the trainer's. A turn of `rollout` is then
+  over when the responses are there, because rewards and log-probs may need the trainer's devices. New weights need both and are
+  sent in a turn of `sync`. An evaluation that is due then needs both too, and runs in the same turn.
 
 With several processes the first one asks the service, and all wait for it. A checkpoint is saved at the end of a training's turn.
 Anything saved outside of one, for example by `save_model` after the training, has a separate turn, as an evaluation does.
@@ -77,6 +79,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
     def __init__(self, *arguments: Any, job: rollmux_client.Job, **options: Any) -> None:
         self._job = job
         self._turn: rollmux_client.PhaseContext | None = None  # present turn
+        self._rollout: rollmux_client.PhaseContext | None = None  # present turn if it is one of rollout that counts
         self._training: rollmux_client.PhaseContext | None = None  # present turn if it is one of training
         self._evaluates: rollmux_client.PhaseContext | None = None  # turn of sync in which an evaluation follows
         self._offloader: Offloader | None = None
@@ -88,6 +91,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         self._init: rollmux_client.PhaseContext | None = self._begin("init")
         super().__init__(*arguments, **options)
         self.add_callback(_Ends(self))
+        self._wait_for_all()  # until the first one has made the output folder, where all may look for a checkpoint
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         """Train as TRL does.
@@ -124,12 +128,25 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         if not self.model.training:  # an evaluation
             return super()._generate_and_score_completions(inputs)
         self._end_training()  # needed if generation comes in the middle of an optimizer step
-        turn = self._begin("rollout")
+        self._rollout = self._begin("rollout")
         outputs = super()._generate_and_score_completions(inputs)
-        self._report(turn, *_SAMPLED)
-        self._end(turn)
-        self._training = self._begin("training")
+        assert self._turn is not None
+        self._report(self._turn, *_SAMPLED)
+        self._end_rollout()
         return outputs
+
+    def _generate(self, prompts: Any) -> Any:
+        outputs = super()._generate(prompts)
+        if self._has_server:
+            self._end_rollout()
+        return outputs
+
+    def _end_rollout(self) -> None:
+        """End the turn of rollout, if there is one, and begin that of training."""
+        turn, self._rollout = self._rollout, None
+        if turn is not None:
+            self._end(turn)
+            self._training = self._begin("training")
 
     def save_model(self, *arguments: Any, **options: Any) -> None:
         """Save as TRL does, in a separate turn if the job has none."""
@@ -242,7 +259,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         turn = self._turn = self._job.phase(phase, iteration, extra)
         self._job.acquire(turn)
         self._wait_for_all()
-        if self._offloader is not None:
+        if self._offloader is not None and (phase != "rollout" or extra or not self._has_server):
             self._offloader.restore()
         return turn
 
@@ -261,7 +278,9 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Return the trainer's tensors by name."""
-        models = {"policy": (self.model, self.optimizer), "reference": (getattr(self, "ref_model", None), None)}
+        judges = [one for one in self.reward_funcs if isinstance(one, torch.nn.Module)]
+        models: dict[str, tuple[Any, Any]] = {f"reward.{number}": (judge, None) for number, judge in enumerate(judges)}
+        models |= {"policy": (self.model, self.optimizer), "reference": (getattr(self, "ref_model", None), None)}
         every = {who: state_of(*its) for who, its in models.items() if its[0] is not None}
         return {f"{who}.{name}": tensor for who, tensors in every.items() for name, tensor in tensors.items()}
 

@@ -48,7 +48,7 @@ def make(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         def on_pre_optimizer_step(self, *arguments: Any, **options: Any) -> None:
             assert {turn.phase for turn in service.held.values()} == {"training"}
 
-    def trainer(job: rollmux_client.Job, output: Path = tmp_path, **options: Any) -> Any:
+    def trainer(job: rollmux_client.Job, output: Path = tmp_path, judge: Any = None, **options: Any) -> Any:
         digits = Dataset.from_list([{"prompt": str(digit)} for digit in range(8)])
         usual = {
             "per_device_train_batch_size": 2,
@@ -62,7 +62,8 @@ def make(service: LittleService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             job=job,
             model=str(model),
             processing_class=load_tokenizer(model),
-            reward_funcs=reward,
+            reward_funcs=reward if judge is None else [reward, judge],
+            reward_processing_classes=None if judge is None else [None, load_tokenizer(model)],
             train_dataset=digits,
             eval_dataset=digits.select(range(2)),
             callbacks=[HasItsTurn()],
@@ -100,6 +101,77 @@ def test_a_generation_in_the_middle_of_an_optimizer_step_is_an_iteration_too(ser
     with rollmux_client.attach() as job:
         make(job, gradient_accumulation_steps=4, steps_per_generation=2, max_steps=1).train()
     assert service.granted == [init(), *iteration(0), *iteration(1)]
+
+
+def test_a_reward_model_leaves_the_devices_with_the_trainer(
+    service: LittleService, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import rollmux_trl
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    config = AutoConfig.from_pretrained(model_directory(ModelSpec(), 0), num_labels=1)
+    judge = AutoModelForSequenceClassification.from_config(config)  # type: ignore[no-untyped-call]
+    held: list[int] = []
+    end = rollmux_trl.GRPOTrainer._end  # noqa: SLF001
+
+    def count(trainer: Any, turn: rollmux_client.PhaseContext) -> None:
+        end(trainer, turn)
+        held.append(sum(one.untyped_storage().nbytes() for one in judge.parameters()))
+
+    monkeypatch.setattr(rollmux_trl.GRPOTrainer, "_end", count)
+    with rollmux_client.attach() as job:
+        make(job, judge=judge, gradient_accumulation_steps=2, max_steps=3).train()
+    assert len(held) == 7 and {*held} == {0}
+
+
+class Server:
+    """A vLLM server's side of TRL, which says what is held on which devices when it is called."""
+
+    def __init__(self, **options: Any) -> None:
+        self.vllm_client = self
+        self.see: Callable[[str], None] = lambda what: None
+
+    def get_server_info(self) -> Any:
+        return {"model_config": {"logprobs_mode": "processed_logprobs"}}
+
+    def sync_weights(self) -> None:
+        self.see("sync")
+
+    def generate(self, prompts: list[Any], **_: Any) -> Any:
+        self.see("sample")
+        return None, [[4, 1] for _ in prompts], [[[-1.0], [-1.0]] for _ in prompts], None
+
+
+def test_with_a_server_what_needs_the_trainer_is_in_the_turn_of_its_devices(
+    service: LittleService, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trl.trainer import grpo_trainer
+
+    monkeypatch.setattr(grpo_trainer, "VLLMGeneration", Server)
+    service.jobs["one"].iterations = 2
+    seen: set[tuple[str, tuple[str, ...], bool]] = set()
+    with rollmux_client.attach() as job:
+        trainer = make(job, use_vllm=True, vllm_mode="server", gradient_accumulation_steps=2, max_steps=2)
+
+        def see(what: str) -> None:
+            is_loaded = any(one.untyped_storage().nbytes() for one in trainer._tensors().values())  # noqa: SLF001
+            seen.add((what, tuple(sorted(service.held)), is_loaded))
+
+        score = trainer._get_per_token_logps_and_entropies  # noqa: SLF001
+
+        def scored(*arguments: Any, **options: Any) -> Any:
+            see("log-probs")
+            return score(*arguments, **options)
+
+        trainer.vllm_generation.see = see
+        trainer._get_per_token_logps_and_entropies = scored  # noqa: SLF001
+        trainer.train()
+    both = ("rollout", "training")
+    assert seen == {("sync", both, True), ("sample", ("rollout",), False), ("log-probs", ("training",), True)}
+    first, later = (Turn("one", "sync", k, False) for k in (-1, 0))
+    assert service.granted == [init(), first, *iteration(0), later, *iteration(1)]
+    rewarded = [body["iteration"] for name, body in service.requests if name == "release" and "reward" in body["metrics"]]
+    assert rewarded == [0, 1] and service.jobs["one"].state == "done"
 
 
 def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(service: LittleService, make: Make, tmp_path: Path) -> None:
