@@ -33,6 +33,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Any, Literal, Protocol, TypeVar
@@ -74,6 +75,13 @@ class WorkerHandle(Protocol):
     def close(self) -> None:
         """End the process, after its object's `close` if it has one."""
         ...
+
+
+def close_together(closes: Sequence[Callable[[], None]]) -> None:
+    """Call the `close` of several workers at the same time: each that is stuck takes 10 s."""
+    with ThreadPoolExecutor(max(1, len(closes)), "close") as threads:
+        for closing in [threads.submit(close) for close in closes]:
+            closing.result()
 
 
 class Session(Protocol):

@@ -19,7 +19,7 @@ from runtime.grpo.messages import StagedShard
 from runtime.grpo.shares import EngineShare, is_controlled
 from runtime.grpo.switching import fullest_node, wait_for_stages
 from runtime.jobs.spec import TaskJob
-from runtime.phases import WorkerHandle, runtime_hook
+from runtime.phases import WorkerHandle, close_together, runtime_hook
 from runtime.sync.plan import make_plan
 from runtime.sync.wire import Transfer
 
@@ -191,8 +191,7 @@ class RolloutEngines:
         """End the workers."""
         workers = [*self._workers, *self._reward_workers]
         self._workers, self._reward_workers = [], []
-        for worker in workers:
-            worker.close()
+        close_together([worker.close for worker in workers])
 
     def _call(self, worker: WorkerHandle, method: str, *arguments: Any) -> Any:
         return worker.call_concurrently(method, *arguments) if self._concurrent else worker.call(method, *arguments)

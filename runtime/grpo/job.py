@@ -24,7 +24,7 @@ from runtime.grpo.shares import figures, rounds_of
 from runtime.grpo.state import DataPosition, read_data, write_data
 from runtime.jobs.spec import TaskJob
 from runtime.machine import Node
-from runtime.phases import PhaseOfJob, phase, runtime_hook
+from runtime.phases import PhaseOfJob, close_together, phase, runtime_hook
 
 
 class Grpo:
@@ -125,8 +125,7 @@ class Grpo:
 
     def close(self) -> None:
         """End the workers."""
-        self._engines.close()
-        self._ranks.close()
+        close_together((self._engines.close, self._ranks.close))
 
     def _park(self, phase: PhaseOfJob, method: Literal["offload", "stay"]) -> Footprint:
         return (self._engines if phase == "rollout" else self._ranks).offload_or_stay(method)

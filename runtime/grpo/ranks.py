@@ -13,7 +13,7 @@ from runtime.grpo.engine_slots import parts_of
 from runtime.grpo.messages import StagedShard
 from runtime.grpo.switching import fullest_node, wait_for_stages
 from runtime.jobs.spec import TaskJob
-from runtime.phases import WorkerHandle, runtime_hook
+from runtime.phases import WorkerHandle, close_together, runtime_hook
 from runtime.sync.wire import Transfer
 
 _TRAINING = "runtime.grpo.training_worker:TrainingWorker"
@@ -93,8 +93,7 @@ class TrainingRanks:
     def close(self) -> None:
         """End the workers."""
         workers, self._workers = self._workers, []
-        for worker in workers:
-            worker.close()
+        close_together([worker.close for worker in workers])
 
     def _start(self, checkpoint: Path | None) -> None:
         parts = [part for node in runtime_hook.nodes("training") for part in parts_of(node, 1)]

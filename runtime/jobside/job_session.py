@@ -22,7 +22,7 @@ from runtime.jobside.meter import ProcessMeter, Used
 from runtime.jobside.worker import CONCURRENT, ActorHandle, CoordinatorLink, Worker, on_machine, results
 from runtime.machine import Node, Pool, boot_id
 from runtime.machines.nodes import move_process, prepare_process
-from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, runtime_hook
+from runtime.phases import POOL_OF, PhaseOfJob, WorkerHandle, close_together, runtime_hook
 from runtime.residency.choice import STAY, OffloadLevel, OffloadLevels
 
 _MOST = 10_000
@@ -314,8 +314,7 @@ class JobSession(CoordinatorLink):
 
     def close_workers(self) -> None:
         """End all workers of the job."""
-        for handle in self.workers:
-            handle.close()
+        close_together([handle.close for handle in self.workers])
         self.workers.clear()
 
     @property
