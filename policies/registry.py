@@ -116,7 +116,7 @@ def checked(label: str, name: str, policy: Any) -> Contender:
     if not has["decide"] and not has["replay"]:
         raise InputError(f"{label}: {name} has no method `decide`")
     if has["decide"] and not has["keeps_slo"]:
-        raise InputError(f"{label}: {name} has no attribute `keeps_slo`, True or False")
+        raise InputError(f"{label}: {name} has no attribute `keeps_slo`: True, or False if its plans may break SLOs")
     return policy  # type: ignore[no-any-return]
 
 

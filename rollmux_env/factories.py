@@ -7,7 +7,9 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rollmux_env.command_options import parse_pairs, parse_value
@@ -30,6 +32,11 @@ def own_object(label: str, target: str, kind: str = "class") -> Any:
         InputError: There is no such module or name, or the module cannot be imported.
     """
     module_name, _, attribute = target.partition(":")
+    if "/" in module_name or module_name.endswith(".py"):
+        named = f"{Path(module_name).stem}:{attribute}"
+        raise InputError(
+            f"{label}: a module has no folder and no .py, as in {named}; it is looked up on the path and in this folder"
+        )
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a user's folder never hides an installed module
     try:
@@ -71,6 +78,8 @@ def make_with(
     options = read_options(label, name, known, pairs, others)
     if seed is not None and "seed" in known:
         options.setdefault("seed", seed)
+    if missing := [key for key in _required(factory) if key not in options]:
+        raise InputError(f"{label}: {name} needs the option '{missing[0]}', which has no default")
     try:
         with printing_to_stderr():
             return factory(**options)
@@ -113,6 +122,16 @@ def parameters(factory: Callable[..., Any]) -> tuple[str, ...]:
 @cache
 def _parameters_of_class(factory: type) -> tuple[str, ...]:
     return _read_parameters(factory)
+
+
+def _required(factory: Callable[..., Any]) -> list[str]:
+    """Return the names of the options of a user's factory that have no default."""
+    if not is_users(factory):
+        return []
+    with suppress(TypeError, ValueError):  # it has no signature
+        given = inspect.signature(factory).parameters.values()
+        return [one.name for one in given if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    return []
 
 
 def _read_parameters(factory: Callable[..., Any]) -> tuple[str, ...]:

@@ -81,6 +81,11 @@ def test_a_suite_takes_policies_of_its_kind(command: Command) -> None:
     ("spec", "problem"),
     [
         ("nosuch:Thing", "there is no module 'nosuch' on the path or in this folder"),
+        (
+            "nosuch.py:Thing",
+            "a module has no folder and no .py, as in nosuch:Thing; it is looked up on the path and in this folder",
+        ),
+        ("./folder/nosuch:Thing", "a module has no folder and no .py, as in nosuch:Thing; "),
         ("shortest_sync:Longest", "has no class 'Longest'"),
         ("first_fit:FirstFit", "method"),
         ("first_fit:FirstFit,most=1", "first_fit:FirstFit has no option 'most'; it has most_new_nodes"),
@@ -92,6 +97,14 @@ def test_what_is_no_policy_of_its_kind_is_one_line(kind: str, spec: str, problem
         KINDS[kind](spec)
     text = str(refused.value)
     assert text.startswith(f"{kind} policy '{spec}': ") and problem in text and "\n" not in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_option_without_a_default_is_named(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "needy_policy.py").write_text("class Needy:\n    def __init__(self, size, *, most=1): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"needy_policy:Needy needs the option 'size', which has no default$"):
+        KINDS[kind]("needy_policy:Needy,most=2")
 
 
 @pytest.mark.parametrize("kind", KINDS)
