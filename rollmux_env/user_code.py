@@ -131,6 +131,8 @@ def described(error: BaseException) -> str:
         text = ""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     own = [frame for frame in frames if not frame.filename.startswith((*_OURS, *_LIBRARIES))] or frames
+    # A frozen dataclass refuses a write in code that it has generated; `python -c` has its program under the same name.
+    own = [frame for frame in own if frame.filename != "<string>"] or own
     where = f" in {own[-1].name} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     return one_line(f"{type(error).__name__}{': ' if text else ''}{text}", 500) + where
 

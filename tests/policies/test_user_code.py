@@ -130,6 +130,12 @@ class Table(Solo):
         state.tables.jobs.done[:] = 1e9
 
 
+class Members(Solo):
+    def act(self, state, job):
+        for group in state.group_list():
+            group.jobs = ()
+
+
 class Prices(Solo):
     def act(self, state, job):
         state.limits.pools["usd"][:] = 0.0
@@ -310,6 +316,7 @@ def test_what_it_draws_follows_the_seed() -> None:
         ("Clock", "AttributeError: 'now_s' of the state cannot be set: a policy reads the state, and only `apply` writes it"),
         ("Nodes", "ValueError: assignment destination is read-only"),
         ("Table", "ValueError: assignment destination is read-only"),
+        ("Members", "FrozenInstanceError: cannot assign to field 'jobs'"),
         ("Prices", "ValueError: assignment destination is read-only"),
     ],
 )
