@@ -77,6 +77,7 @@ class JobPlacement:
         group: Number of its group, `PROFILING_GROUP`, or None if it has no place.
         numbers: Numbers of its nodes within the group, by phase.
         nodes: Nodes by phase; without a place, those that it had last.
+        names: Names of these nodes.
         shape: Number of the shape in which it runs there.
         leaving: Whether it leaves as soon as a checkpoint is written.
         awaits_owner: Whether an attached job asks for no place until its owner attaches.
@@ -85,6 +86,7 @@ class JobPlacement:
     group: int | None = None
     numbers: dict[str, tuple[int, ...]] = field(default_factory=dict)
     nodes: Nodes = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
     shape: int = 0
     leaving: bool = False
     awaits_owner: bool = False
@@ -94,11 +96,7 @@ class JobPlacement:
         self.group, self.shape, self.leaving = seating.group, shape, False
         self.numbers = {"rollout": seating.rollout, "training": seating.training}
         self.nodes = {"rollout": seating.rollout_nodes, "training": seating.training_nodes}  # type: ignore[dict-item]
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names of its nodes."""
-        return frozenset(node.name for nodes in self.nodes.values() for node in nodes)
+        self.names = frozenset(node.name for nodes in self.nodes.values() for node in nodes)
 
     def nodes_of(self, phase: HoldName) -> tuple[Node, ...]:
         """Return the nodes that a phase, or a sync, holds."""

@@ -127,13 +127,12 @@ class Residents:
 
     def _sharing(self, handle: JobHandle) -> dict[_Key, PhaseOnNodes]:
         """Return the places of all phases, of the group and of guests, that share nodes with a job, its own included."""
-        mine = {node.name for nodes in handle.place.nodes.values() for node in nodes}
         places: dict[_Key, PhaseOnNodes] = {}
         for other in self._handles.values():
             present = not other.life.is_gone and other.place.group is not None
             for pool, nodes in other.place.nodes.items():
                 names = tuple(node.name for node in nodes)
-                if mine & {*names} and (present or (other, pool) in self._staying):
+                if not handle.place.names.isdisjoint(names) and (present or (other, pool) in self._staying):
                     gpus = any(node.gpus for node in nodes)
                     places[other, pool] = PhaseOnNodes(_waits_here(other).get(pool) or _unknown(other, pool), names, gpus)
         return places
