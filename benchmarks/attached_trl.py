@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 JOBS = {"plain": [], "lora": ["--lora"]}
 WARM = 2  # number of first iterations that are not counted
 PATHS = os.pathsep.join((str(ROOT), str(ROOT / "clients" / "python"), os.environ.get("PYTHONPATH", "")))
-ENVIRONMENT = os.environ | {"PYTHONPATH": PATHS, "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT = os.environ | {"PYTHONPATH": PATHS, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class SoloMedians(NamedTuple):

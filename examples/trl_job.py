@@ -3,8 +3,10 @@
     rollmux exec examples/trl_job.yaml --job plain -- python examples/trl_job.py --out plain
     rollmux exec examples/trl_job.yaml --job lora -- python examples/trl_job.py --out lora --lora --evaluate
 
-Without a service it runs as it is: `python examples/trl_job.py`. Needs trl beside `rollmux[run]`, whose small model and tasks it
-uses, and peft for `--lora`; a script of your own needs trl and `rollmux-client`.
+It runs on a GPU if there is one: on a machine with several, the service needs `--cluster examples/one_machine.yaml`, since both
+phases are on the same devices, and torchrun starts a process for each. Without a service it runs as it is: `python
+examples/trl_job.py`. Needs trl beside `rollmux[run]`, whose small model and tasks it uses, and peft for `--lora`; a script of your
+own needs trl and `rollmux-client`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import rollmux_trl
+import torch
 from datasets import Dataset
 from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig
@@ -67,7 +70,7 @@ def main() -> None:
                 eval_steps=5 * options.epochs,
                 save_steps=1,
                 save_total_limit=1,
-                use_cpu=True,
+                use_cpu=not torch.cuda.is_available(),
                 bf16=False,
                 gradient_checkpointing=False,
                 logging_steps=1,

@@ -90,6 +90,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         self._name_ranks()
         self._init: rollmux_client.PhaseContext | None = self._begin("init")
         super().__init__(*arguments, **options)
+        self._wait_for_all()  # the first process alone has made the output folder, in which all look for a checkpoint
         self.add_callback(_Ends(self))
         self._wait_for_all()  # until the first one has made the output folder, where all may look for a checkpoint
 

@@ -111,16 +111,19 @@ def source_files(name: str, folder: str) -> list[Path]:
 
 
 def _imported(path: Path, folder: str) -> Iterator[str]:
-    """Yield the names of the modules in a folder that a source file imports."""
+    """Yield the names in a folder that a source file imports: modules, and names in modules, which may be modules too."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):  # whoever imports it is told
         return
+    packages = path.relative_to(folder).parts[:-1]
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-            names.append(node.module)
-        yield from (name for name in names if PathFinder.find_spec(name.partition(".")[0], [folder]) is not None)
+        if isinstance(node, ast.ImportFrom):
+            around = packages[: max(0, len(packages) + 1 - node.level)] if node.level else ()
+            module = ".".join(filter(None, (*around, node.module)))
+            names += [module, *(f"{module}.{alias.name}" for alias in node.names)]
+        yield from (name for name in names if (top := name.partition(".")[0]) and PathFinder.find_spec(top, [folder]) is not None)
 
 
 def _top(name: str, folder: str) -> ModuleSpec | None:

@@ -29,6 +29,9 @@ _MOST_BYTES = 1_000_000  # size of the jobs in a request; below the service's li
 _LOOKS_S = 0.2
 _BEGINS_S = 60.0  # longest wait for a service that begins, or continues in the next part of its journal
 _MAKES_FOLDER_S = 3.0  # a service that was started at the same moment has made its folder by then
+_OLDER = "the service is of an older RollMux than this command: upgrade it"
+_NO_PATH = "there is no such path"  # what services of all versions say
+_LATER_KEYS = ("completion", "quotas", "users")  # of a status, which the first services lack
 _CANCELS_S = 60.0  # an owner that was asked to stop has ended by then, or its lease is lost
 
 
@@ -87,7 +90,8 @@ class ServiceClient(Service):
         try:
             return super().request(method, path, body, timeout_s)
         except Refused as error:
-            raise InputError(str(error)) from None
+            is_older = error.status == 404 and str(error) == _NO_PATH
+            raise InputError(f"{self._where}: {_OLDER}" if is_older else str(error)) from None
         except OSError as error:
             raise (no_service(self._folder) if self._folder else NoService(f"{self._where}: {error}")) from None
 
@@ -122,8 +126,14 @@ class ServiceClient(Service):
         return previews
 
     def status(self) -> dict[str, Any]:
-        """Return the report of all jobs, groups and pools."""
+        """Return the report of all jobs, groups and pools.
+
+        Raises:
+            InputError: If the service is older than the tables of its report; one line.
+        """
         status: dict[str, Any] = self.ask("GET", "/v1/status")
+        if any(key not in status for key in _LATER_KEYS):
+            raise InputError(f"{self._where}: {_OLDER}")
         return status
 
     def what_if(self, question: Mapping[str, Any]) -> dict[str, Any]:

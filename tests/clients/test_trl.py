@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,9 +221,37 @@ def test_other_iterations_than_the_entry_are_told_before_anything_is_trained(ser
     assert service.granted == [init()] and service.jobs["one"].state == "queued"
 
 
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_the_example_runs_on_a_gpu_where_there_is_one(has_gpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import rollmux_trl  # noqa: F401 (patched below)
+
+    given: dict[str, Any] = {}
+    monkeypatch.delenv("ROLLMUX_URL", raising=False)
+    monkeypatch.setattr("trl.GRPOConfig", given.update)
+    monkeypatch.setattr("rollmux_trl.GRPOTrainer", lambda **_: SimpleNamespace(train=lambda **_: None))
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    monkeypatch.setattr(sys, "argv", ["trl_job.py", "--out", str(tmp_path)])
+    runpy.run_path(str(ROOT / "examples" / "trl_job.py"), run_name="__main__")
+    assert given["use_cpu"] is not has_gpu
+
+
+SLOW = """
+import os, runpy, time
+make = os.makedirs
+
+def make_slowly(path, *arguments, **options):
+    time.sleep(3.0 * (os.environ["RANK"] == "0" and str(path).endswith("trl-job")))
+    make(path, *arguments, **options)
+
+os.makedirs = make_slowly
+runpy.run_path({!r}, run_name="__main__")
+"""
+
+
 def test_several_processes_wait_for_the_turn_of_the_first(service: LittleService, tmp_path: Path) -> None:
     service.jobs["one"].iterations = 2
-    script = ROOT / "examples" / "trl_job.py"
+    script = tmp_path / "first_is_slow.py"  # to make the folder in which all of them look for a checkpoint
+    script.write_text(SLOW.format(str(ROOT / "examples" / "trl_job.py")))
     paths = os.pathsep.join((str(ROOT), str(ROOT / "clients" / "python")))
     launcher = [
         sys.executable,
@@ -235,7 +265,7 @@ def test_several_processes_wait_for_the_turn_of_the_first(service: LittleService
         "c10d",
     ]
     words = [*launcher, "--rdzv-endpoint", "127.0.0.1:0", str(script), "--iterations", "2", "--prompts", "1", "--tokens", "4"]
-    environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500, start_new_session=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert service.granted == [init(), *iteration(0), *iteration(1)]

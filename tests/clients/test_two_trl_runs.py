@@ -25,7 +25,7 @@ pytestmark = [
 ]
 ROOT = Path(__file__).parents[2]
 PATHS = os.pathsep.join((str(ROOT), str(Path(rollmux_client.__file__).parent), os.environ.get("PYTHONPATH", "")))
-ENVIRONMENT = os.environ | {"PYTHONPATH": PATHS, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = os.environ | {"PYTHONPATH": PATHS, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 COMMAND = (sys.executable, "-m", "rollmux")
 
 

@@ -366,11 +366,11 @@ def _owners(ask: Callable[..., Any], summary: str, sent: type[RequestInput], at:
         service, lease = call.service, call.path.get("lease")
         handle = service.handle_of(call.path["job"]) if lease is None else service.driver.leases.handle_of(lease)
         _check_own(call.holder, handle.spec)
+        if lease is not None:
+            service.driver.leases.touch(lease)  # a request that is refused shows that its owner lives, too
 
     async def work(call: ApiCall) -> Any:
         leases, lease = call.service.driver.leases, call.path.get("lease")
-        if lease is not None:
-            leases.touch(lease)
         answered = await ask(leases, lease or call.path["job"], **vars(call.body or call.query))
         if answered.get("placed") is False:
             answered |= await call.service.wait_of(call.path["job"])

@@ -28,7 +28,10 @@ def jobs(tmp_path: Path) -> tuple[JobSpec, ...]:
     (tmp_path / "helpers.py").write_text("from parts.one import ONE\n")
     (tmp_path / "other.py").write_text("")
     (tmp_path / "parts").mkdir()
-    (tmp_path / "parts" / "one.py").write_text("import helpers\nONE = 1\n")
+    (tmp_path / "parts" / "one.py").write_text("import helpers\nfrom . import two\nONE = 1\n")
+    (tmp_path / "parts" / "two.py").write_text("from ..parts.three import *\nimport nowhere\n")
+    (tmp_path / "parts" / "three.py").write_text("from parts import four\n")
+    (tmp_path / "parts" / "four.py").write_text("from . import *\nfrom ... import beyond\n")
     (tmp_path / "own_policy.py").write_text("class Own: ...\n")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
@@ -47,6 +50,9 @@ def jobs(tmp_path: Path) -> tuple[JobSpec, ...]:
         ("own_reward.py", lambda path: path.write_text(REWARD.replace("1.0", "0.0"))),
         ("helpers.py", lambda path: path.write_text("from parts.one import ONE as TWO\n")),
         ("parts/one.py", lambda path: path.write_text("ONE = 2\n")),
+        ("parts/two.py", lambda path: path.write_text("")),
+        ("parts/three.py", lambda path: path.write_text("")),
+        ("parts/four.py", lambda path: path.write_text("")),
         ("own_policy.py", lambda path: path.write_text("class Own: pass\n")),
         ("model", lambda path: (path / "model.safetensors").write_bytes(b"1" * 1000)),
         ("model", lambda path: os.rename(path / "config.json", path / "other.json")),

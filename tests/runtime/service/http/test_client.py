@@ -163,6 +163,15 @@ def test_a_token_that_counts_no_longer_and_a_service_that_is_gone_are_said_to_be
         pass
 
 
+def test_a_service_of_an_older_version_is_told_apart(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with connected(folder) as client:
+        with pytest.raises(InputError, match=f"^--at {folder}: the service is of an older RollMux than this command: upgrade it$"):
+            client.ask("GET", "/v1/of_later_versions")
+        monkeypatch.setattr(client, "request", lambda *_: (b'{"now_s": 1.0, "jobs": []}', {}))
+        with pytest.raises(InputError, match="is of an older RollMux than this command: upgrade it"):
+            client.status()
+
+
 def test_a_service_that_is_starting_is_waited_for_and_a_run_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first start may compile for a minute, in which there is no journal; when that has begun, there is no address yet."""
     waited: list[float] = []

@@ -114,6 +114,16 @@ def test_a_lease_has_so_many_open_requests_at_most(served: Served) -> None:
                 pass
 
 
+def test_a_request_that_is_refused_shows_that_its_owner_lives(served: Served) -> None:
+    lease = attach(served, "refused")
+    known = served.service.driver.leases.ledger.lease(lease)
+    for body in (b"{", {"phase": "rollout", "iteration": 7}, {"phase": "rollout", "number": 0}):
+        before_s = known.last_heartbeat_s
+        assert served.ask("POST", f"/v1/leases/{lease}/acquire", body).status in (400, 409)
+        assert known.last_heartbeat_s > before_s
+    assert served.ask("DELETE", f"/v1/leases/{lease}?done=true").status == 200
+
+
 def test_a_refusal_waits_for_the_disk_as_an_answer_does(served: Served) -> None:
     """An owner who is told that its job has ended goes away; a service that comes back must know it, too."""
     served.ask("POST", "/v1/jobs", {"id": "over", **SHARED})
