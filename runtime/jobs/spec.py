@@ -419,11 +419,10 @@ def _without_others(entry: dict[str, Any], kind: str, keeps: Callable[[Any], boo
         path: Path of the mapping in the job.
     """
     own = keys_at(KINDS[kind], path)
-    others = {key for model in KINDS.values() for key in keys_at(model, path)} - own
     return {
         key: _without_others(value, kind, keeps, *path, key) if key in own and isinstance(value, dict) else value
         for key, value in entry.items()
-        if key not in others or keeps(value)
+        if key in own or keeps(value) or not _kinds_with((*path, key))
     }
 
 
