@@ -204,6 +204,7 @@ class ScoringLayer:
 
     def __init__(self, layer: nn.Linear) -> None:
         self._layer = layer
+        self._result: tuple[int, torch.Size] | None = None  # memory and shape of the last log-probs
         self._tokens: Tensor | None = None
         self._temperature = 1.0
 
@@ -211,7 +212,13 @@ class ScoringLayer:
         """Return logits, or log-probs of the tokens of `scoring`."""
         if self._tokens is None:
             return linear(hidden, self._layer.weight, self._layer.bias)
-        return chunked_logprobs(hidden, self._layer, self._tokens, self._temperature)
+        scores = chunked_logprobs(hidden, self._layer, self._tokens, self._temperature)
+        self._result = scores.data_ptr(), scores.shape
+        return scores
+
+    def has_returned(self, scores: Tensor) -> bool:
+        """Return whether these are the last log-probs, without a change by the model."""
+        return self._result == (scores.data_ptr(), scores.shape)
 
     @contextmanager
     def scoring(self, tokens: Tensor, temperature: float) -> Iterator[None]:
@@ -241,6 +248,9 @@ def score_tokens(model: nn.Module, tokens: Tensor, first: int, temperature: floa
 
     Returns:
         Log-probs, float32, shape (B, T - first).
+
+    Raises:
+        RuntimeError: The model changes its logits after the output layer, and its config has none of `SCALES`.
     """
     targets = tokens[:, first:]
     before = torch.arange(first - 1, tokens.shape[1] - 1, device=tokens.device)
@@ -249,4 +259,7 @@ def score_tokens(model: nn.Module, tokens: Tensor, first: int, temperature: floa
         return token_logprobs(model(input_ids=tokens, use_cache=False, logits_to_keep=before).logits, targets, temperature)
     with layer.scoring(targets, temperature):
         scores: Tensor = model(input_ids=tokens, use_cache=False, logits_to_keep=before).logits
+    if not layer.has_returned(scores):  # it would have changed log-probs as it does logits
+        kind = model.config.model_type  # type: ignore[union-attr]
+        raise RuntimeError(f"{kind}: changes its logits after the output layer in a way that is not supported")
     return scores

@@ -23,7 +23,7 @@ CHUNK = 1 << 25
 """Number of logits that are computed at a time: 128 MB in float32."""
 LARGE = 50_000_000
 """Number of parameters from which on activations are recomputed in the backward pass instead of kept."""
-SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+SCALES = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "logits_soft_cap")
 """Keys of a config that modify logits after the output layer. Such a model needs a table of all logits."""
 _MASTER = 4  # bytes of a weight, a gradient or a moment
 _KEPT_WIDTHS, _KEPT_INNER = 7, 4  # numbers that a layer keeps for a token, in hidden sizes and in widths of its feed-forward part

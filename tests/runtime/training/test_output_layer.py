@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -66,3 +67,28 @@ def test_a_model_that_does_something_to_its_logits_keeps_them() -> None:
     model.config.final_logit_softcapping = 30.0
     prepare_scoring(model)
     assert "forward" not in vars(model.get_output_embeddings())
+
+
+def test_a_model_that_scales_its_logits_scores_as_they_say() -> None:
+    from transformers import FalconH1Config, FalconH1ForCausalLM
+
+    sizes: dict[str, Any] = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "mamba_d_ssm": 32, "mamba_n_heads": 2, "mamba_d_head": 16}
+    torch.manual_seed(0)
+    model = FalconH1ForCausalLM(FalconH1Config(lm_head_multiplier=0.25, **sizes))  # type: ignore[no-untyped-call]
+    plain, tokens = copy.deepcopy(model), torch.randint(50, (2, 9))
+    prepare_scoring(model)
+    torch.testing.assert_close(score_tokens(model, tokens, 4, 1.0), score_tokens(plain, tokens, 4, 1.0), rtol=0, atol=1e-5)
+
+
+def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused() -> None:
+    model = small_qwen(0, 50, 32, 2, False)
+    prepare_scoring(model)
+
+    def halve(module: nn.Module, arguments: object, output: Any) -> Any:
+        output.logits = output.logits / 2
+        return output
+
+    model.register_forward_hook(halve)
+    with pytest.raises(RuntimeError, match=r"^qwen2: changes its logits after the output layer in a way that is not supported$"):
+        score_tokens(model, torch.randint(50, (3, 9)), 4, 0.5)
