@@ -164,5 +164,12 @@ def load_scenario(path: str | Path) -> Scenario:
     Raises:
         InputError: If the file cannot be read or is not a scenario.
     """
-    file = find_file(path)
+    try:
+        file = find_file(path)
+    except InputError:
+        from rollmux_env.workloads import WORKLOADS  # which reads scenarios itself
+
+        if str(path) in WORKLOADS:
+            raise InputError(f"{path}: is a workload; `rollmux workload {path} --out FILE` writes a scenario file of it") from None
+        raise
     return parse_scenario(read_mapping(file), str(path), file.parent)

@@ -45,6 +45,7 @@ def test_a_job_file_is_found_with_what_lies_beside_it(command: Command) -> None:
     [
         (("bench", "quikstart"), "did you mean quickstart?"),
         (("plan", "quikstart"), "quikstart: No such file or directory, and no example of that name; did you mean quickstart?"),
+        (("plan", "production"), "is a workload; `rollmux workload production --out FILE` writes a scenario file of it"),
         (("run", "two_job.yaml"), "did you mean two_jobs?"),
         (("run", "elsewhere/two_jobs.yaml"), "elsewhere/two_jobs.yaml: No such file or directory"),
     ],

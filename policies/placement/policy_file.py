@@ -188,6 +188,10 @@ def read_default(
 def _read(path: str | Path) -> tuple[bytes, dict[str, object], PolicyConfig]:
     """Return the bytes of a policy file, the layout of its weights, and its configuration."""
     name = one_line(str(path), 4096)
+    if Path(path).is_dir():
+        found = [*Path(path).glob("best.safetensors"), *sorted(Path(path).glob("seed-*/best.safetensors"))]
+        training = f"; of a training it is {one_line(str(found[0]), 4096)}" if found else ""
+        raise InputError(f"{name}: is a folder, not a policy file{training}")
     data = read_file(path, LARGEST_BYTES)
     header = _header(name, data)
     return data, header, _config(name, header.pop("__metadata__", None))
@@ -212,6 +216,8 @@ def _config(name: str, metadata: object) -> PolicyConfig:
     try:
         return PolicyConfig.model_validate_json(text)
     except ValidationError as error:
+        if any(problem["loc"] == ("progress",) for problem in problems(error)):
+            raise InputError(f"{name}: is the checkpoint of a training; best.safetensors beside it is its policy file") from None
         raise InputError(f"{name}: {format_error(problems(error)[0], PolicyConfig, _KEY)}") from None
 
 

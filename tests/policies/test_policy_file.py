@@ -78,7 +78,11 @@ def test_a_file_that_was_cut_off(tmp_path: Path, keep: float) -> None:
 def test_other_files(tmp_path: Path) -> None:
     path = tmp_path / "policy.safetensors"
     assert "No such file" in problem(path)
-    assert "is a folder" in problem(tmp_path)
+    assert problem(tmp_path).endswith("is a folder, not a policy file")
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "seed-0" / "best.safetensors").touch()
+    assert problem(tmp_path).endswith("/seed-0/best.safetensors")
+    assert problem(tmp_path / "seed-0").endswith("/seed-0/best.safetensors")
     path.write_bytes(pickle.dumps({"weights": 1}))
     assert "is not a policy file" in problem(path)
     path.write_bytes(struct.pack("<Q", 2**63) + b"{}")
@@ -100,6 +104,7 @@ def test_a_config_that_does_not_fit(tmp_path: Path) -> None:
     assert "context.2.weight: is missing" in changed(widths=[4, 3, 3])
     assert "rollmux.version" in changed(version=2)
     assert "rollmux.code: is not a key of this file format" in changed(code="import os")
+    assert "is the checkpoint of a training; best.safetensors beside it" in changed(progress={}, config={})
     assert "rollmux.widths" in changed(widths=[])
     assert "asks for more than" in changed(widths=[4096] * 16)
     assert "is a policy for dispatch, not for placement" in changed(decides="dispatch")
