@@ -36,7 +36,8 @@ class WorkloadOptions(Checked):
         interarrival_s: Mean time between two arrivals in seconds, or None for the workload's own (all but `micro-*` and `authors`).
         stays: Kind of stay: `iterations`, each job does the iterations that would fit into its stay if it ran alone (equal work
             under every policy), or `fixed`, each job departs a fixed time after its admission (the paper's accounting).
-        slo: Lower and upper limit of uniform SLOs, or None for the workload's default, (1, 2) unless it says otherwise.
+        slo: Lower and upper limit of uniform SLOs, as a number the SLO of every job, or None for the workload's default, (1, 2)
+            unless it says otherwise.
         max_group_size: Largest number of jobs in a co-execution group.
         switches: Whether jobs have the paper's warm and cold starts, which event replays add (`production`, `authors`, `micro-*`).
         shapes: Whether jobs may also run on half or twice their nodes, by the rule of `rollmux_env.workloads.shapes`
@@ -99,6 +100,8 @@ class WorkloadOptions(Checked):
         for name, value in [*vars(self).items()]:
             if isinstance(value, list):  # as JSON, YAML and users have it
                 object.__setattr__(self, name, tuple(value))
+            elif name == "slo" and isinstance(value, int | float) and not isinstance(value, bool):
+                object.__setattr__(self, name, (value, value))
         super().__post_init__()
         if self.slo is not None and self.slo[1] < self.slo[0]:
             raise InputError(f"slo: must be low and high, not {self.slo[0]:g} and {self.slo[1]:g}")

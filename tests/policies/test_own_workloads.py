@@ -161,5 +161,8 @@ def test_the_toy_of_the_environments_is_a_target_too() -> None:
     toy = find_streams("toy")
     assert (toy.name, toy.options, len(toy.scenario(0, {"rounds": "1"}).jobs)) == ("toy", ("rounds",), 4)
     assert find_scenario("toy", 0, ()) == toy.scenario(0, {})
+    for rounds in ("0", "1.5", "many"):
+        with pytest.raises(InputError, match="Toy: rounds: must be a whole number of at least 1, not "):
+            toy.scenario(0, {"rounds": rounds})
     with pytest.raises(InputError, match="authors, toy, or module:name of your own; did you mean toy"):
         find_scenario("toyy", 0, ())

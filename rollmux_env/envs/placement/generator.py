@@ -20,6 +20,7 @@ from rollmux_env.keys.phases import Phase, Training
 from rollmux_env.portable import uniform
 from rollmux_env.scenario import Scenario, load_scenario
 from rollmux_env.suggestions import did_you_mean
+from rollmux_env.user_code import is_whole
 from rollmux_env.validation_errors import describe, not_one_of
 from rollmux_env.workloads import WorkloadOptions, make_workload
 from rollmux_env.workloads.catalogue import PHASES_S, make_job, memory_gb, paper_cluster
@@ -229,11 +230,16 @@ class Toy:
 
     Args:
         rounds: Number of rounds of four jobs.
+
+    Raises:
+        InputError: `rounds` is no such number.
     """
 
     nodes, steps, shapes, best = 1, 0, 0, 0.5
 
     def __init__(self, rounds: int = 4) -> None:
+        if not is_whole(rounds) or rounds < 1:
+            raise InputError(f"rounds: must be a whole number of at least 1, not {describe(rounds)}")
         self.jobs = 4 * rounds
         pool = Pool(gpus_per_node=1, usd_per_gpu_hour=1.0)
         self.cluster = Cluster(rollout=pool, training=pool, max_group_size=2)

@@ -89,6 +89,8 @@ def test_of_jobs_with_the_same_phases_later_ones_are_no_longer() -> None:
 
 
 def test_lists_are_tuples() -> None:
+    one: Any = {"slo": 1.5}
+    assert WorkloadOptions(**one).slo == (1.5, 1.5)
     given: Any = {"slo": [1.5, 3.0], "explained_by": ["hour", "phases"]}
     options = WorkloadOptions(**given)
     assert (options.slo, options.explained_by) == ((1.5, 3.0), ("hour", "phases")) and hash(options)
@@ -117,7 +119,8 @@ def test_an_unknown_workload_is_answered_with_the_names() -> None:
         ({"slo": (0.9, 2.0)}, "slo[0]: must be at least 1, not 0.9"),
         ({"slo": (1.5, 1.2)}, "slo: must be low and high, not 1.5 and 1.2"),
         ({"slo": (1.5, float("nan"))}, "slo[1]: must be a finite number"),
-        ({"slo": 1.5}, "slo: must be a list, not 1.5"),
+        ({"slo": 0.5}, "slo[0]: must be at least 1, not 0.5"),
+        ({"slo": "1.5 to 2"}, "slo: must be a list, not '1.5 to 2'"),
         ({"users": -1}, "users: must be at least 0, not -1"),
         ({"explained_by": ("user",)}, "explained_by: user goes with users, of which there are 0"),
         ({"explained_by": ("class", "hour")}, "explained_by: class goes with classes, of which there are 0"),
