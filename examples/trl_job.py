@@ -18,7 +18,6 @@ from typing import Any
 import rollmux_trl
 import torch
 from datasets import Dataset
-from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig
 
 from runtime.engines.pretrained import load_tokenizer
@@ -78,7 +77,7 @@ def main() -> None:
                 disable_tqdm=True,
             ),
         )
-        trainer.train(resume_from_checkpoint=get_last_checkpoint(options.out))
+        trainer.train(resume_from_checkpoint=rollmux_trl.last_checkpoint(options.out))
 
 
 if __name__ == "__main__":

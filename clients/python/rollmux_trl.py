@@ -1,8 +1,8 @@
 """TRL's GRPOTrainer as a job that takes turns: `rollmux_trl.GRPOTrainer` instead of `trl.GRPOTrainer`.
 
     with rollmux_trl.attach() as job:
-        trainer = rollmux_trl.GRPOTrainer(model=..., reward_funcs=..., args=GRPOConfig(...), job=job)
-        trainer.train()
+        trainer = rollmux_trl.GRPOTrainer(model=..., reward_funcs=..., args=config, job=job)
+        trainer.train(resume_from_checkpoint=rollmux_trl.last_checkpoint(config.output_dir))
 
 - The turn of `init` lasts from the construction of the trainer to the start of its training, and includes loading a checkpoint.
   With a vLLM server, the first weights follow in a turn of `sync`.
@@ -28,12 +28,14 @@ Written for TRL 1.16.0 from PyPI.
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import rollmux_client
@@ -43,10 +45,11 @@ from accelerate import PartialState
 from rollmux_offload import GradientBuckets, Offloader, state_of
 from torch.nn.parallel import DistributedDataParallel
 from transformers import TrainerCallback
-from transformers.trainer_utils import TrainOutput
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from trl.trainer import grpo_trainer
 
-__all__ = ["GRPOTrainer", "attach"]
+__all__ = ["GRPOTrainer", "attach", "last_checkpoint"]
 
 _LOG = logging.getLogger("rollmux_client")
 _SAMPLED = ("reward", "frac_reward_zero_std", "completions/clipped_ratio", "sampling/sampling_logp_difference/mean")
@@ -59,6 +62,29 @@ def attach(job: str | None = None) -> rollmux_client.Job:
     if os.environ.get("RANK", "0") != "0":
         return rollmux_client.Job(None, job or "")
     return rollmux_client.attach(job)
+
+
+def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
+    """Return the path of the last checkpoint in TRL's output folder that is whole, or None without one.
+
+    A process that is killed while it saves leaves a part of a checkpoint, with which no later process could continue.
+
+    Args:
+        folder: The `output_dir` of the trainer. It may be missing.
+    """
+    found = [path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.name.rpartition("-")[2].isdecimal()]
+    newest_first = sorted(found, key=lambda path: -int(path.name.rpartition("-")[2]))
+    return next((str(path) for path in newest_first if _is_whole(path)), None)
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Return whether a checkpoint has the state of the trainer, which is written last."""
+    try:
+        json.loads((checkpoint / TRAINER_STATE_NAME).read_text())
+    except (OSError, ValueError):
+        _LOG.warning("%s is left out, because it is not whole", checkpoint)
+        return False
+    return True
 
 
 class _Complete(Exception):

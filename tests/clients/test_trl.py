@@ -193,6 +193,31 @@ def test_a_job_that_is_asked_to_stop_leaves_a_checkpoint_and_goes_on(service: Li
     assert service.granted == [init(), *iteration(0), init(1), *iteration(1), *iteration(2)] and trainer.state.global_step == 3
 
 
+def test_a_checkpoint_whose_saving_was_killed_is_left_out(
+    service: LittleService, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import rollmux_trl
+    from transformers import TrainerState
+
+    assert rollmux_trl.last_checkpoint(tmp_path / "missing") is None
+    write = TrainerState.save_to_json
+
+    def killed(state: Any, path: str) -> None:
+        if path.endswith("checkpoint-2/trainer_state.json"):
+            raise KeyboardInterrupt
+        write(state, path)
+
+    monkeypatch.setattr(TrainerState, "save_to_json", killed)
+    with pytest.raises(KeyboardInterrupt), rollmux_client.attach() as job:
+        make(job, gradient_accumulation_steps=2, max_steps=3, save_strategy="steps", save_steps=1).train()
+    assert (tmp_path / "checkpoint-2" / "optimizer.pt").exists()
+    assert rollmux_trl.last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-1")
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text('{"epoch": 0.')
+    assert rollmux_trl.last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-1")
+    (tmp_path / "checkpoint-1" / "trainer_state.json").rename(tmp_path / "checkpoint-2" / "trainer_state.json")
+    assert rollmux_trl.last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+
+
 def test_a_checkpoint_that_is_older_than_the_count_is_where_it_goes_on(service: LittleService, make: Make, tmp_path: Path) -> None:
     """Its process was killed when it had done two iterations and saved one, and again beside the end of a phase and after all."""
     save: dict[str, Any] = {"gradient_accumulation_steps": 2, "max_steps": 3, "save_strategy": "steps", "save_steps": 1}
