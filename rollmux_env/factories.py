@@ -129,8 +129,10 @@ def _required(factory: Callable[..., Any]) -> list[str]:
     if not is_users(factory):
         return []
     with suppress(TypeError, ValueError):  # it has no signature
-        given = inspect.signature(factory).parameters.values()
-        return [one.name for one in given if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+        stated = inspect.signature(factory).parameters.values()
+        return [
+            one.name for one in stated if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        ]
     return []
 
 

@@ -189,8 +189,8 @@ def _read(path: str | Path) -> tuple[bytes, dict[str, object], PolicyConfig]:
     """Return the bytes of a policy file, the layout of its weights, and its configuration."""
     name = one_line(str(path), 4096)
     if Path(path).is_dir():
-        found = [*Path(path).glob("best.safetensors"), *sorted(Path(path).glob("seed-*/best.safetensors"))]
-        training = f"; of a training it is {one_line(str(found[0]), 4096)}" if found else ""
+        trained = [*Path(path).glob("best.safetensors"), *sorted(Path(path).glob("seed-*/best.safetensors"))]
+        training = f"; of a training it is {one_line(str(trained[0]), 4096)}" if trained else ""
         raise InputError(f"{name}: is a folder, not a policy file{training}")
     data = read_file(path, LARGEST_BYTES)
     header = _header(name, data)

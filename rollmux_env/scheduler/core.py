@@ -25,7 +25,7 @@ moving job still uses nodes that the members of its group have left, and while j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ from rollmux_env.scheduler.nodes import PROFILING_GROUP, Assigned, NodePool, Ret
 from rollmux_env.scheduler.planner import JobChanges, Planner, Restrictions
 from rollmux_env.scheduler.relocation import other_places
 from rollmux_env.scheduler.review import Review
-from rollmux_env.scheduler.seats import Seat
+from rollmux_env.scheduler.seats import Seat, seating_on
 from rollmux_env.scheduler.serving import QueueServer
 from rollmux_env.scheduler.settling import Settling
 from rollmux_env.scheduler.ticks import INSTANT_S
@@ -151,13 +151,17 @@ class Scheduler:
         self.planner.note(Ticked(now_s))
         return self.take_entries()
 
-    def restore(self, now_s: float, cluster: Cluster, gone: Collection[str]) -> list[str]:
+    def restore(
+        self, now_s: float, cluster: Cluster, gone: Collection[str], staying: Mapping[str, Collection[str]] | None = None
+    ) -> list[str]:
         """Continue with a state that has groups, on the nodes present now. The next step begins with the places of jobs.
 
         Args:
             now_s: Current time, in seconds.
             cluster: Cluster as the run began, with the limits of its pools.
             gone: Identifiers of jobs that have ended, whose departure may not be in the state.
+            staying: Names of the nodes that jobs use until they have finished their iteration, by job id. A job that is to move
+                and still has these nodes keeps them until it has vacated them; all other jobs begin in their last placements.
 
         Returns:
             Members of groups for which there are too few nodes. They have departed, and may arrive again.
@@ -168,7 +172,11 @@ class Scheduler:
         running = [job_id for group in state.group_list() for job_id in group.jobs]
         departed = {job_id: False for job_id in running if job_id in gone}
         withdrawn = [job_id for job_id in state.waiting if job_id in gone]
-        self.planner.leave(now_s, JobChanges(resumed=state.pauses.ending(inf), departed=departed, withdrawn=withdrawn))
+        seatings = {job_id: seating_on(nodes, names) for job_id, names in (staying or {}).items() if state.is_paused(job_id)}
+        former = {job_id: seating for job_id, seating in seatings.items() if seating is not None and job_id not in gone}
+        resumed = [job_id for job_id in state.pauses.ending(inf) if job_id not in former]
+        self.planner.leave(now_s, JobChanges(resumed=resumed, departed=departed, withdrawn=withdrawn))
+        commands = [command for job_id, seating in former.items() for command in self.members.stay(job_id, seating)]
         self.end_lending(now_s)
         again: list[str] = []
         while True:
@@ -177,12 +185,17 @@ class Scheduler:
             if state.rollout_nodes <= most["rollout"] and state.training_nodes <= most["training"]:
                 break
             again += (last := state.group_list()[-1].jobs)
-            self.planner.leave(now_s, JobChanges(departed=dict.fromkeys(last, False)))
+            for job_id in last:
+                self.members.remove(job_id)
+            self.planner.leave(now_s, JobChanges(resumed=[*filter(state.is_paused, last)], departed=dict.fromkeys(last, False)))
         settling.resize()
         settling.resizes = bool(nodes.drained)
         settling.settle()
         self.planner.wake()
-        self.jobs.commands += [self.members.place(job_id) for group in state.group_list() for job_id in group.jobs]
+        seats = self.members.seats
+        self.jobs.commands += [command for command in commands if command.job_id in seats]
+        placed = [job_id for group in state.group_list() for job_id in group.jobs if job_id not in seats]
+        self.jobs.commands += map(self.members.place, placed)
         return again
 
     def end_lending(self, now_s: float) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollmux_env.cluster.state import State
-from rollmux_env.scheduler.commands import Command, Grant, Lend, Seating, Shrink, StartJob
+from rollmux_env.scheduler.commands import Command, Grant, Lend, Seating, Shrink, StartJob, Vacate
 from rollmux_env.scheduler.dispatcher import Dispatcher
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.holding import Holding
@@ -125,6 +125,14 @@ class Members:
         """Give a job the place that the state says."""
         self.seats[job_id] = Seat(job_id, *self._seat_job(job_id))
         return StartJob(job_id, self.seats[job_id].seating)
+
+    def stay(self, job_id: str, seating: Seating) -> tuple[StartJob, Vacate]:
+        """Give a moving job the place that it has not left yet."""
+        group = self._group(seating.group)
+        join(group, self._state, job_id, () if seating.colocated else seating.rollout, self.now_s)
+        seat = self.seats[job_id] = Seat(job_id, group, seating)
+        seat.moving = True
+        return StartJob(job_id, seating), Vacate(job_id)
 
     def lend(self, guests: Guests) -> Iterator[Lend]:
         """Let the next jobs be profiled, if there are nodes for them."""

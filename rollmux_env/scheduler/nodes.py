@@ -141,6 +141,10 @@ class NodePool:
         """Return the node of an assigned place."""
         return self._of_group[group][group, pool, number]
 
+    def places(self, names: Iterable[str]) -> list[NodeSlot]:
+        """Return the places that nodes have, sorted."""
+        return sorted(self._place_of[name] for name in names if name in self._place_of)
+
     def assigned(self, group: int) -> list[str]:
         """Return the names of a group's nodes, rollout nodes first."""
         return [node.name for _, node in sorted(self._of_group.get(group, {}).items(), key=itemgetter(0))]

@@ -5,12 +5,12 @@ A seat is a job's membership in a group: its nodes there, and the phases whose n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from rollmux_env.cluster.state import State
 from rollmux_env.scheduler.commands import Seating
 from rollmux_env.scheduler.dispatcher import Dispatcher
-from rollmux_env.scheduler.nodes import NodePool, PoolName, PoolNode
+from rollmux_env.scheduler.nodes import POOLS, NodePool, PoolName, PoolNode
 from rollmux_env.scheduler.view import HoldName
 
 
@@ -66,6 +66,18 @@ def guest_seating(state: State, nodes: NodePool, number: int, needs: Mapping[Poo
     hosts = next((group.rollout_nodes for group in state.group_list() if group.id == number), None)
     rollout = tuple(range(needs["rollout"])) if hosts is None else hosts[: needs["rollout"]]
     training = tuple(range(needs["training"]))
+    rollout_nodes = tuple(nodes.node(number, "rollout", k) for k in rollout)
+    training_nodes = tuple(nodes.node(number, "training", k) for k in training)
+    return Seating(number, rollout or training, training, rollout_nodes or training_nodes, training_nodes, not rollout)
+
+
+def seating_on(nodes: NodePool, names: Collection[str]) -> Seating | None:
+    """Return the nodes of a job by their names, or None if they do not all have places in one group."""
+    places = nodes.places(names)
+    if len(places) < len(names) or len({group for group, _, _ in places}) != 1:
+        return None
+    number = places[0][0]
+    rollout, training = (tuple(k for _, pool, k in places if pool == side) for side in POOLS)
     rollout_nodes = tuple(nodes.node(number, "rollout", k) for k in rollout)
     training_nodes = tuple(nodes.node(number, "training", k) for k in training)
     return Seating(number, rollout or training, training, rollout_nodes or training_nodes, training_nodes, not rollout)

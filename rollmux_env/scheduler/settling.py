@@ -192,13 +192,14 @@ class Settling:
         return own | {(group.id, "training", number): names for number in range(group.training_nodes)}
 
     def restore(self, cluster: Cluster) -> None:
-        """Continue with the groups of the state, and take back the nodes of former places.
+        """Continue with the groups of the state, and take back the nodes of former places, except those of moving jobs' seats.
 
         Args:
             cluster: Cluster with the limits of its pools.
         """
         self._caps = _caps(cluster)
-        self._assignments += self.nodes.take_back(self._places(None), (), self._state.now_s)
+        used = {name for seat in self._seats.values() for name in seat.nodes()}
+        self._assignments += self.nodes.take_back(self._places(None), used, self._state.now_s)
 
     def _lent_nodes(self) -> Counter[PoolName]:
         """Return the number of nodes of each pool that are charged to guests: those that no group has and no moving job holds."""

@@ -108,9 +108,12 @@ class SchedulerRestored(_Timed):
 
     Attributes:
         gone: Ids of the jobs that had already ended.
+        staying: Names of the nodes on which the owners of attached jobs were within an iteration, by id of the jobs that are to
+            move after it.
     """
 
     gone: tuple[str, ...]
+    staying: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ in the journal.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -117,14 +117,13 @@ def assigned_nodes(record: RunRecord, nodes: Iterable[Node]) -> NodePool:
     return pool
 
 
-def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collection[str]) -> list[str]:
+def restore(scheduler: Scheduler, record: RunRecord, restored: SchedulerRestored) -> list[str]:
     """Restore the knowledge of the run before in the scheduler of a resumed run.
 
     Args:
         scheduler: Scheduler of the resumed run.
         record: Record of the run so far.
-        now_s: Current time of the run, seconds.
-        gone: Ids of the jobs that have ended.
+        restored: Fact that says so.
 
     Returns:
         Ids of the jobs that have lost their placements, as returned by `Scheduler.restore`.
@@ -134,7 +133,7 @@ def restore(scheduler: Scheduler, record: RunRecord, now_s: float, gone: Collect
     for fact in record.submitted:
         if phases := fact.spec.estimated_phases:
             scheduler.record([scheduler_facts.Estimated(fact.spec.id, phases)])
-    return scheduler.restore(now_s, record.cluster, gone)
+    return scheduler.restore(restored.at_s, record.cluster, restored.gone, restored.staying)
 
 
 def _feed(facts: Sequence[Fact], begins: int, record: RunRecord, did: list[tuple[str, str]]) -> list[str]:
@@ -148,7 +147,7 @@ def _feed(facts: Sequence[Fact], begins: int, record: RunRecord, did: list[tuple
             if isinstance(fact, SchedulerRestored):
                 past = record_of(facts[:number])
                 scheduler = _scheduler(record, state_of(past), assigned_nodes(past, past.relaunched[-1].nodes))
-                restore(scheduler, past, fact.at_s, fact.gone)
+                restore(scheduler, past, fact)
                 did += _decisions(scheduler.take_entries())
             else:
                 rule.permits, scheduler.members.stopped = fact.permits, fact.stopped

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from runtime.coordinator.consequences import Consequences
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.node_changes import NodeChanges
@@ -36,8 +38,8 @@ def resume_run(run: RunLoop, node_changes: NodeChanges, record: RunRecord, lease
     for exceeded in record.memory_exceeded:
         run.handles[exceeded.job_id].resident_state.set_excess(exceeded.why)
     gone = [handle.id for handle in run.handles.values() if handle.life.is_gone]
-    restored = SchedulerRestored(run.log.now(), tuple(gone))
-    again = restore(run.scheduler, record, restored.at_s, gone)
+    restored = SchedulerRestored(run.log.now(), tuple(gone), _staying(run, leases))
+    again = restore(run.scheduler, record, restored)
     run.log.write(*notes, restored, *run.scheduler.take_entries())
     run.apply(Consequences(), asks=True)
     for handle in [*run.handles.values()]:
@@ -48,6 +50,13 @@ def resume_run(run: RunLoop, node_changes: NodeChanges, record: RunRecord, lease
             handle.close()
         else:
             run.apply(enlisted(run, handle, run.log.now()))
+
+
+def _staying(run: RunLoop, leases: RecalledLeases) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of owners that are within an iteration after which their jobs are to move, by job id."""
+    moving = run.scheduler.state.pauses.ending(inf)
+    within = {job_id: lease for job_id, lease in leases.last.items() if lease.end is None and not lease.turns.is_between}
+    return {job_id: within[job_id].owner.nodes for job_id in moving if job_id in within}
 
 
 def _own(record: RunRecord, handle: JobHandle) -> RunRecord:

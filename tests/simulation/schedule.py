@@ -123,12 +123,11 @@ class Schedule:
     def spares_owners(self) -> bool:
         """Whether only the service and its disk go wrong, of which no owner ends if the service is back in time.
 
-        Nodes that are lent to a job that is being measured are not kept by the next service. Nor is a phase on nodes that its job
-        has to leave afterwards, as where a neighbour has turned out to need them alone.
+        Nodes that are lent to a job that is being measured are not kept by the next service.
         """
         kinds = {fault.kind for fault in self.faults}
-        moved = any("profile" in job.entry or (job.keeps_gb or 0.0) > STATED_GB for job in self.jobs)
-        return not moved and kinds <= {*DISK, *BAD_MINUTES, "kill service", "terminate", "second service"}
+        lent = any("profile" in job.entry for job in self.jobs)
+        return not lent and kinds <= {*DISK, *BAD_MINUTES, "kill service", "terminate", "second service"}
 
     @property
     def parks(self) -> bool:

@@ -58,9 +58,9 @@ def find_generator(named: Generator | Source | str, options: Mapping[str, Any] |
         return whole(own_source(named, [f"{key}={json.dumps(value)}" for key, value in options.items()]))
     if Path(named).suffix in _SCENARIO_FILES:
         if options:
-            given = next(iter(options))
+            option = next(iter(options))
             raise InputError(
-                f"generator: {named}: a scenario file has no options, such as {given}; "
+                f"generator: {named}: a scenario file has no options, such as {option}; "
                 "a training has none with environment.options={}"
             )
         return Fixed(load_scenario(named))

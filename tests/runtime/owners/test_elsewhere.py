@@ -12,26 +12,58 @@ from rollmux_env.scheduler.view import HoldName
 from runtime.machines.nodes import POOLS
 from tests.runtime.pretend import PAIRS, Served, attached_plan, job, served
 
+PHASES: tuple[HoldName, ...] = ("rollout", "training", "sync")
+WITHOUT = PAIRS[1:]  # the node that jobs have first is not there when the next service begins
 
-@pytest.mark.parametrize("over", [0, 1, 2])
-def test_an_owner_gets_no_permit_of_nodes_where_it_is_not(over: int, tmp_path: Path) -> None:
-    phases: tuple[HoldName, ...] = ("rollout", "training", "sync")
 
+def test_an_owner_gets_no_permit_of_nodes_where_it_is_not(tmp_path: Path) -> None:
     async def work(run: Served) -> None:
         lease = await run.place("a")
         before = run.leases.ledger.lease(lease).owner.nodes
-        for phase in phases[:over]:
-            await run.phase(lease, phase, 0)
         run.driver.lifecycle.node_changes.drain("rollout-0")
         await run.settle()
         run = await run.replaced()
         await run.settle()
         assert run.driver.run.handles["a"].place.names.isdisjoint(before)
-        assert await run.leases.acquire(lease, phases[over], 0, 60.0) == {"granted": False, "move": True}
+        assert await run.leases.acquire(lease, "rollout", 0, 60.0) == {"granted": False, "move": True}
         await run.leases.end(lease)
         lease = await run.place("a")
-        for phase in phases:
+        for phase in PHASES:
             await run.phase(lease, phase, 0)
+        await run.stop()
+
+    served(work, attached_plan(tmp_path, job("a", sync_s=1.0, movable=True), nodes=PAIRS))
+
+
+@pytest.mark.parametrize("restarts", [0, 1, 2])
+@pytest.mark.parametrize(("over", "holds"), [(0, True), (1, False), (1, True), (2, False), (2, True)])
+def test_an_owner_that_is_to_move_finishes_its_iteration_where_it_is(over: int, holds: bool, restarts: int, tmp_path: Path) -> None:
+    """Its phase was lost and its process ended: a restart of the service cost whoever was to move an iteration."""
+
+    async def work(run: Served) -> None:
+        lease = await run.place("a")
+        before = {*run.leases.ledger.lease(lease).owner.nodes}
+        for phase in PHASES[:over]:
+            await run.phase(lease, phase, 0)
+        if holds:
+            assert (await run.leases.acquire(lease, PHASES[over], 0, 60.0))["granted"]
+        run.driver.lifecycle.node_changes.drain("rollout-0")
+        await run.settle()
+        for _ in range(restarts):
+            run = await run.replaced()
+            await run.settle()
+        handle = run.driver.run.handles["a"]
+        assert handle.place.names == before and handle.life.is_moving
+        if holds:
+            await run.leases.release(lease, PHASES[over], 0, {}, None)
+        for phase in PHASES[over + holds :]:
+            await run.phase(lease, phase, 0)
+        assert not (await run.leases.acquire(lease, "rollout", 1, 60.0))["granted"]  # the iteration before is over by that
+        assert await run.leases.acquire(lease, "rollout", 1, 60.0) == {"granted": False, "move": True}
+        await run.leases.end(lease)
+        lease = await run.place("a")
+        assert before.isdisjoint(handle.place.names)
+        await run.phase(lease, "rollout", 1)
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", sync_s=1.0, movable=True), nodes=PAIRS))
@@ -47,7 +79,10 @@ def test_a_job_that_was_cancelled_does_not_go_on_in_the_other_place(tmp_path: Pa
         await run.settle()
         run = await run.replaced()
         await run.settle()
-        assert run.driver.run.handles["a"].life.is_gone
+        assert not run.driver.run.handles["a"].life.is_gone  # its owner may use the nodes until it says that it does not
+        await run.leases.release(lease, "rollout", 0, {}, None)
+        await run.settle()
+        assert run.driver.run.handles["a"].life.is_gone and not run.driver.run.scheduler.state.is_running("a")
         await run.stop()
 
     served(work, attached_plan(tmp_path, job("a", movable=True), nodes=PAIRS))
@@ -61,6 +96,7 @@ def test_what_the_place_before_held_is_free_and_that_of_the_present_one_is_not(t
         assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         run.driver.lifecycle.node_changes.drain("rollout-0")
         await run.settle()
+        run.plan = replace(run.plan, nodes=WITHOUT)
         run = await run.replaced()
         assert run.leases.ledger.suspect_nodes() == dict.fromkeys(("rollout-0", "training-0"), "a")
         with pytest.raises(Conflict, match="this lease is over"):
@@ -200,6 +236,7 @@ def test_a_phase_that_ends_where_its_job_is_not_any_more_is_refused(tmp_path: Pa
         assert (await run.leases.acquire(lease, "training", 0, 60.0))["granted"]
         run.driver.lifecycle.node_changes.drain("rollout-0")
         await run.settle()
+        run.plan = replace(run.plan, nodes=WITHOUT)
         run = await run.replaced()
         await run.settle()
         for _ in range(2):
