@@ -174,6 +174,8 @@ def _by_name(policies: Sequence[str | OwnPolicy]) -> dict[str, str | OwnPolicy]:
     Raises:
         InputError: There is no policy, one is neither a name nor can be called, or different ones have the same name.
     """
+    if isinstance(policies, str) or callable(policies):
+        raise InputError(f"policies: must be a list, as in [{repr(policies) if isinstance(policies, str) else name_of(policies)}]")
     named: dict[str, str | OwnPolicy] = {}
     for policy in policies:
         if not (isinstance(policy, str) or callable(policy)):

@@ -52,6 +52,8 @@ def rewards_of(value: Any, streams: int) -> NDArray[np.float64]:
         raise InputError(f"reward: must return {streams} numbers, not {describe(value)}") from None
     if rewards.shape != (streams,):
         raise InputError(f"reward: must return {streams} numbers, one a stream, not of shape {rewards.shape}")
+    if not np.isfinite(rewards).all():
+        raise InputError(f"reward: must return {streams} numbers, all finite, not {rewards[~np.isfinite(rewards)][0]:g}")
     return rewards
 
 

@@ -69,6 +69,9 @@ def test_policies_are_told_apart_by_their_names() -> None:
             rollmux.bench(stream(), policies)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^policies: must be names or classes, not an object of Alone$"):
         rollmux.bench(stream(), [Alone()])  # type: ignore[list-item]
+    for policy, given in (("solo", "'solo'"), (Alone, "Alone")):
+        with pytest.raises(InputError, match=rf"^policies: must be a list, as in \[{given}\]$"):
+            rollmux.bench(stream(), policy)  # type: ignore[arg-type]
     assert [row.policy for row in rollmux.bench(stream(), [Alone, "solo", Alone, "solo"]).summary] == ["Alone", "solo"]
     assert [row.policy for row in rollmux.bench(stream(), [partial(Alone)]).summary] == ["Alone"]
 

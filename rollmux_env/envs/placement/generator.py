@@ -64,6 +64,8 @@ def find_generator(named: Generator | Source | str, options: Mapping[str, Any] |
                 "a training has none with environment.options={}"
             )
         return Fixed(load_scenario(named))
+    if Path(named).suffix == ".csv":
+        raise InputError(f"generator: {named}: a CSV file is a trace: the workload philly with the option csv has its jobs")
     if named not in (known := (*_GENERATED_WORKLOADS, "philly")):
         raise InputError(f"generator: {not_one_of(named, known, ', a scenario file (.yaml, .json), or module:name of your own')}")
     return Philly(**options) if named == "philly" else Workload(named, **options)

@@ -143,6 +143,7 @@ def test_a_reset_takes_seeds_and_options_that_there_are(options: dict[str, Any],
     ("reward", "problem"),
     [
         (lambda interval: 0.0, r"one a stream, not of shape \(\)"),
+        (lambda interval: np.array([0.0, np.nan, 1.0]), "all finite, not nan"),
         (lambda interval: np.zeros(5), r"one a stream, not of shape \(5,\)"),
         (lambda interval: None, "not of shape|not null"),
         (lambda interval: ["much"] * 3, "not a list"),

@@ -190,6 +190,8 @@ def test_a_name_that_is_no_workload_is_answered_with_those_there_are() -> None:
         Workload("philly")
     with pytest.raises(InputError, match="csv: the workload philly needs a trace file"):
         find_generator("philly")
+    with pytest.raises(InputError, match=r"my\.csv: a CSV file is a trace: the workload philly with the option csv has its jobs"):
+        find_generator("my.csv")
 
 
 @pytest.mark.parametrize("name", ["RollMux/Placement-v0", "RollMux/Dispatch-v0"])
