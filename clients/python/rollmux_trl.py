@@ -22,7 +22,8 @@
   sent in a turn of `sync`. An evaluation that is due then needs both too, and runs in the same turn.
 
 With several processes the first one asks the service, and all wait for it. A checkpoint is saved at the end of a training's turn.
-Anything saved outside of one, for example by `save_model` after the training, has a separate turn, as an evaluation does.
+Anything saved outside of one, for example by `save_model` after the training, has a separate turn, as an evaluation does. Until
+then the model has no memory: `with trainer.turn():` is needed for other uses of `trainer.model`.
 Written for TRL 1.16.0 from PyPI.
 """
 
@@ -175,26 +176,26 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
             self._end(turn)
             self._training = self._begin("training")
 
-    def save_model(self, *arguments: Any, **options: Any) -> None:
-        """Save as TRL does, in a separate turn if the job has none."""
-        with self._some_turn():
-            super().save_model(*arguments, **options)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        with self._some_turn():
-            super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
-
-    def _load_best_model(self) -> None:
-        with self._some_turn():
-            super()._load_best_model()
-
     @contextmanager
-    def _some_turn(self) -> Iterator[None]:
-        """Hold a turn, the present one or a new one, so that the trainer's state is on the devices."""
+    def turn(self) -> Iterator[None]:
+        """Hold a turn, the present one or a new one, so that models and optimizer are on the devices and can be used."""
         turn = None if self._turn is not None else self._begin("rollout", extra=True)
         yield
         if turn is not None:
             self._end(turn)
+
+    def save_model(self, *arguments: Any, **options: Any) -> None:
+        """Save as TRL does, in a separate turn if the job has none."""
+        with self.turn():
+            super().save_model(*arguments, **options)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        with self.turn():
+            super()._save_checkpoint(model, trial)  # type: ignore[no-untyped-call]
+
+    def _load_best_model(self) -> None:
+        with self.turn():
+            super()._load_best_model()
 
     def _find_buckets(self) -> None:
         """Find the buffers in which DistributedDataParallel reduces gradients, so that they leave the devices too."""

@@ -126,6 +126,19 @@ def test_a_reward_model_leaves_the_devices_with_the_trainer(
     assert len(held) == 7 and {*held} == {0}
 
 
+def test_the_model_can_be_used_in_a_turn_after_the_training(service: LittleService, make: Make) -> None:
+    service.jobs["one"].iterations = 1
+    with rollmux_client.attach() as job:
+        trainer = make(job, gradient_accumulation_steps=2, max_steps=1)
+        trainer.train()
+        weights = [*trainer.model.parameters()]
+        assert not any(one.untyped_storage().nbytes() for one in weights)
+        with trainer.turn():
+            assert all(one.isfinite().all() for one in weights)
+        assert not any(one.untyped_storage().nbytes() for one in weights)
+    assert service.granted == [init(), *iteration(0), Turn("one", "rollout", 1, True)]
+
+
 class Server:
     """A vLLM server's side of TRL, which says what is held on which devices when it is called."""
 
