@@ -17,7 +17,7 @@ from rollmux_env.replay.job_results import JobResult
 from rollmux_env.replay.metrics import Metrics
 from rollmux_env.report.bench_results import BenchResult, draws_nothing
 from rollmux_env.report.tables import figure, heading, make_table, ratio_text, table_of
-from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, is_owned, jobs_wait, load_notes
+from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, is_owned, jobs_wait, load_notes, quota_notes
 from rollmux_env.report.yardsticks import yardstick_notes
 from rollmux_env.scheduler.ticks import INSTANT_S
 
@@ -109,8 +109,8 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
 
 
 def _notes_on(benched: BenchResult) -> list[str]:
-    """Return lines on the load, idle nodes, policies that were left out, waits on some seeds, and broken SLOs."""
-    notes = [*load_notes([benched]), *idle_notes([benched]), *left_out_notes(benched)]
+    """Return lines on the load, quotas, idle nodes, policies that were left out, waits on some seeds, and broken SLOs."""
+    notes = [*load_notes([benched]), *quota_notes([benched]), *idle_notes([benched]), *left_out_notes(benched)]
     for row in benched.summary:
         if row.mean_completion_h is None and row.queueing_s.mean > INSTANT_S:
             waited = f"jobs waited on some seeds, {row.queueing_s.mean / 3600:.3g} h on average over all"

@@ -10,7 +10,7 @@ from rollmux_env.bench.intervals import interval_note
 from rollmux_env.report.bench_results import SweepResult
 from rollmux_env.report.bench_tables import BOUND_COLUMNS, BOUND_NOTE, left_out_notes, percent
 from rollmux_env.report.tables import heading, make_table, ratio_text
-from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, is_owned, jobs_wait, load_notes
+from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, is_owned, jobs_wait, load_notes, quota_notes
 from rollmux_env.report.yardsticks import yardstick_notes
 
 
@@ -35,7 +35,8 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
         parts.append(heading("Sharing" if owned else "Dollars"))
     parts += [_swept_sharing(benched, owned, bounded), Text("; ".join(notes), style="dim")]
     benches = [point.bench for point in benched.points]
-    parts += [Text(note, style="dim") for note in (*load_notes(benches), *idle_notes(benches), *left_out_notes(first))]
+    noted = (*load_notes(benches), *quota_notes(benches), *idle_notes(benches), *left_out_notes(first))
+    parts += [Text(note, style="dim") for note in noted]
     pairs = _swept_pairs(benched, owned)
     if pairs.row_count:
         parts += [heading("Differences of every two policies, paired by seed"), pairs]

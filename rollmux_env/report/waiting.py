@@ -8,6 +8,7 @@ from math import isclose
 
 from rollmux_env.bench.comparison import ComparisonRow
 from rollmux_env.bench.intervals import Mean, interval_note
+from rollmux_env.fields import EVERY_USER
 from rollmux_env.report.bench_results import BenchResult
 from rollmux_env.workloads.fleets import SHORT, is_short
 
@@ -87,6 +88,15 @@ def load_notes(benches: Sequence[BenchResult]) -> list[str]:
         f"{', '.join(loads)} say{'s' if len(loads) == 1 else ''} little here: jobs arrive over less than {SHORT} times the hours "
         "that one takes alone, so most of them run after the last arrival; --fleet with numbers of nodes is plainer"
     ]
+
+
+def quota_notes(benches: Sequence[BenchResult]) -> list[str]:
+    """Return a line on the quotas of users who have no job, as of a name that is mistyped, or nothing."""
+    unused = dict[str, None]()
+    for streams in ([*one.streams.values()] for one in benches):
+        users = {job.user for stream in streams for job in stream.jobs}
+        unused |= dict.fromkeys(name for stream in streams for name in stream.cluster.quotas if name not in {EVERY_USER, *users})
+    return [f"quotas that limit no job, since none is of the user: {', '.join(map(repr, unused))}"] if unused else []
 
 
 def idle_notes(benches: Sequence[BenchResult]) -> list[str]:

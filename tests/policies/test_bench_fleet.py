@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import rollmux
+from rollmux_env.files import EXAMPLES
 from rollmux_env.scenario import parse_scenario
 from tests.conftest import Command
 
@@ -53,6 +54,17 @@ def test_a_file_gets_a_fleet_as_a_workload_does(command: Command, tmp_path: Path
     assert "mean completion below" not in shared  # the bound is of jobs on separate pools
     _, latex, _ = command("bench", "quickstart", "--fleet", "load=2", "--format", "latex")
     assert latex.count(r"\begin{tabular}") == 2 and "completion h &" in latex
+
+
+def test_a_quota_of_a_user_without_jobs_is_named(command: Command, tmp_path: Path) -> None:
+    """A mistyped name would otherwise say that quotas change nothing."""
+    said = "quotas that limit no job, since none is of the user: 'anne'"
+    file = tmp_path / "typo.yaml"
+    file.write_text((EXAMPLES / "queue.yaml").read_text().replace("    ann: {nodes", "    '*': {nodes: 4}\n    anne: {nodes"))
+    assert said in " ".join(command("bench", str(file), "-p", "solo")[1].split())
+    assert "quotas that limit" not in command("bench", "queue", "-p", "solo")[1]
+    swept = ("--sweep", 'quotas={"ann":{"nodes":4}},{"anne":{"nodes":4}}')
+    assert said in " ".join(command("bench", "queue", *swept, "-p", "solo")[1].split())
 
 
 def test_files_of_different_fleets_jobs_and_users_are_told_as_they_are(command: Command, tmp_path: Path) -> None:
