@@ -34,7 +34,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.commands import Command, KeepWaiting, StartJob, Vacate, YieldPlace
+from rollmux_env.scheduler.commands import Command, KeepWaiting, Seating, StartJob, Vacate, YieldPlace
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.jobs import JobFacts
@@ -151,9 +151,7 @@ class Scheduler:
         self.planner.note(Ticked(now_s))
         return self.take_entries()
 
-    def restore(
-        self, now_s: float, cluster: Cluster, gone: Collection[str], staying: Mapping[str, Collection[str]] | None = None
-    ) -> list[str]:
+    def restore(self, now_s: float, cluster: Cluster, gone: Collection[str], staying: Mapping[str, Collection[str]]) -> list[str]:
         """Continue with a state that has groups, on the nodes present now. The next step begins with the places of jobs.
 
         Args:
@@ -166,37 +164,46 @@ class Scheduler:
         Returns:
             Members of groups for which there are too few nodes. They have departed, and may arrive again.
         """
-        state, nodes, settling = self.state, self.nodes, self.settling
+        state, nodes, settling, members = self.state, self.nodes, self.settling, self.members
         assert nodes is not None and settling is not None
-        self.members.now_s = now_s
+        members.now_s = now_s
         running = [job_id for group in state.group_list() for job_id in group.jobs]
         departed = {job_id: False for job_id in running if job_id in gone}
         withdrawn = [job_id for job_id in state.waiting if job_id in gone]
-        seatings = {job_id: seating_on(nodes, names) for job_id, names in (staying or {}).items() if state.is_paused(job_id)}
-        former = {job_id: seating for job_id, seating in seatings.items() if seating is not None and job_id not in gone}
-        resumed = [job_id for job_id in state.pauses.ending(inf) if job_id not in former]
+        seatings = self._find_former_places(nodes, {job_id: names for job_id, names in staying.items() if job_id not in gone})
+        resumed = [job_id for job_id in state.pauses.ending(inf) if job_id not in seatings]
         self.planner.leave(now_s, JobChanges(resumed=resumed, departed=departed, withdrawn=withdrawn))
-        commands = [command for job_id, seating in former.items() for command in self.members.stay(job_id, seating)]
+        commands = [command for job_id, seating in seatings.items() for command in members.stay(job_id, seating)]
         self.end_lending(now_s)
-        again: list[str] = []
-        while True:
-            settling.restore(cluster)
-            most = settling.most()
-            if state.rollout_nodes <= most["rollout"] and state.training_nodes <= most["training"]:
-                break
-            again += (last := state.group_list()[-1].jobs)
-            for job_id in last:
-                self.members.remove(job_id)
-            self.planner.leave(now_s, JobChanges(resumed=[*filter(state.is_paused, last)], departed=dict.fromkeys(last, False)))
+        again = self._drop_excess_groups(settling, cluster)
         settling.resize()
         settling.resizes = bool(nodes.drained)
         settling.settle()
         self.planner.wake()
-        seats = self.members.seats
-        self.jobs.commands += [command for command in commands if command.job_id in seats]
-        placed = [job_id for group in state.group_list() for job_id in group.jobs if job_id not in seats]
-        self.jobs.commands += map(self.members.place, placed)
+        self.jobs.commands += [command for command in commands if command.job_id in members.seats]
+        placed = [job_id for group in state.group_list() for job_id in group.jobs if job_id not in members.seats]
+        self.jobs.commands += map(members.place, placed)
         return again
+
+    def _find_former_places(self, nodes: NodePool, staying: Mapping[str, Collection[str]]) -> dict[str, Seating]:
+        """Return the places that moving jobs have not left yet, of those that still have all their nodes."""
+        moving = {job_id: names for job_id, names in staying.items() if self.state.is_paused(job_id)}
+        return {job_id: seating for job_id, names in moving.items() if (seating := seating_on(nodes, names)) is not None}
+
+    def _drop_excess_groups(self, settling: Settling, cluster: Cluster) -> list[str]:
+        """Let the members of the last groups depart until there are enough nodes for the others, and return their identifiers."""
+        state = self.state
+        dropped: list[str] = []
+        while True:
+            settling.restore(cluster)
+            most = settling.most()
+            if state.rollout_nodes <= most["rollout"] and state.training_nodes <= most["training"]:
+                return dropped
+            dropped += (last := state.group_list()[-1].jobs)
+            for job_id in last:
+                self.members.remove(job_id)
+            resumed = [job_id for job_id in last if state.is_paused(job_id)]
+            self.planner.leave(self.members.now_s, JobChanges(resumed=resumed, departed=dict.fromkeys(last, False)))
 
     def end_lending(self, now_s: float) -> None:
         """Put lent nodes into service again, and charge no job for them any longer."""

@@ -177,7 +177,7 @@ def test_a_drain_is_known_after_a_restart() -> None:
     pool.drained |= {"rollout-0", "rollout-1"}
     state = driver.twin.copy()
     scheduler = Scheduler(state, Algorithm1(), make_dispatch("round-robin"), pool, Algorithm1)
-    assert scheduler.restore(driver.now_s, driver.cluster, set()) == []
+    assert scheduler.restore(driver.now_s, driver.cluster, set(), {}) == []
     assert state.cluster.pools["rollout"].max_nodes == 1 and scheduler.members.seats["a"].nodes() == {"rollout-0", "training-0"}
     step = scheduler.step(driver.now_s, [facts.Queued(alone("b"))])
     assert state.waiting == ["b"] and not [entry for entry in step.entries if isinstance(entry, Admitted)]
@@ -190,7 +190,7 @@ def test_a_job_is_moved_from_a_drained_node_after_a_restart() -> None:
     pool.restore(entry for entry in driver.entries if isinstance(entry, Assigned | Returned))
     pool.drained |= {"rollout-0"}
     scheduler = Scheduler(driver.twin.copy(), Algorithm1(), make_dispatch("round-robin"), pool, Algorithm1)
-    scheduler.restore(driver.now_s, driver.cluster, set())
+    scheduler.restore(driver.now_s, driver.cluster, set(), {})
     given = scheduler.step(driver.now_s).commands
     assert [type(command) for command in given] == [commands.StartJob, commands.Vacate]
 
