@@ -117,9 +117,8 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         self._name_ranks()
         self._init: rollmux_client.PhaseContext | None = self._begin("init")
         super().__init__(*arguments, **options)
-        self._wait_for_all()  # the first process alone has made the output folder, in which all look for a checkpoint
         self.add_callback(_Ends(self))
-        self._wait_for_all()  # until the first one has made the output folder, where all may look for a checkpoint
+        self._wait_for_all()  # the first process alone has made the output folder, in which all look for a checkpoint
 
     def train(self, *arguments: Any, **options: Any) -> Any:
         """Train as TRL does.
@@ -180,9 +179,11 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
     def turn(self) -> Iterator[None]:
         """Hold a turn, the present one or a new one, so that models and optimizer are on the devices and can be used."""
         turn = None if self._turn is not None else self._begin("rollout", extra=True)
-        yield
-        if turn is not None:
-            self._end(turn)
+        try:
+            yield
+        finally:
+            if turn is not None:
+                self._end(turn)
 
     def save_model(self, *arguments: Any, **options: Any) -> None:
         """Save as TRL does, in a separate turn if the job has none."""

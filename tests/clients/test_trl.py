@@ -136,7 +136,10 @@ def test_the_model_can_be_used_in_a_turn_after_the_training(service: LittleServi
         with trainer.turn():
             assert all(one.isfinite().all() for one in weights)
         assert not any(one.untyped_storage().nbytes() for one in weights)
-    assert service.granted == [init(), *iteration(0), Turn("one", "rollout", 1, True)]
+        with pytest.raises(ZeroDivisionError), trainer.turn():  # the devices are given back all the same
+            1 / 0  # noqa: B018
+        assert not any(one.untyped_storage().nbytes() for one in weights)
+    assert service.granted == [init(), *iteration(0), *[Turn("one", "rollout", 1, True)] * 2]
 
 
 class Server:
