@@ -60,7 +60,7 @@ def test_new_weights_are_kept_in_the_same_memory_every_time_and_counted_once(tmp
 def test_a_profile_measures_the_host_memory_that_later_phases_have_and_learns_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy of the weights would be four times more than what the two may differ by."""
+    """A copy of the weights would be a tenth of it."""
     monkeypatch.setenv("ROLLMUX_CACHE", str(tmp_path / "cache"))
     large = ModelSpec(name="tiny", hidden_size=512, layers=4)
     worker = TrainingWorker(job(tmp_path).model_copy(update={"model": large}), 0, 1, NODE)
@@ -91,7 +91,7 @@ def test_a_profile_measures_the_host_memory_that_later_phases_have_and_learns_no
         planned_gb = train(True, False)
         worker.restore(True, True)
         assert digests() == before
-        assert train(False, False) == pytest.approx(planned_gb, abs=trainer.layout.nbytes / 4e9)
+        assert train(False, False) == pytest.approx(planned_gb, rel=0.02)
     finally:
         worker.close()
 
