@@ -73,8 +73,8 @@ def last_checkpoint(folder: str | os.PathLike[str]) -> str | None:
     Args:
         folder: The `output_dir` of the trainer. It may be missing.
     """
-    found = [path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.name.rpartition("-")[2].isdecimal()]
-    newest_first = sorted(found, key=lambda path: -int(path.name.rpartition("-")[2]))
+    checkpoints = [path for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.name.rpartition("-")[2].isdecimal()]
+    newest_first = sorted(checkpoints, key=lambda path: -int(path.name.rpartition("-")[2]))
     return next((str(path) for path in newest_first if _is_whole(path)), None)
 
 
