@@ -16,7 +16,7 @@ from rich.table import Table
 
 from policies.rollout import make_rollout
 from rollmux_env.bench.suites.rollout import setting
-from rollmux_env.bench.tables import THINKING_MEDIAN, THINKING_SIGMA
+from rollmux_env.bench.suites.tables import THINKING_MEDIAN, THINKING_SIGMA
 from rollmux_env.published import source
 from rollmux_env.rollout.job import JobRollouts, RolloutOutcome
 from rollmux_env.timing.lengths import Lognormal

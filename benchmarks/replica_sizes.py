@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 from policies.rollout import make_rollout
 from policies.rollout.adaptive_parallelism import AdaptiveParallelism
 from policies.rollout.published import Plain
-from rollmux_env.bench.tables import THINKING_MEDIAN, make_packed_lengths
+from rollmux_env.bench.suites.tables import THINKING_MEDIAN, make_packed_lengths
 from rollmux_env.kernel.rollout_trials import spread
 from rollmux_env.published import source
 from rollmux_env.rollout.fleet import Fleet

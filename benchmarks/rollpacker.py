@@ -25,7 +25,7 @@ from rich.table import Table
 from policies.rollout import make_rollout
 from policies.rollout.rounds import RewardTimeout
 from rollmux_env.bench.suites.rollout import ROLLOUTS, fit_step_s, make_packed_setting
-from rollmux_env.bench.tables import PACKED_JOBS
+from rollmux_env.bench.suites.tables import PACKED_JOBS
 from rollmux_env.fidelity.step import RewardLaw, RewardRuns, reward_run_ends, trained_s
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.published import source

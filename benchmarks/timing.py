@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from rollmux_env.bench import tables
-from rollmux_env.bench.tables import PublishedRow
+from rollmux_env.bench.suites import tables
+from rollmux_env.bench.suites.tables import PublishedRow
 from rollmux_env.fidelity.rl_job import phases_s
 from rollmux_env.kernel.tables import Floats
 from rollmux_env.published import source

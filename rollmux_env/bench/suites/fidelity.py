@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from rollmux_env.bench import tables
 from rollmux_env.bench.suite import Column, Makers, Suite, SuiteRow, make_measured_row
+from rollmux_env.bench.suites import tables
 from rollmux_env.bench.suites.overlapped import FILES, WAYS, compare_steps
 from rollmux_env.bench.suites.recorded import ORDERS, RUNS, compare_runs, measured
-from rollmux_env.bench.tables import PublishedRow, Table
+from rollmux_env.bench.suites.tables import PublishedRow, Table
 from rollmux_env.fidelity.rl_job import bound_s, phases_s
 from rollmux_env.published import source
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, ROLLMUX

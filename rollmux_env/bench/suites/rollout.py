@@ -17,7 +17,7 @@ from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.bench.intervals import ratios
 from rollmux_env.bench.suite import Column, Makers, SuiteRow, make_measured_row
 from rollmux_env.bench.suites.published import make_published_suite
-from rollmux_env.bench.tables import PACKED_JOBS, THINKING_MEDIAN, THINKING_SIGMA, PackedJob, make_packed_lengths
+from rollmux_env.bench.suites.tables import PACKED_JOBS, THINKING_MEDIAN, THINKING_SIGMA, PackedJob, make_packed_lengths
 from rollmux_env.published import source
 from rollmux_env.replay.outcome import Outcome
 from rollmux_env.rollout.job import JobRollouts

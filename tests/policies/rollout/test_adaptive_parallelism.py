@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from policies.rollout import make_rollout
 from rollmux_env.bench.suites.rollout import setting
-from rollmux_env.bench.tables import make_packed_lengths
+from rollmux_env.bench.suites.tables import make_packed_lengths
 from rollmux_env.kernel.rollout_trials import descending, forecast, spread
 from rollmux_env.rollout.job import JobRollouts, RolloutOutcome
 from rollmux_env.rollout.setting import Setting

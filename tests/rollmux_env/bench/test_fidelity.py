@@ -8,9 +8,9 @@ from statistics import median
 
 import pytest
 
-from rollmux_env.bench import tables
+from rollmux_env.bench.suites import tables
 from rollmux_env.bench.suites.fidelity import CONSTANT, SECONDS, SUITE, TABLES, fidelity_rows, figures
-from rollmux_env.bench.tables import Table
+from rollmux_env.bench.suites.tables import Table
 from rollmux_env.fidelity.rl_job import bound_s, phases_s
 from rollmux_env.timing.calibration import CALIBRATIONS, PHYSICAL, Calibration
 from rollmux_env.timing.models import ALL_SHAPES

@@ -22,7 +22,7 @@ from rollmux_env.bench.suites.rollout import (
     setting,
     with_models,
 )
-from rollmux_env.bench.tables import PACKED_JOBS, make_packed_lengths
+from rollmux_env.bench.suites.tables import PACKED_JOBS, make_packed_lengths
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of

@@ -226,19 +226,27 @@ def http_owner(_: LittleService) -> None:
 
 def client(little: LittleService) -> None:
     with Job(Service(little.url, TOKEN), "one") as owner:
+        with owner.init():
+            pass
         for phase in ("rollout", "training", "sync"):
             with owner.phase(phase):
                 pass
+        for _ in range(2):
+            with owner.phase("rollout", 1, extra=True):
+                pass
 
 
-NONSENSE = {"due": "ask rollout", "rollout asked": "grant rollout", "rollout": "release rollout", "training": "release training"}
+OF_PHASES = {"due": "ask rollout", "rollout asked": "grant rollout", "rollout": "release rollout", "sampled": "ask training"}
+OF_PHASES |= {"training asked": "grant training", "training": "release training"}
+OF_OTHERS = {"new": "ask init", "trained": "ask sync"}
+OF_OTHERS |= {"no evaluation": "ask extra", "evaluation asked": "grant extra", "evaluation": "release extra"}
 
 
-@pytest.mark.parametrize("owner", [ray_owner, http_owner, client])
-def test_owners_follow_the_table_that_the_page_draws(owner: Callable[[LittleService], None]) -> None:
+@pytest.mark.parametrize(("owner", "messages"), [(ray_owner, OF_PHASES), (http_owner, OF_PHASES), (client, OF_PHASES | OF_OTHERS)])
+def test_owners_follow_the_table_that_the_page_draws(owner: Callable[[LittleService], None], messages: dict[str, str]) -> None:
     with serving({"one": 2}) as little:
         owner(little)
-    for state, message in NONSENSE.items():
+    for state, message in messages.items():
         with serving({"one": 2}) as little, pytest.MonkeyPatch.context() as patch:
             patch.setitem(ITERATION[state], message, "nonsense")
             with pytest.raises((OutOfOrder, CallOutOfOrder, Conflict, Refused, AssertionError)):  # or is never granted a phase
