@@ -27,6 +27,7 @@ from collections import Counter
 from pathlib import Path
 
 import rollmux_client
+import rollmux_processes
 from attached_load import usage
 from attached_service import start, write_cluster
 
@@ -77,7 +78,7 @@ def _start_rank(folder: Path, node: str, seconds: str, job: rollmux_client.Job) 
     work = f'sleep {seconds}; [ "$(cut -d" " -f4 /proc/$$/stat)" = {os.getpid()} ] || sleep {_STOPS_S:g}'
     lock = ["flock", "--nonblock", "--no-fork", "--conflict-exit-code", str(_TAKEN), str(folder / f"{node}.lock")]
     command = [*lock, "sh", "-c", work]
-    return subprocess.Popen(command, env=os.environ | {rollmux_client.LEASE: str(job.lease)}, start_new_session=True)
+    return subprocess.Popen(command, env=os.environ | {rollmux_processes.LEASE: str(job.lease)}, start_new_session=True)
 
 
 class Chaos:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import Any
 
 import rollmux_client
+import rollmux_processes
 
 __all__ = ["device_gb", "report"]
 
@@ -23,7 +24,7 @@ def report(job: rollmux_client.Job, turn: rollmux_client.PhaseContext) -> None:
     if job.lease is None:
         return
     sides = [turn.name] if turn.name in job.nodes else [*job.nodes]
-    here = [node for side in sides for node in job.nodes[side] if rollmux_client.same_host(node["host"], job.host)]
+    here = [node for side in sides for node in job.nodes[side] if rollmux_processes.same_host(node["host"], job.host)]
     gpus = {gpu for node in here for gpu in node["gpus"]}
     if gpus:
         turn.device_gb = device_gb(job.pids(), gpus)

@@ -41,6 +41,7 @@ from typing import Any
 
 import rollmux_client
 import rollmux_devices
+import rollmux_processes
 import torch
 from accelerate import PartialState
 from rollmux_offload import GradientBuckets, Offloader, state_of
@@ -322,7 +323,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         """Name the processes of all ranks on this machine to the service, since a launcher gives each a session of its own."""
         if self._processes is None or not self._is_attached:
             return
-        here = rollmux_client.pid_space()
+        here = rollmux_processes.pid_space()
         ranks: list[Any] = [None] * torch.distributed.get_world_size(self._processes)
         torch.distributed.all_gather_object(ranks, (here, os.getpid()), self._processes)
         self._job.add_processes(pid for space, pid in ranks if space == here)

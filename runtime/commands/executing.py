@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import rollmux_client
+import rollmux_processes
 
 from rollmux_env.errors import InputError
 from runtime.commands.leased_command import LeasedCommand, NotNow, Signalled
@@ -136,22 +137,22 @@ def _earlier(job_id: str, url: str, has_keeper: bool) -> set[int]:
         url: URL of the service in the environment of these processes.
         has_keeper: Whether to return those whose `rollmux exec` is alive or in a container, or those whose `rollmux exec` is dead.
     """
-    table = rollmux_client.processes()
+    table = rollmux_processes.processes()
     pids = set()
     for pid, one in table.items():
-        marks = {} if one.is_zombie else rollmux_client.lease_variables_of(pid)
-        mine = marks.get(rollmux_client.JOB) == job_id and _address(marks.get(rollmux_client.URL, "")) == _address(url)
-        keeper = marks.get(rollmux_client.KEEPER)
-        if mine and keeper is not None and (rollmux_client.is_keeper_alive(keeper) is not False) is has_keeper:
+        marks = {} if one.is_zombie else rollmux_processes.lease_variables_of(pid)
+        mine = marks.get(rollmux_processes.JOB) == job_id and _address(marks.get(rollmux_processes.URL, "")) == _address(url)
+        keeper = marks.get(rollmux_processes.KEEPER)
+        if mine and keeper is not None and (rollmux_processes.is_keeper_alive(keeper) is not False) is has_keeper:
             pids.add(pid)
-    return pids if has_keeper else rollmux_client.descendants(pids, table)
+    return pids if has_keeper else rollmux_processes.descendants(pids, table)
 
 
 def _address(url: str) -> tuple[str, int | None, str]:
     """Return host, port and path of a service's URL, with one name for this machine's own addresses."""
     parts = urlsplit(url)
     host = parts.hostname or ""
-    is_here = host in ("localhost", "127.0.0.1", "::1") or rollmux_client.same_host(host, socket.gethostname())
+    is_here = host in ("localhost", "127.0.0.1", "::1") or rollmux_processes.same_host(host, socket.gethostname())
     return "localhost" if is_here else host, parts.port, parts.path.rstrip("/")
 
 
@@ -249,7 +250,7 @@ def _state(service: rollmux_client.Service, job_id: str, say: Callable[[str], No
 def _here(job: rollmux_client.Job) -> list[dict[str, Any]]:
     """Return the job's nodes on this machine."""
     here, every = socket.gethostname(), [node for nodes in job.nodes.values() for node in nodes]
-    return [node for node in every if not node.get("host") or rollmux_client.same_host(node["host"], here)]
+    return [node for node in every if not node.get("host") or rollmux_processes.same_host(node["host"], here)]
 
 
 def _say_where(job: rollmux_client.Job, entry: dict[str, Any], say: Callable[[str], None]) -> None:
@@ -290,11 +291,11 @@ def _environment(job: rollmux_client.Job, service: rollmux_client.Service) -> di
     own = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # in which NVML, and so the service, numbers devices
         "CUDA_VISIBLE_DEVICES": ",".join(_gpus(job)),
-        rollmux_client.URL: service.url,
+        rollmux_processes.URL: service.url,
         "ROLLMUX_TOKEN": service.token,
-        rollmux_client.JOB: job.name,
-        rollmux_client.LEASE: job.lease or "",
-        rollmux_client.KEEPER: rollmux_client.keeper_of(os.getpid()),
+        rollmux_processes.JOB: job.name,
+        rollmux_processes.LEASE: job.lease or "",
+        rollmux_processes.KEEPER: rollmux_processes.keeper_of(os.getpid()),
         "ROLLMUX_TTL_S": str(job.ttl_s),
         "ROLLMUX_ITERATION": str(job.iteration),
         "ROLLMUX_NODES": json.dumps(job.nodes),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from rollmux_client import LEASE, LeaseProcesses, processes
+from rollmux_processes import LEASE, LeaseProcesses, processes
 
 from rollmux_env.errors import InputError
 from runtime.machines.job_processes import end_all

@@ -517,7 +517,7 @@ class OwnerAttached(_OfJob):
     Attributes:
         lease: Id of the lease.
         host: Name of the owner's machine, as the owner states it.
-        boot: Scope of the process ids, as returned by `rollmux_client.pid_space`, if the service shares it; otherwise empty.
+        boot: Scope of the process ids, as returned by `rollmux_processes.pid_space`, if the service shares it; otherwise empty.
         processes: Processes that the owner has named.
         nodes: Names of the nodes of the placement.
     """

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
-from rollmux_client import same_host
+from rollmux_processes import same_host
 
 from rollmux_env.errors import InputError
 from rollmux_env.fields import FileModel

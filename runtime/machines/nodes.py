@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollmux_client import same_host
+from rollmux_processes import same_host
 
 from rollmux_env.errors import InputError
 from runtime.gpus import named_devices

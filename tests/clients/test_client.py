@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rollmux_client
+import rollmux_processes
 
 from tests.children import Child
 from tests.clients.little_service import TOKEN, LittleService, Turn, serving
@@ -132,15 +133,15 @@ def test_an_older_service_is_told_apart_and_all_else_goes_on_with_it(service: Li
 
 
 def test_processes_that_are_added_during_a_search_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = rollmux_client.LeaseProcesses()
+    mine = rollmux_processes.LeaseProcesses()
     with Child(["sleep", "600"]) as rank:
 
         def carriers(*_: Any) -> set[int]:
             mine.add([rank.pid])  # in another thread
             return set()
 
-        monkeypatch.setattr(rollmux_client, "carriers", carriers)
-        table = rollmux_client.processes()
+        monkeypatch.setattr(rollmux_processes, "carriers", carriers)
+        table = rollmux_processes.processes()
         mine.find(table)
         found = mine.find(table)
     assert found == {rank.pid}
@@ -676,7 +677,7 @@ def test_that_a_job_is_done_is_said_also_after_its_lease_and_else_is_an_error(
     ],
 )
 def test_hosts_are_the_same_by_their_short_names(one: str, other: str, same: bool) -> None:
-    assert rollmux_client.same_host(one, other) is rollmux_client.same_host(other, one) is same
+    assert rollmux_processes.same_host(one, other) is rollmux_processes.same_host(other, one) is same
 
 
 def test_progress_takes_numbers_of_numpy_and_delays_no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:

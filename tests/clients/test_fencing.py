@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import rollmux_client
+import rollmux_processes
 
 from tests.children import Child
 from tests.clients.little_service import LittleService, Turn, serving
@@ -119,7 +120,7 @@ def test_children_carry_the_lease_of_a_script_that_attaches_by_itself_and_do_not
             daemon = int(subprocess.run(["sh", "-c", forks], capture_output=True, check=True).stdout)
             with rollmux_client.attach("other") as other:
                 assert other.lease not in (None, job.lease)
-            assert job.lease is not None and daemon in rollmux_client.carriers({job.lease}, [daemon])
+            assert job.lease is not None and daemon in rollmux_processes.carriers({job.lease}, [daemon])
         assert daemon in job.pids()
         os.kill(daemon, signal.SIGKILL)
     assert not {"ROLLMUX_LEASE", "ROLLMUX_ATTACHED"} & os.environ.keys()
@@ -159,7 +160,7 @@ def test_under_exec_a_script_that_is_silent_while_its_lease_is_kept_lives(monkey
             }.items():
                 monkeypatch.setenv(f"ROLLMUX_{name}", value)
             for lives in (True, False):
-                monkeypatch.setenv("ROLLMUX_KEEPER", rollmux_client.keeper_of(os.getpid()) if lives else f"{os.getpid()} 1")
+                monkeypatch.setenv("ROLLMUX_KEEPER", rollmux_processes.keeper_of(os.getpid()) if lives else f"{os.getpid()} 1")
                 job = rollmux_client.Job(rollmux_client.Service(little.url, "secret"), "one", fence=fenced.append)
                 job._beat = lambda: None  # type: ignore[method-assign]  # noqa: SLF001 (a call of C that lets no other thread run)
                 with job:
@@ -223,7 +224,7 @@ def test_a_process_lives_as_long_as_one_of_its_threads_does() -> None:
         assert process.stdout is not None and process.stdout.readline()
         while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
             signal.sigtimedwait([], 0.01)
-        one = rollmux_client.process(process.pid)
+        one = rollmux_processes.process(process.pid)
         assert one is not None and not one.is_zombie
 
 
@@ -232,13 +233,13 @@ def test_a_keeper_that_is_stopped_fences_nothing_and_is_no_dead_one() -> None:
     fenced: list[str] = []
     with Child(["sleep", "60"]) as keeper:
         job = rollmux_client.Job(None, "one", fence=fenced.append)
-        job._keeper = rollmux_client.keeper_of(keeper.pid)  # noqa: SLF001
+        job._keeper = rollmux_processes.keeper_of(keeper.pid)  # noqa: SLF001
         job._answered_s -= 60.0  # noqa: SLF001
         job._check_fence()  # noqa: SLF001
         assert fenced == []
         keeper.send_signal(signal.SIGSTOP)
         os.waitpid(keeper.pid, os.WUNTRACED)
-        assert rollmux_client.is_keeper_alive(job._keeper)  # noqa: SLF001
+        assert rollmux_processes.is_keeper_alive(job._keeper)  # noqa: SLF001
         job._check_fence()  # noqa: SLF001
         assert len(fenced) == 1
 

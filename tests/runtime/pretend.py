@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from rollmux_client import pid_space
+from rollmux_processes import pid_space
 
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster

@@ -17,6 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 import rollmux_client
+import rollmux_processes
 from rollmux_client import Refused
 
 from rollmux_env.cluster.events import Parked
@@ -525,7 +526,7 @@ def _check_signals() -> None:
 def simulated() -> Iterator[None]:
     """The service and the client ask the world for time, threads, chance, processes and the disk, instead of this machine."""
     monotonic = threads.Time.monotonic
-    known, here = versions(), rollmux_client.pid_space()
+    known, here = versions(), rollmux_processes.pid_space()
     listening = SimpleNamespace(where=None, token="operator")
     replaced: dict[Any, dict[str, Any]] = {
         rollmux_client: {

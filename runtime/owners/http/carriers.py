@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-import rollmux_client
+import rollmux_processes
 
 _FLAGS = 6  # index of the flags in /proc/PID/stat, after the name
 _KERNEL = 0x200000  # PF_KTHREAD
@@ -12,7 +12,7 @@ _KERNEL = 0x200000  # PF_KTHREAD
 
 def carriers_of(leases: Collection[str]) -> list[int]:
     """Return the ids of this machine's processes that carry one of some leases in their environment, as far as it can be read."""
-    return sorted(rollmux_client.carriers(leases, rollmux_client.processes()))
+    return sorted(rollmux_processes.carriers(leases, rollmux_processes.processes()))
 
 
 def is_related(pid: int, lease: str, named: Collection[int]) -> bool:
@@ -23,10 +23,10 @@ def is_related(pid: int, lease: str, named: Collection[int]) -> bool:
         lease: Id of the lease.
         named: Process ids that the lease's owner has named.
     """
-    one = rollmux_client.process(pid)
+    one = rollmux_processes.process(pid)
     if (
         one is None
-        or rollmux_client.lease_variables_of(pid).get(rollmux_client.LEASE) == lease
+        or rollmux_processes.lease_variables_of(pid).get(rollmux_processes.LEASE) == lease
         or not {one.group, one.session}.isdisjoint(named)
     ):
         return one is not None
@@ -36,7 +36,7 @@ def is_related(pid: int, lease: str, named: Collection[int]) -> bool:
 def ancestors_of(pid: int) -> set[int]:
     """Return a process and those by which it was started, as far as they live, without process 1."""
     lineage = set[int]()
-    while pid > 1 and pid not in lineage and (one := rollmux_client.process(pid)) is not None:
+    while pid > 1 and pid not in lineage and (one := rollmux_processes.process(pid)) is not None:
         lineage.add(pid)
         pid = one.parent
     return lineage

@@ -16,7 +16,7 @@ from pathlib import Path
 from time import monotonic, strftime
 from typing import Any
 
-from rollmux_client import LeaseProcesses, processes, same_host
+from rollmux_processes import LeaseProcesses, processes, same_host
 
 from rollmux_env.validation_errors import one_line
 from runtime.jobs.spec import CommandJob

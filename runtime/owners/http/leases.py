@@ -17,7 +17,7 @@ from dataclasses import replace
 from math import inf, isfinite
 from typing import Any
 
-from rollmux_client import same_host
+from rollmux_processes import same_host
 from rollmux_protocol import OutOfOrder, Turn
 
 from rollmux_env.cluster.apply import apply
@@ -81,7 +81,7 @@ class Leases:
             wait_s: Longest wait, in seconds.
             host: Name of the machine on which the owner runs, or an empty string if the owner does not say so.
             pids: Process ids of the owner there.
-            pid_space: Identifier of the namespace of these process ids, as `rollmux_client.pid_space`.
+            pid_space: Identifier of the namespace of these process ids, as `rollmux_processes.pid_space`.
             from_iteration: Number of iterations that the owner has, or None to continue from the service's count. Iterations that
                 were counted beyond it are taken back.
             lease: Identifier of the lease that the owner has already and keeps, or None if it needs one. The owner may not have
@@ -620,7 +620,7 @@ def _bring_to(run: RunLoop, placement: AttachedPlacement | None, host: str, hand
 def _nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | None:
     """Return the names of the nodes to which a job is restricted whose owner is on a host, or None for no restriction.
 
-    Names of hosts are compared by their first label, as `rollmux_client.same_host` does. If the cluster has a single host, or none
+    Names of hosts are compared by their first label, as `rollmux_processes.same_host` does. With a cluster of one host, or none
     of this name, the owner reaches the nodes with its own launcher.
 
     Raises:

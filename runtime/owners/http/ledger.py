@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollmux_client import JOB, lease_variables_of, pid_space, same_host
+from rollmux_processes import JOB, lease_variables_of, pid_space, same_host
 from rollmux_protocol import ATTACHMENT, OutOfOrder, Turns, following
 
 from rollmux_env.errors import Conflict, NotFound
@@ -145,7 +145,7 @@ def shared_pid_space(host: str, space: str) -> str:
 
     Args:
         host: Name of the machine on which the owner runs.
-        space: Scope of the ids as `rollmux_client.pid_space` returns it there, or an empty string for that of the host.
+        space: Scope of the ids as `rollmux_processes.pid_space` returns it there, or an empty string for that of the host.
     """
     here = pid_space()
     return here if same_host(host, os.uname().nodename) and space in ("", here) else ""

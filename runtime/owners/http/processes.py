@@ -16,7 +16,7 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from rollmux_client import pid_space
+from rollmux_processes import pid_space
 
 from runtime.coordinator.ends import EVICTED, interrupted_slices, left
 from runtime.coordinator.job_handle import JobHandle

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import rollmux_client
+import rollmux_processes
 
 from runtime.commands.leased_command import LeasedCommand, Signalled
 from tests.children import Child
@@ -149,7 +150,7 @@ def test_a_signal_that_another_thread_takes_is_passed_on(tmp_path: Path) -> None
     thread = threading.Thread(target=take, daemon=True)
     with contextlib.chdir(tmp_path), running.signals():
         thread.start()
-        assert running.run({**os.environ, rollmux_client.LEASE: "one"}, set()) == (128 + signal.SIGTERM, "")
+        assert running.run({**os.environ, rollmux_processes.LEASE: "one"}, set()) == (128 + signal.SIGTERM, "")
     thread.join()
 
 
@@ -346,7 +347,7 @@ def test_what_another_exec_has_left_ends_also_if_that_one_had_the_job_while_this
         point_to(little, monkeypatch)
 
         def attach_later(job: rollmux_client.Job) -> None:
-            marks = {"ROLLMUX_URL": little.url, "ROLLMUX_JOB": "mine", "ROLLMUX_LEASE": "its", rollmux_client.KEEPER: "1 0"}
+            marks = {"ROLLMUX_URL": little.url, "ROLLMUX_JOB": "mine", "ROLLMUX_LEASE": "its", rollmux_processes.KEEPER: "1 0"}
             orphans.append(Child(["sleep", "1000"], env=os.environ | marks))
             attach(job)
 
@@ -382,11 +383,11 @@ def test_a_lease_of_a_process_that_cannot_be_seen_is_not_given_back(
 ) -> None:
     """As one of another user with hidepid, which the kernel makes a child of exec, though /proc does not show it."""
     hidden = Path("pid")
-    earlier = {pid for pid, one in rollmux_client.processes().items() if one.parent == os.getpid()}  # of other tests
+    earlier = {pid for pid, one in rollmux_processes.processes().items() if one.parent == os.getpid()}  # of other tests
 
-    def visible() -> dict[int, rollmux_client.Process]:
+    def visible() -> dict[int, rollmux_processes.Process]:
         own = int(hidden.read_text() or 0) if hidden.exists() else 0
-        return {pid: one for pid, one in rollmux_client.processes().items() if pid != own and pid not in earlier}
+        return {pid: one for pid, one in rollmux_processes.processes().items() if pid != own and pid not in earlier}
 
     monkeypatch.setattr("runtime.commands.leased_command._TERMINATES_S", 0.1)
     monkeypatch.setattr("runtime.commands.leased_command.processes", visible)
@@ -421,7 +422,7 @@ def test_processes_of_a_command_end_also_if_nobody_reads_the_lines_about_it(
                 little.silent.set()
             process.wait(60)
         assert process.returncode == (3 if how == "ends" else 128 + signal.SIGKILL)
-        assert rollmux_client.process(rest) is None
+        assert rollmux_processes.process(rest) is None
         assert how == "is fenced" or little.jobs["mine"].lease is None
 
 
@@ -614,7 +615,7 @@ def test_processes_of_a_job_whose_exec_is_in_a_container_are_left_to_it(
     monkeypatch.setattr("runtime.commands.executing._ANOTHER_S", 0.0)
     with serving({}) as little:
         point_to(little, monkeypatch)
-        marks = {"ROLLMUX_URL": little.url, "ROLLMUX_JOB": "mine", "ROLLMUX_LEASE": "its", rollmux_client.KEEPER: "7 5 pid:[1]"}
+        marks = {"ROLLMUX_URL": little.url, "ROLLMUX_JOB": "mine", "ROLLMUX_LEASE": "its", rollmux_processes.KEEPER: "7 5 pid:[1]"}
         with Child(["sleep", "1000"], env=os.environ | marks) as inside:
             status, _, said = command("exec", str(file), "--", "true")
             assert status == 2 and f"another `rollmux exec` of it has process {inside.pid} on this machine" in said

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollmux_client import pid_space
+from rollmux_processes import pid_space
 
 from rollmux_env.errors import Conflict
 from runtime.coordinator.run_plan import LeaseRules

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rollmux_client import pid_space, processes
+from rollmux_processes import pid_space, processes
 
 from rollmux_env.cluster.totals import totals_of
 from rollmux_env.errors import Conflict, NotFound

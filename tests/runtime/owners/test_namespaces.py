@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rollmux_client import Service, pid_space
+from rollmux_client import Service
+from rollmux_processes import pid_space
 
 from rollmux_env.errors import Conflict
 from runtime.journal.facts import OwnerAttached
@@ -204,10 +205,10 @@ def inside(script: str, *words: str) -> list[str]:
 
 
 FENCED = """
-import os, sys, rollmux_client
+import os, sys, rollmux_processes
 if sys.argv[1:]:  # as in a container
     os.setsid()
-rollmux_client.end_own_processes("its lease is lost", list)
+rollmux_processes.end_own_processes("its lease is lost", list)
 print("goes on")
 """
 

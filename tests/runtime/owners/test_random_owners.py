@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from rollmux_client import pid_space
+from rollmux_processes import pid_space
 
 from rollmux_env.errors import Conflict, NotFound
 from runtime.journal.facts import IterationSlice

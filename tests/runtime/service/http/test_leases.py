@@ -9,7 +9,7 @@ from select import select
 from threading import Semaphore
 from unittest.mock import patch
 
-from rollmux_client import pid_space
+from rollmux_processes import pid_space
 
 from runtime.journal.write import Row, Unwritable
 from runtime.service.http.endpoint import MOST_OF_A_LEASE

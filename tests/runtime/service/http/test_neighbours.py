@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from rollmux_client import pid_space
+from rollmux_processes import pid_space
 
 from runtime.journal.facts import IterationSlice, LeaseEnded, OwnerAttached, PhaseGranted, PhaseSlice
 from runtime.journal.read import JOURNAL
