@@ -355,9 +355,8 @@ def report(tally: ChaosTally) -> list[str]:
         sum(getattr(one, name) for one in tally.audits) for name in ("iterations", "repeated", "restarts")
     )
     print(f"iterations: {counted}, each counted once; jobs set back {restarts} times, by {repeated} recorded iterations in all")
-    for failure in tally.failures:
-        print(f"failed: {failure}")
-    problems = [problem for result in tally.audits for problem in result.problems] + tally.slow
+    failed = [f"failed: {failure}" for failure in tally.failures]
+    problems = [problem for result in tally.audits for problem in result.problems] + tally.slow + failed
     print("\n".join(problems) or "nothing lost or doubled")
     return problems
 

@@ -137,8 +137,10 @@ def _result(call: WorkerCall) -> Any:
         if cause is None:
             raise
         raise cause from None
-    except ray.exceptions.RayActorError as error:
+    except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
         where = f"its process on {call.handle.node.name} ({call.handle.target})"
+        if isinstance(error, ray.exceptions.ActorUnschedulableError):
+            raise WorkerDied(f"{where} has died before it began: its machine has gone") from None
         if "creation task" in str(error):
             raise WorkerError(f"{where} could not be made: {_lines(error)[-1]}") from None
         raise WorkerDied(f"{where} has died{_how(error)}") from None

@@ -8,14 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from ray._private import worker
 
 from rollmux_env.cluster.events import Admitted, Departed, Moved, Resumed
+from runtime.jobside.worker import ActorHandle, on_machine, results
 from runtime.journal.audit import check_run
 from runtime.journal.facts import Returned
 from runtime.journal.write import JOURNAL, state_of
 from runtime.machine import Node
+from runtime.phases import WorkerDied
 from tests.runtime.coordinator.conftest import Running
+
+
+class Idle:
+    """A worker that does nothing."""
+
+    def call(self, method: str) -> None: ...
+
 
 SLEEPER = {"class": "toy_jobs:Sleeper"}
 
@@ -146,6 +156,15 @@ def test_a_worker_that_always_dies_or_raises_ends_its_own_job(run: Running) -> N
         assert sum(f"{poison}: WARNING: a worker has been asked\\nfor its word" in line for line in lines) == 1
     assert sum(done.job_id == "good" for done in record.iterations) == 3
     check_run(record)
+
+
+def test_a_process_whose_machine_goes_before_it_begins_has_died(nodes: tuple[Node, ...]) -> None:
+    """Found by chaos: its job failed for good, with an ActorUnschedulableError, in place of going on elsewhere."""
+    gone = "1" * len(nodes[0].machine)
+    actor = ray.remote(Idle).options(**on_machine(gone)).remote()
+    handle = ActorHandle(actor, replace(nodes[0], machine=gone), "test_runs:Idle", "step")
+    with pytest.raises(WorkerDied, match=r"its process on rollout-0 .+ has died before it began: its machine has gone"):
+        results(handle.call("run"))
 
 
 def test_phases_out_of_order_and_checkpoints_that_lead_nowhere_are_refused(run: Running) -> None:
