@@ -69,7 +69,7 @@ def owner(folder: Path, seconds: float) -> None:
 
 
 def _saves(job_id: str) -> bool:
-    """Return whether a job has checkpoints of its own."""
+    """Return whether a job has its own checkpoints."""
     return int(job_id.rpartition("-")[2]) % 2 == 1
 
 

@@ -15,7 +15,7 @@ threads. A script with its own threads names the iteration, as in `job.phase("ro
 
 Environment variables: ROLLMUX_URL and ROLLMUX_TOKEN of the service, and ROLLMUX_JOB, the job's id. `rollmux exec` sets them, and
 also the lease that it holds for its command: ROLLMUX_LEASE, ROLLMUX_TTL_S, ROLLMUX_ITERATION, and ROLLMUX_NODES as JSON. A script
-that attaches by itself sets ROLLMUX_LEASE and ROLLMUX_ATTACHED for its children, so that they are known as processes of its lease.
+that attaches without it sets ROLLMUX_LEASE and ROLLMUX_ATTACHED for its children, so that they are known as processes of its lease.
 
 A client fences itself, because another job may get the devices when a lease expires. A thread sends several heartbeats in each
 `ttl_s` of the lease. After half of `ttl_s` without an answer it logs a warning. After `ttl_s` without an answer, or if the service
@@ -1207,5 +1207,5 @@ def attach(job: str | None = None, host: str | None = None, moved: Callable[[Job
 
 
 def _is_under_exec() -> bool:
-    """Return whether this process has the lease of `rollmux exec`, and not that of a parent that has attached by itself."""
+    """Return whether this process has the lease of `rollmux exec`, and not that of a parent that has attached without it."""
     return LEASE in os.environ and os.environ[LEASE] != os.environ.get(ATTACHED)

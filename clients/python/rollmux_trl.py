@@ -320,7 +320,7 @@ class GRPOTrainer(grpo_trainer.GRPOTrainer):
         turn.report(**{name: float(known[name][-1]) for name in names if known.get(name)})
 
     def _name_ranks(self) -> None:
-        """Name the processes of all ranks on this machine to the service, since a launcher gives each a session of its own."""
+        """Name the processes of all ranks on this machine to the service, since a launcher gives each a separate session."""
         if self._processes is None or not self._is_attached:
             return
         here = rollmux_processes.pid_space()

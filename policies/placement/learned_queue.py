@@ -19,9 +19,9 @@ from rollmux_env.scheduler.order import QueueRules
 
 
 class LearnedQueue(ArrivalPolicy):
-    """Placement policy whose network scores the places of the first waiting jobs, and to serve nobody now.
+    """Placement policy whose network scores the places of the first waiting jobs, and to serve no job now.
 
-    The job of the place with the highest score is the first in the queue and gets this place, unless serving nobody has a higher
+    The job of the place with the highest score is the first in the queue and gets this place, unless serving none has a higher
     score while a job is running. The first jobs are those of the order of the network's track. No job is parked.
 
     Args:
@@ -42,7 +42,7 @@ class LearnedQueue(ArrivalPolicy):
         self.queue_rules = QueueRules(self, "score", backfill=False)
 
     def place(self, state: State, job: Job) -> Placement | None:
-        """Return the place of the job with the highest score, or None if it has none, or it is better to serve nobody now."""
+        """Return the place of the job with the highest score, or None if it has none, or it is better to serve no job now."""
         choices, scores = self._scored(state)
         own = [number for number, choice in enumerate(choices) if choice.plan and choice.plan[0].job_id == job.id]
         best = max(own, key=scores.__getitem__, default=None)
@@ -68,7 +68,7 @@ class LearnedQueue(ArrivalPolicy):
         return [keys[job_id] for job_id in job_ids]
 
     def _scored(self, state: State) -> tuple[list[Choice], Floats]:
-        """Return the choices in a state, the one to serve nobody first, and their scores."""
+        """Return the choices in a state, the one to serve no job first, and their scores."""
         choices = decision_of(state, self._track, self, self._most).choices
         rows = np.array([choice.features for choice in choices], dtype=np.float32)
         job, cluster = (np.array(values, dtype=np.float32) for values in (queue_features(state), cluster_features(state)))

@@ -36,7 +36,7 @@ _MIN_LENGTH_H = 0.01  # a departed job has been at least this long
 
 
 class Traits(NamedTuple):
-    """What is known of n jobs. A job of an earlier part of a journal is like no other one but by its class.
+    """Known traits of n jobs. A job of an earlier part of a journal is like no other one but by its class.
 
     Attributes:
         classes: Number of each job's class, shape (n,).
