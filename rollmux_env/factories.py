@@ -7,7 +7,6 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -128,16 +127,17 @@ def _required(factory: Callable[..., Any]) -> list[str]:
     """Return the names of the options of a user's factory that have no default."""
     if not is_users(factory):
         return []
-    with suppress(TypeError, ValueError):  # it has no signature
-        stated = inspect.signature(factory).parameters.values()
-        return [
-            one.name for one in stated if one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
-        ]
-    return []
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [one.name for one in _signature(factory) if one.default is one.empty and one.kind in named]
 
 
 def _read_parameters(factory: Callable[..., Any]) -> tuple[str, ...]:
+    return tuple(one.name for one in _signature(factory))
+
+
+def _signature(factory: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Return the parameters of a factory; empty if it does not tell."""
     try:
-        return tuple(inspect.signature(factory).parameters)
+        return tuple(inspect.signature(factory).parameters.values())
     except (TypeError, ValueError):
         return ()

@@ -34,7 +34,7 @@ from rollmux_env.cluster.plan import Policy
 from rollmux_env.cluster.state import State
 from rollmux_env.keys.cluster import Cluster
 from rollmux_env.scheduler import facts
-from rollmux_env.scheduler.commands import Command, KeepWaiting, Seating, StartJob, Vacate, YieldPlace
+from rollmux_env.scheduler.commands import Command, KeepWaiting, StartJob, Vacate, YieldPlace
 from rollmux_env.scheduler.facts import Fact
 from rollmux_env.scheduler.guests import Guests
 from rollmux_env.scheduler.jobs import JobFacts
@@ -158,8 +158,8 @@ class Scheduler:
             now_s: Current time, in seconds.
             cluster: Cluster as the run began, with the limits of its pools.
             gone: Identifiers of jobs that have ended, whose departure may not be in the state.
-            staying: Names of the nodes that jobs use until they have finished their iteration, by job id. A job that is to move
-                and still has these nodes keeps them until it has vacated them; all other jobs begin in their last placements.
+            staying: Names of the nodes that moving jobs use until they have finished their iteration, by job id. A job that still
+                has all of them keeps them until it has vacated them; all other jobs begin in their last placements.
 
         Returns:
             Members of groups for which there are too few nodes. They have departed, and may arrive again.
@@ -170,7 +170,7 @@ class Scheduler:
         running = [job_id for group in state.group_list() for job_id in group.jobs]
         departed = {job_id: False for job_id in running if job_id in gone}
         withdrawn = [job_id for job_id in state.waiting if job_id in gone]
-        seatings = self._find_former_places(nodes, {job_id: names for job_id, names in staying.items() if job_id not in gone})
+        seatings = {job_id: place for job_id, names in staying.items() if (place := seating_on(nodes, names)) is not None}
         resumed = [job_id for job_id in state.pauses.ending(inf) if job_id not in seatings]
         self.planner.leave(now_s, JobChanges(resumed=resumed, departed=departed, withdrawn=withdrawn))
         commands = [command for job_id, seating in seatings.items() for command in members.stay(job_id, seating)]
@@ -184,11 +184,6 @@ class Scheduler:
         placed = [job_id for group in state.group_list() for job_id in group.jobs if job_id not in members.seats]
         self.jobs.commands += map(members.place, placed)
         return again
-
-    def _find_former_places(self, nodes: NodePool, staying: Mapping[str, Collection[str]]) -> dict[str, Seating]:
-        """Return the places that moving jobs have not left yet, of those that still have all their nodes."""
-        moving = {job_id: names for job_id, names in staying.items() if self.state.is_paused(job_id)}
-        return {job_id: seating for job_id, names in moving.items() if (seating := seating_on(nodes, names)) is not None}
 
     def _drop_excess_groups(self, settling: Settling, cluster: Cluster) -> list[str]:
         """Let the members of the last groups depart until there are enough nodes for the others, and return their identifiers."""

@@ -128,9 +128,7 @@ class Members:
 
     def stay(self, job_id: str, seating: Seating) -> tuple[StartJob, Vacate]:
         """Give a moving job the place that it has not left yet."""
-        group = self._group(seating.group)
-        join(group, self._state, job_id, () if seating.colocated else seating.rollout, self.now_s)
-        seat = self.seats[job_id] = Seat(job_id, group, seating)
+        seat = self.seats[job_id] = Seat(job_id, self._join(job_id, seating), seating)
         seat.moving = True
         return StartJob(job_id, seating), Vacate(job_id)
 
@@ -223,9 +221,13 @@ class Members:
     def _seat_job(self, job_id: str) -> tuple[Dispatcher, Seating]:
         """Make a job the last member of the group that the state says."""
         seating = seating_of(self._state, self._nodes, job_id)
+        return self._join(job_id, seating), seating
+
+    def _join(self, job_id: str, seating: Seating) -> Dispatcher:
+        """Make a job the last member of the group of its nodes."""
         group = self._group(seating.group)
         join(group, self._state, job_id, () if seating.colocated else seating.rollout, self.now_s)
-        return group, seating
+        return group
 
     def _group(self, number: int) -> Dispatcher:
         """Return the dispatcher of a group, new if there is none yet."""

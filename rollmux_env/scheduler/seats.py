@@ -56,19 +56,14 @@ def seating_of(state: State, nodes: NodePool | None, job_id: str) -> Seating:
     pins = state.pins(job_id)
     if nodes is None:
         return Seating(group.id, pins or training, training, colocated=not pins)
-    training_nodes = tuple(nodes.node(group.id, "training", number) for number in training)
-    rollout_nodes = tuple(nodes.node(group.id, "rollout", number) for number in pins)
-    return Seating(group.id, pins or training, training, rollout_nodes or training_nodes, training_nodes, not pins)
+    return _seating_in(nodes, group.id, pins, training)
 
 
 def guest_seating(state: State, nodes: NodePool, number: int, needs: Mapping[PoolName, int]) -> Seating:
     """Return the first nodes of a group, or of lent ones, as many as a guest asks for."""
     hosts = next((group.rollout_nodes for group in state.group_list() if group.id == number), None)
     rollout = tuple(range(needs["rollout"])) if hosts is None else hosts[: needs["rollout"]]
-    training = tuple(range(needs["training"]))
-    rollout_nodes = tuple(nodes.node(number, "rollout", k) for k in rollout)
-    training_nodes = tuple(nodes.node(number, "training", k) for k in training)
-    return Seating(number, rollout or training, training, rollout_nodes or training_nodes, training_nodes, not rollout)
+    return _seating_in(nodes, number, rollout, tuple(range(needs["training"])))
 
 
 def seating_on(nodes: NodePool, names: Collection[str]) -> Seating | None:
@@ -76,8 +71,12 @@ def seating_on(nodes: NodePool, names: Collection[str]) -> Seating | None:
     places = nodes.places(names)
     if len(places) < len(names) or len({group for group, _, _ in places}) != 1:
         return None
-    number = places[0][0]
     rollout, training = (tuple(k for _, pool, k in places if pool == side) for side in POOLS)
+    return _seating_in(nodes, places[0][0], rollout, training)
+
+
+def _seating_in(nodes: NodePool, number: int, rollout: tuple[int, ...], training: tuple[int, ...]) -> Seating:
+    """Return nodes of a group, or of lent ones, by their numbers. Without rollout nodes both phases are on the training nodes."""
     rollout_nodes = tuple(nodes.node(number, "rollout", k) for k in rollout)
     training_nodes = tuple(nodes.node(number, "training", k) for k in training)
     return Seating(number, rollout or training, training, rollout_nodes or training_nodes, training_nodes, not rollout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import inf
 
 from runtime.coordinator.consequences import Consequences
@@ -38,7 +39,7 @@ def resume_run(run: RunLoop, node_changes: NodeChanges, record: RunRecord, lease
     for exceeded in record.memory_exceeded:
         run.handles[exceeded.job_id].resident_state.set_excess(exceeded.why)
     gone = [handle.id for handle in run.handles.values() if handle.life.is_gone]
-    restored = SchedulerRestored(run.log.now(), tuple(gone), _staying(run, leases))
+    restored = SchedulerRestored(run.log.now(), tuple(gone), _staying(run, leases, gone))
     again = restore(run.scheduler, record, restored)
     run.log.write(*notes, restored, *run.scheduler.take_entries())
     run.apply(Consequences(), asks=True)
@@ -52,9 +53,9 @@ def resume_run(run: RunLoop, node_changes: NodeChanges, record: RunRecord, lease
             run.apply(enlisted(run, handle, run.log.now()))
 
 
-def _staying(run: RunLoop, leases: RecalledLeases) -> dict[str, tuple[str, ...]]:
-    """Return the nodes of owners that are within an iteration after which their jobs are to move, by job id."""
-    moving = run.scheduler.state.pauses.ending(inf)
+def _staying(run: RunLoop, leases: RecalledLeases, gone: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of owners within an iteration after which their jobs are to move, by job id, without jobs that are gone."""
+    moving = [job_id for job_id in run.scheduler.state.pauses.ending(inf) if job_id not in gone]
     within = {job_id: lease for job_id, lease in leases.last.items() if lease.end is None and not lease.turns.is_between}
     return {job_id: within[job_id].owner.nodes for job_id in moving if job_id in within}
 
