@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.metadata
 import json
 import os
@@ -311,6 +312,7 @@ def bad_inputs(folder: Path) -> dict[str, tuple[tuple[str, ...], str]]:
         "a file and a suite": (("bench", QUICKSTART, "--suite", "mixed"), "suite"),
         "neither a file nor a suite": (("bench",), "suite"),
         "quick without a suite": (("bench", QUICKSTART, "--quick"), "--quick"),
+        "the leaderboard has its own seeds": (("bench", "--suite", "leaderboard", "-p", "solo", "--seed", "3"), "--seed"),
         "a suite has its own baseline": (("bench", "--suite", "mixed", "--baseline", "solo"), "--baseline"),
         "a suite has its own rollouts": (("bench", "--suite", "mixed", "--rollout-policy", "plain"), "--rollout-policy"),
         "no policy of ours in the suite of rollout policies": (("bench", "--suite", "rollout", "-p", "solo"), "rollout"),
@@ -437,6 +439,9 @@ def test_a_suite_prints_the_papers_figures_beside_ours(command: Command, tmp_pat
     ours = {(row["case"], row["policy"]): row["figures"]["saving per work"] for row in report["rows"]}
     assert ours["worst case", "solo"]["mean"] == 1.0
     assert ours["worst case", "rollmux"]["mean"] > 1.9, "two equal jobs whose phases fill each other's bubbles"
+    rows = list(csv.DictReader((tmp_path / "suite" / "temporal.csv").read_text(encoding="utf-8").splitlines()))
+    assert {(row["seeds"], row["quick"]) for row in rows} == {("1", "true")}
+    assert ", quick: shorter streams</title>" in (tmp_path / "suite" / "temporal.html").read_text(encoding="utf-8")
     assert next((tmp_path / "suite").glob("temporal_*.png")).read_bytes().startswith(b"\x89PNG")
 
 

@@ -53,7 +53,7 @@ def _refuse(options: BenchOptions) -> None:
         if options.quick:
             raise typer.BadParameter("goes with --suite", param_hint="--quick")
         return
-    others = ("seeds", "quick", "check") if options.suite == "leaderboard" else ("dispatch", "rollout_policy")
+    others = ("seed", "seeds", "quick", "check") if options.suite == "leaderboard" else ("dispatch", "rollout_policy")
     for option in (*_OF_SUITES, *others):
         if getattr(options, option):
             hint = {"settings": "--set", "most_phases": "--max-phases"}.get(option, f"--{option.replace('_', '-')}")

@@ -43,7 +43,7 @@ def run_suite(options: BenchOptions) -> Printed:
         if options.out:
             points = suite.sweep(options.seed, makers()) if suite.sweep else ()
             write_suite(options.out, suite, rows, report, table, points, options.plots.value)
-    return Printed(report, [table], suite_csv(suite, rows))
+    return Printed(report, [table], suite_csv(suite, rows, numbers, quick))
 
 
 def _check(suite: Suite, options: BenchOptions) -> None:

@@ -13,10 +13,11 @@ from rollmux_env.bench.comparison import ComparisonRow, by_policy
 from rollmux_env.bench.differences import Difference
 from rollmux_env.bench.harness import Result
 from rollmux_env.bench.intervals import interval_note
+from rollmux_env.replay.dollar_bound import USD
 from rollmux_env.replay.job_results import JobResult
 from rollmux_env.replay.metrics import Metrics
 from rollmux_env.report.bench_results import BenchResult, draws_nothing
-from rollmux_env.report.tables import figure, heading, make_table, ratio_text, table_of
+from rollmux_env.report.tables import figure, heading, make_table, percent, ratio_text, table_of
 from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, is_owned, jobs_wait, load_notes, quota_notes
 from rollmux_env.report.yardsticks import yardstick_notes
 from rollmux_env.scheduler.ticks import INSTANT_S
@@ -111,12 +112,12 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
 def _notes_on(benched: BenchResult) -> list[str]:
     """Return lines on the load, quotas, idle nodes, policies that were left out, waits on some seeds, and broken SLOs."""
     notes = [*load_notes([benched]), *quota_notes([benched]), *idle_notes([benched]), *left_out_notes(benched)]
+    notes += bound_notes([benched])
     for row in benched.summary:
         if row.mean_completion_h is None and row.queueing_s.mean > INSTANT_S:
             waited = f"jobs waited on some seeds, {row.queueing_s.mean / 3600:.3g} h on average over all"
             notes.append(f"{row.policy}: {waited}; runs.csv of --out has more of it")
-    if draws_nothing(benched.results):
-        notes.append("seeds: all give the same here, since nothing is drawn: --fidelity event draws durations that have `actual`")
+    notes += seed_notes([benched])
     for run in benched.runs:
         if not all(job.keeps_slo for job in run.jobs):
             over = f", seed {run.seed}" if len(benched.seeds) > 1 else ""
@@ -127,6 +128,22 @@ def _notes_on(benched: BenchResult) -> list[str]:
 def left_out_notes(benched: BenchResult) -> list[str]:
     """Return a line on each policy that was left out."""
     return [f"{policy} is left out: {why}" for policy, why in benched.left_out.items()]
+
+
+def bound_notes(benches: Sequence[BenchResult]) -> list[str]:
+    """Return a line if lower bounds were asked for and no policy has one, so that tables have no columns of them, or nothing."""
+    asked = any(USD in result.outcome.extra for benched in benches for result in benched.results)
+    if not asked or any(row.bound_usd is not None for benched in benches for row in benched.summary):
+        return []
+    why = "waits, has a budget, breaks its SLO or takes less than the worst case"
+    return [f"no bound: it holds for policies under which, on every seed, no job {why} (docs/reference/bound.md)"]
+
+
+def seed_notes(benches: Sequence[BenchResult]) -> list[str]:
+    """Return a line if several seeds give the same results, whose intervals then say nothing, or nothing."""
+    if not all(draws_nothing(benched.results) for benched in benches):
+        return []
+    return ["seeds: all give the same here, since nothing is drawn: --fidelity event draws durations that have `actual`"]
 
 
 def _waiting_table(title: str, rows: Sequence[ComparisonRow], baseline: str, seeds: int) -> RenderableType:
@@ -206,11 +223,6 @@ def p_text(value: float | None) -> str:
 def _slos(row: ComparisonRow) -> str:
     observed = row.slo_attainment_observed
     return percent(row.slo_attainment.mean) + (f" ({percent(observed.mean)})" if observed else "")
-
-
-def percent(share: float) -> str:
-    """Format a share as a percentage."""
-    return f"{100 * share:.1f}%"
 
 
 def accounts_table(results: Sequence[Result]) -> RenderableType:

@@ -20,6 +20,7 @@ from rollmux_env.report.html import to_html
 from rollmux_env.report.latex import to_latex
 from rollmux_env.report.results import rows_csv, to_json
 from rollmux_env.report.sweep_tables import sweep_tables
+from rollmux_env.report.tables import percent
 from rollmux_env.validation_errors import not_one_of
 from rollmux_env.workloads.fleets import load_of
 
@@ -170,7 +171,7 @@ def _bench_page(
         "alone $: its own nodes for its iterations; saving: that over what it was charged, evenly with the members of its groups"
     )
     more = f'<h2>Every job, shared against alone</h2><p class="dim">{note}; seed {first_seed}</p>{jobs}'
-    if len(benched.seeds) > 1:
+    if len(benched.seeds) > 1 and benched.differences:
         more += to_html(differences_table(benched.differences))
     hashes = {f"seed {run.seed}": run.scenario_sha256 for run in benched.runs}
     page = f'<section class="card">{more}</section>'
@@ -185,7 +186,7 @@ def _jobs(run: RunResult) -> str:
     note = f'<p class="dim">and {hidden} more jobs: jobs.csv has them all</p>' if hidden else ""
     figures = run.figures
     observed = "" if figures.slo_attainment_observed is None else ", as observed"
-    share = f"{100 * (1 - len(broken) / len(run.jobs)):.1f}% of SLOs kept{observed}"
+    share = f"{percent(1 - len(broken) / len(run.jobs))} of SLOs kept{observed}"
     slos = f"{share}; broken: {broken_words(run.jobs)}" if broken else share
     done = "" if figures.mean_completion_h is None else f"completion {figures.mean_completion_h:.1f} h, "
     whole = f"{done}{figures.cost_usd:,.0f} $, {figures.usd_per_work_hour:.2f} $ per work-hour, {slos}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from html import escape
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -12,7 +13,7 @@ from rollmux_env.bench.intervals import Mean
 from rollmux_env.bench.leaderboard.entries import LeaderboardEntry, TrackScore, track_score
 from rollmux_env.bench.leaderboard.tracks import CLAIRVOYANT, REFERENCE, TRACKS, VERSION, Track
 from rollmux_env.report.results import to_csv
-from rollmux_env.report.tables import heading, make_table
+from rollmux_env.report.tables import heading, make_table, percent
 
 _HEADINGS = ("score", "fresh streams", "SLOs kept", "decision, ms")
 LOWER = "lower than the fixed ones"
@@ -41,7 +42,7 @@ def entry_csv(entry: LeaderboardEntry) -> str:
 
 def _cells(score: TrackScore) -> tuple[str, str, str, str]:
     marked = "" if score.agrees else f", {LOWER}"
-    return _text(score.fixed), _text(score.fresh) + marked, f"{score.attainment:.0%}", f"{score.decision_ms:.2f}"
+    return _text(score.fixed), _text(score.fresh) + marked, percent(score.attainment, 0), f"{score.decision_ms:.2f}"
 
 
 def _text(mean: Mean) -> str:
@@ -80,14 +81,19 @@ def _table(scores: Sequence[tuple[LeaderboardEntry, TrackScore]]) -> str:
     ranks = iter(_ranks([score for entry, score in ranked if entry.entrant != CLAIRVOYANT]))
     for entry, score in ranked:
         rank = "" if entry.entrant == CLAIRVOYANT else next(ranks)
-        lines.append(f"| {rank} | {_link_entry(entry)} | {entry.author} | {' | '.join(_cells(score))} |")
+        lines.append(f"| {rank} | {_link_entry(entry)} | {_one_cell(entry.author)} | {' | '.join(_cells(score))} |")
     return "\n".join(lines) + "\n"
 
 
 def _ranks(scores: Sequence[TrackScore]) -> list[str]:
     """Return the ranks of sorted scores. Those that keep SLOs alike and have the same score, as shown, share one."""
-    keys = [(score.keeps_slos, _text(score.fixed)) for score in scores]
+    keys = [(score.keeps_slos, round(score.fixed.mean, 1)) for score in scores]  # as sorted: intervals would divide a tie
     return [f"{keys.index(key) + 1}{'=' if keys.count(key) > 1 else ''}" for key in keys]
+
+
+def _one_cell(text: str) -> str:
+    """Return a user's text as Markdown of one cell of a table."""
+    return " ".join(escape(text, quote=False).split()).replace("|", r"\|")
 
 
 def _link_entry(entry: LeaderboardEntry) -> str:

@@ -26,6 +26,7 @@ from rollmux_env.report.figures import (
 )
 from rollmux_env.report.look import current_look, label_of
 from rollmux_env.report.styles import Floats, draw, style_of
+from rollmux_env.report.tables import percent
 from rollmux_env.report.waiting import jobs_wait
 from rollmux_env.scenario import Scenario
 
@@ -310,7 +311,7 @@ def saving_figure(rows: Sequence[ComparisonRow], baseline: str) -> Figure:
             height, spread = height_of(mean)
             axis.errorbar(height, position, xerr=spread, fmt="o", color=style.colour, markerfacecolor=face, capsize=3)
             share = (row.slo_attainment_observed or row.slo_attainment).mean
-            slo_note = "" if share == 1 else f" ({100 * share:.0f}% of SLOs)"
+            slo_note = "" if share == 1 else f" ({percent(share, 0)} of SLOs)"
             where = axis.get_yaxis_transform()
             figures = "-" if mean is None else f"{mean.mean:.2f}x"
             axis.annotate(f"{figures}{slo_note}", (1.01, position), xycoords=where, va="center", fontsize="small")

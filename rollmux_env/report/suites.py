@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rollmux_env.files import write_whole
 from rollmux_env.report.folder import results_page
 from rollmux_env.report.results import to_csv, to_json
 from rollmux_env.report.styles import Kind
-from rollmux_env.report.tables import heading, make_table
+from rollmux_env.report.tables import heading, make_table, percentage
 
 _ONE = 1 - 1e-9
 
@@ -69,7 +69,8 @@ def _cell(column: Column, ours: Mean | None, papers: float | None) -> str:
     if ours is None:
         return ""
     half_width = f" ± {ours.half_width:,.{column.digits}f}" if ours.half_width else ""
-    text = f"{ours.mean:,.{column.digits}f}{column.style}{half_width}"
+    shown = percentage(ours.mean, column.digits) if column.style == "%" else f"{ours.mean:,.{column.digits}f}{column.style}"
+    text = f"{shown}{half_width}"
     return text if papers is None else f"{text} [{papers:,.{0 if papers >= 1000 else column.digits}f}]"
 
 
@@ -97,15 +98,23 @@ def suite_report(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], q
     }
 
 
-def suite_csv(suite: Suite, rows: Sequence[SuiteRow]) -> str:
-    """Return one line per figure as CSV: case, policy, figure, mean, half-width, and the paper's."""
+def suite_csv(suite: Suite, rows: Sequence[SuiteRow], seeds: Sequence[int], quick: bool) -> str:
+    """Return one line per figure as CSV: case, policy, figure, mean, half-width, the paper's, and how ours was measured.
+
+    Args:
+        suite: Suite with the paper's figures.
+        rows: Results, grouped by case.
+        seeds: Seeds over which the results are averaged.
+        quick: Whether the suite ran with shorter streams.
+    """
+    how = len(seeds), str(quick).lower()
     cells = (
-        (row.case, row.policy, figure, mean.mean, mean.half_width, suite.paper.get((row.case, row.policy, figure)))
+        (row.case, row.policy, figure, mean.mean, mean.half_width, suite.paper.get((row.case, row.policy, figure)), *how)
         for row in rows
         for figure, mean in row.figures.items()
         if mean is not None
     )
-    return to_csv(("case", "policy", "figure", "mean", "half_width", "paper"), cells)
+    return to_csv(("case", "policy", "figure", "mean", "half_width", "paper", "seeds", "quick"), cells)
 
 
 def write_suite(
@@ -134,7 +143,8 @@ def write_suite(
     from rollmux_env.report.suite_plots import sweep_plot
 
     write_whole(folder / f"{suite.name}.json", to_json(report))
-    write_whole(folder / f"{suite.name}.csv", suite_csv(suite, rows))
+    write_whole(folder / f"{suite.name}.csv", suite_csv(suite, rows, report["seeds"], report["quick"]))
+    suite = replace(suite, title=f"{suite.title}, quick: shorter streams") if report["quick"] else suite
     pictures = suite_plots(suite, rows, kind) if suite.seeds else {}
     for file, data in pictures.items():
         write_whole(folder / file, data)

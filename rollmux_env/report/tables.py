@@ -65,6 +65,18 @@ def figure(value: float | None, unit: str = "", form: str = ".2f") -> str:
     return f"{value:{form if abs(value) < _WIDE else '.4g'}}{unit}"
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """Format a share as `percentage` does."""
+    return percentage(100 * share, digits)
+
+
+def percentage(value: float, digits: int = 1) -> str:
+    """Format a percentage, with up to three digits more where fewer would show 0% or 100% for a value that is neither."""
+    is_whole = value in (0, 100)
+    shown = next((more for more in range(digits, digits + 4) if is_whole or round(value, more) not in (0, 100)), digits)
+    return f"{value:,.{shown}f}%"
+
+
 def ratio_text(mean: Mean | None, digits: int = 2) -> str:
     """Format a ratio, or a dash if it divides by 0."""
     return "-" if mean is None else mean.text(digits, "x")

@@ -334,6 +334,8 @@ def test_seeds_that_do_nothing_are_said_to_do_nothing(command: Command) -> None:
     assert note in command("bench", "quickstart", "-p", "solo", "--seeds", "2")[1]
     assert note not in command("bench", "quickstart", "-p", "solo", "-p", "random", "--seeds", "2")[1]
     assert note not in command("bench", "quickstart", "-p", "solo")[1]
+    swept = ("bench", "quickstart", "-p", "solo", "--sweep", "max_group_size=1,2", "--seeds", "2")
+    assert note in command(*swept)[1] and note not in command(*swept, "-p", "random")[1]
 
 
 def test_a_yardstick_is_left_out_of_an_event_bench_in_a_word(command: Command) -> None:

@@ -68,7 +68,11 @@ def test_a_suite(free: Scenario) -> None:
     rows = suite_rows(suite, [(case, result) for result in results])
     assert [[row.figures[column.heading] for column in columns] for row in rows] == [[None] * 4] * 2
     json.dumps(suite_report(suite, rows, [0], False), allow_nan=False)
-    assert suite_csv(suite, rows).count("SLO kept") == 2 and suite_table(suite, rows, [0], False) and suite_plots(suite, rows)
+    assert (
+        suite_csv(suite, rows, [0], False).count("SLO kept") == 2
+        and suite_table(suite, rows, [0], False)
+        and suite_plots(suite, rows)
+    )
 
 
 def test_a_leaderboard_without_dollars_scores_nothing() -> None:

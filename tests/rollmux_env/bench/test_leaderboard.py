@@ -76,6 +76,19 @@ def test_entries_that_break_slos_rank_below_and_ties_share_a_rank() -> None:
     assert ranked[2][1:] == ["[`dispatch b`](https://example.org), `b.py`", "Ann"]
 
 
+def test_entries_of_one_score_share_a_rank_whatever_their_intervals() -> None:
+    scores = {"a": (9.04, 11.04), "b": (8.02, 12.02), "c": (9.01, 11.01), "d": (8.9, 10.9)}
+    streams = {name: [result(20 - score / 10) for score in own] for name, own in scores.items()}
+    entries = [entry(*own, *(replace(one, fresh=True) for one in own), dispatch=name) for name, own in streams.items()]
+    table = page(entries).split("## Dispatch")[1].split("##")[0]
+    assert [line.split(" | ")[0] for line in table.splitlines() if "`" in line] == ["| 1=", "| 1=", "| 1=", "| 4"]
+
+
+def test_an_author_is_one_cell_of_the_page() -> None:
+    own = replace(entry(result(15.0), result(15.0, fresh=True), dispatch="a"), author="Ann | <b>\nLee")
+    assert r"| Ann \| &lt;b&gt; Lee |" in page([own])
+
+
 def test_an_own_workload_is_measured_beside_the_tracks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "streams.py").write_text(
         "from rollmux_env.workloads import WorkloadOptions, make_workload\n"

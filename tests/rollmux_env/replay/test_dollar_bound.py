@@ -120,7 +120,10 @@ def test_it_is_shown_where_it_holds(command: Command) -> None:
     assert "over_bound" not in rows["colocated"], "it holds other nodes"
     assert "over_bound" not in rows["most-idle"] or rows["most-idle"]["slo_attainment"]["mean"] == 1
     swept = command("bench", "production", "--set", "jobs=4", "--bound", "--sweep", "max_group_size=1,2")[1]
-    assert "$ / bound" in swept
+    assert "$ / bound" in swept and "no bound" not in swept
+    drawn = ("bench", "quickstart", "-p", "solo", "--fidelity", "event")  # phases take less than the worst case
+    assert "no bound: " in command(*drawn, "--bound")[1] and "no bound" not in command(*drawn)[1]
+    assert "no bound: " in command(*drawn, "--bound", "--sweep", "max_group_size=1,2")[1]
     assert command("bench", "production", "--set", "jobs=4")[1].count("bound") == 0
     assert "a suite has its own" in command("bench", "--suite", "mixed", "--bound")[2]
 
