@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from rollmux_segment import Footprint
 
+from rollmux_env.errors import InputError
+from rollmux_env.validation_errors import one_line
+
 _SLOW_S = 20.0  # longest wait for nvidia-smi
 _MIB = 1 << 20
 _LISTED = Path("/proc/driver/nvidia/gpus")  # a folder for each GPU; missing in some containers
@@ -54,12 +57,21 @@ def find_gpus() -> list[GpuInfo]:
 
 
 def named_devices() -> list[str] | None:
-    """Return the indices or UUIDs in CUDA_VISIBLE_DEVICES up to an empty or negative one; None if it is not set."""
+    """Return the indices or UUIDs in CUDA_VISIBLE_DEVICES up to an empty or negative one; None if it is not set.
+
+    Raises:
+        InputError: If it names a device twice, so that CUDA shows none.
+    """
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         return None
-    names = [name.strip() for name in wanted.split(",")]
-    return [*itertools.takewhile(lambda name: name and not name.startswith("-"), names)]
+    given = [name.strip() for name in wanted.split(",")]
+    names = [*itertools.takewhile(lambda name: name and not name.startswith("-"), given)]
+    if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
+        raise InputError(
+            f"CUDA_VISIBLE_DEVICES={one_line(wanted, 300)} names {one_line(twice, 100)} twice, and CUDA shows no device then"
+        )
+    return names
 
 
 def device_count() -> int:

@@ -44,7 +44,7 @@ class Offloader:
             in its first step. If any tensor is on a GPU, tensors that are not on a GPU stay where they are and count as host
             memory. DTensors count with their local part. For tensors over the memory of a file see `own_memory`.
         scratch: Function that returns tensors whose content is not needed again. Their memory is released and allocated together
-            with the others', unless it also belongs to one of those.
+            with the others', unless it also belongs to one of those or is not torch's own.
 
     Attributes:
         offloaded: Whether the tensors are in host memory.
@@ -79,8 +79,7 @@ class Offloader:
             segment.bytes[offset : offset + size].copy_(_bytes(storage), non_blocking=on_gpu)
         if on_gpu:
             torch.cuda.synchronize()  # finish the copies before their sources are released
-        for storage in (*(parked[0] for parked in self._parked), *(emptied[0] for emptied in self._emptied)):
-            storage.resize_(0)
+        self._release_storages()
         self.offloaded = True
         if on_gpu:
             release_device_memory()
@@ -102,11 +101,17 @@ class Offloader:
             unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()  # memory that torch holds but does not use
             nbytes = sum(size for _, _, size in self._parked) + sum(size for _, size in self._emptied)
             await_device_memory(nbytes - unused, "state that comes back")
-        for storage, offset, size in self._parked:
-            storage.resize_(size)
-            _bytes(storage).copy_(segment.bytes[offset : offset + size], non_blocking=segment.pinned)
-        for storage, size in self._emptied:
-            storage.resize_(size)
+        try:
+            for storage, offset, size in self._parked:
+                storage.resize_(size)
+                _bytes(storage).copy_(segment.bytes[offset : offset + size], non_blocking=segment.pinned)
+            for storage, size in self._emptied:
+                storage.resize_(size)
+        except BaseException:  # free memory in pieces that are too small: others need the part that was allocated
+            self._release_storages()
+            if segment.pinned:
+                release_device_memory()
+            raise
         self.offloaded = False
         if segment.pinned:
             torch.cuda.synchronize()
@@ -185,10 +190,15 @@ class Offloader:
             self._spare.close()
         self._parked, self._spare, self._emptied = [], None, []
 
+    def _release_storages(self) -> None:
+        for storage in (*(parked[0] for parked in self._parked), *(emptied[0] for emptied in self._emptied)):
+            storage.resize_(0)
+
     def _only_scratch(self, others: Iterable[UntypedStorage]) -> list[UntypedStorage]:
-        """Return the storages of scratch tensors that no other tensor uses."""
+        """Return the storages of scratch tensors that can be released and that no other tensor uses."""
         other_addresses = {storage.data_ptr() for storage in others}
-        return [storage for storage in _storages(_local(self._scratch())) if storage.data_ptr() not in other_addresses]
+        own = [storage for storage in _storages(_local(self._scratch())) if storage.resizable()]
+        return [storage for storage in own if storage.data_ptr() not in other_addresses]
 
     def _room(self, nbytes: int, pinned: bool) -> Segment:
         with self._lock:

@@ -74,10 +74,9 @@ def _begin(jobs: JobFile, options: RunOptions, folder: Path, **more: Any) -> tup
         folder: Folder of the run.
         **more: Further fields of the run's plan.
     """
-    here = options.address is None
     with ray_session(options.address, nodes_wanted(jobs.cluster, jobs.jobs), folder / RAY) as nodes:
-        cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo, gpu_memory_gb(nodes, here))
-        if (needed := forecast_memory(jobs.jobs, nodes, here, typer.echo)) and options.dry_run:
+        cluster = cluster_of(jobs.cluster, jobs.jobs, nodes, typer.echo, gpu_memory_gb(nodes))
+        if (needed := forecast_memory(jobs.jobs, nodes, typer.echo)) and options.dry_run:
             show(needed)
         plan = RunPlan(
             jobs.jobs, cluster, nodes, options.placement_policy, options.dispatch_policy, options.seed, str(folder), **more
@@ -99,7 +98,7 @@ def resume_all(folder: Path, options: RunOptions) -> str:
         InputError: If there is no run, it is done, or another process uses it; or as in `run_all`; one line.
     """
     read_run(folder)  # raises if there is no run
-    compare, here = options.compare is not None, options.address is None
+    compare = options.compare is not None
     with lock_driver(folder):
         end_all_left(folder, typer.echo)
         record = read_run(folder)
@@ -116,7 +115,7 @@ def resume_all(folder: Path, options: RunOptions) -> str:
         start = record.started
         with ray_session(options.address, nodes_wanted(start.cluster, specs), folder / RAY) as nodes:
             check_pools(start.cluster, nodes)
-            forecast_memory(left, nodes, here, typer.echo)
+            forecast_memory(left, nodes, typer.echo)
             remember(folder, specs)  # not before, since a run that cannot begin has accepted nothing
             plan = RunPlan(
                 specs, start.cluster, nodes, start.policy, start.dispatch, start.seed, str(folder), not compare, compare,
@@ -158,15 +157,12 @@ def run_dry(jobs: JobFile, options: RunOptions, folder: Path) -> None:
         show(plan_tables(options.placement_policy, admission), *placed_shapes(admission.decisions, arriving))
 
 
-def forecast_memory(
-    specs: Sequence[JobSpec], nodes: Sequence[Node], here: bool, say: Callable[[str], None]
-) -> RenderableType | None:
+def forecast_memory(specs: Sequence[JobSpec], nodes: Sequence[Node], say: Callable[[str], None]) -> RenderableType | None:
     """Return tables of the memory that jobs will take, or None if no job is of the built-in kind.
 
     Args:
         specs: The jobs.
         nodes: The nodes of the run.
-        here: Whether the nodes are on this machine, whose GPUs can be queried.
         say: Callback for a line about memory that may not suffice.
 
     Raises:
@@ -175,7 +171,7 @@ def forecast_memory(
     expected = forecasts(specs, nodes)
     if not expected:
         return None
-    there = limits(nodes, gpu_memory_gb(nodes, here))
+    there = limits(nodes, gpu_memory_gb(nodes))
     check_memory(expected, there, say)
     return memory_tables(expected, there)
 

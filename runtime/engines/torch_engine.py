@@ -71,7 +71,7 @@ class TorchEngine(Engine):
 
     @property
     def _is_awake(self) -> bool:
-        return self._model is not None and not self._offloader.offloaded
+        return self._model is not None and not self._offloader.offloaded and not self._released
 
     @property
     def _dropped(self) -> bool:
@@ -98,10 +98,10 @@ class TorchEngine(Engine):
             await_device_memory(sum(nbytes for _, nbytes in self._released), "an engine that wakes")
         for storage, nbytes in self._released:
             storage.resize_(nbytes)
-        self._released = []
         footprint = self._offloader.restore()
         if weights is not None:
             self._load(weights)
+        self._released = []  # only now: after an error, what their memory holds is no weights
         return footprint
 
 

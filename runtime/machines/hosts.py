@@ -26,7 +26,7 @@ from rollmux_env.reading import read_mapping
 from rollmux_env.validation_errors import format_error, one_line, problems
 from runtime.gpus import device_count
 from runtime.machine import Node, Pool
-from runtime.machines.nodes import POOLS, find_nodes
+from runtime.machines.nodes import POOLS, divide_machine, find_nodes
 
 _Host = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")]
 
@@ -87,8 +87,8 @@ def nodes_of_hosts(hosts: HostsFile, cluster: Cluster) -> tuple[Node, ...]:
     if (absent := next((pool for pool, _ in entries if pool not in cluster.pools), None)) is not None:
         instead = ": with one_device, all phases run on training nodes" if cluster.one_device else ""
         raise InputError(f"hosts.{absent}: the cluster has no {absent} pool{instead}")
-    own = {pool: sum(of == pool and same_host(host, here) for of, host in entries) for pool in POOLS}
-    mine = [*find_nodes([_machine(here)], own, here)] if any(own.values()) else []
+    own: dict[Pool, int] = {pool: sum(of == pool and same_host(host, here) for of, host in entries) for pool in POOLS}
+    mine = [*divide_machine(_machine(here), own)] if any(own.values()) else []
     handed: Counter[str] = Counter()
     nodes, numbers = [], Counter[str]()
     for pool, host in entries:

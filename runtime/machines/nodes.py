@@ -48,11 +48,24 @@ def find_nodes(machines: Sequence[Mapping[str, Any]], nodes_wanted: Mapping[Pool
     if not pools:
         own = next(machine for machine, _ in alive if machine["NodeID"] == here)
         alone = int(own["Resources"].get("GPU", 0)) == 1 and max(nodes_wanted.values()) == 1
-        return _carve([(own, {"rollout": 0, "training": 1} if alone else dict(nodes_wanted))], here=True)
+        return divide_machine(own, {"rollout": 0, "training": 1} if alone else nodes_wanted)
     for pool in used:
         if not any(counts[pool] for _, counts in pools):
             raise InputError(f"--address: no machine of the cluster has the resource {RESOURCE[pool]}, so there is no {pool} node")
     return _carve(pools)
+
+
+def divide_machine(machine: Mapping[str, Any], counts: Mapping[Pool, int]) -> tuple[Node, ...]:
+    """Return the nodes of this machine.
+
+    Args:
+        machine: This machine as `ray.nodes()` lists it.
+        counts: Number of nodes in each pool.
+
+    Raises:
+        InputError: If it has too few devices; one line.
+    """
+    return _carve([(machine, counts)], here=True)
 
 
 def new_nodes(machines: Sequence[Mapping[str, Any]], pools: Collection[Pool], known: Collection[Node]) -> tuple[Node, ...]:
@@ -179,6 +192,7 @@ def prepare_process(nodes: Sequence[Node]) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = threads
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # in which nvidia-smi numbers devices, and commands of the same service see them
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     gpus = [gpu for node in nodes for gpu in node.gpus]  # a number is an index among the visible GPUs
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+
+from rollmux_processes import same_host
 
 from rollmux_env.cluster.demand import demand_of
 from rollmux_env.errors import InputError
@@ -163,7 +166,8 @@ def device_room(specs: Sequence[JobSpec], nodes: Sequence[Node], gpu_gb: float |
     return {pool: shared[pool] for pool in POOLS if pool in shared and any(node.gpus for node in nodes if node.pool == pool)}
 
 
-def gpu_memory_gb(nodes: Sequence[Node], here: bool) -> float | None:
-    """Return the memory of the smallest GPU in GB, or None if there is none or the nodes are on other machines."""
+def gpu_memory_gb(nodes: Sequence[Node]) -> float | None:
+    """Return the memory of this machine's smallest GPU in GB, or None if there is none or a node is on another machine."""
+    here = all(same_host(node.host, os.uname().nodename) for node in nodes)
     gpus = find_gpus() if here and any(node.gpus for node in nodes) else []
     return min((gpu.memory_gb * _GIB / 1e9 for gpu in gpus), default=None)

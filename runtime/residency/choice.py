@@ -112,7 +112,9 @@ def _fit(here: Sequence[tuple[PhaseOnNodes, OffloadLevel]], room: NodeMemory) ->
     kept_gb, gpu_gb = sum(level.device_gb for _, level in here), min(place.offload.gpu_gb or inf for place, _ in here)
     peaks_gb = [(place.offload.peak_gb or inf, level.device_gb) for place, level in here]  # inf if the peak is unknown
     most_gb = max(kept_gb - own_gb + max(peak_gb, own_gb) for peak_gb, own_gb in peaks_gb)
-    return most_gb <= gpu_gb * (1 - _SPARE) - room.strangers_gb or not any(place.has_gpus for place, _ in here)
+    is_known = most_gb < inf or len(here) == 1  # a job's class may report neither its peak nor the GPU's memory
+    fits_gpu = is_known and most_gb <= gpu_gb * (1 - _SPARE) - room.strangers_gb
+    return fits_gpu or not any(place.has_gpus for place, _ in here)
 
 
 def choose(places: Sequence[PhaseOnNodes], rooms: Mapping[str, NodeMemory]) -> list[OffloadLevel]:

@@ -90,8 +90,7 @@ def service_plan(
     rules = LeaseRules(grace_s=wish.grace_s, max_hold_worst_cases=wish.max_hold_worst_cases)
     if before is None:
         nodes = find(nodes_wanted(wish.cluster, ()))
-        one_machine = len({node.machine for node in nodes}) == 1
-        cluster = cluster_of(wish.cluster, (), nodes, gpu_gb=gpu_memory_gb(nodes, one_machine))
+        cluster = cluster_of(wish.cluster, (), nodes, gpu_gb=gpu_memory_gb(nodes))
         names = placement_name(wish.policy), dispatch_name(wish.dispatch)
         return RunPlan((), cluster, nodes, *names, wish.seed or 0, str(folder), models=True, leases=rules)
     start = before.started

@@ -10,6 +10,7 @@ import pytest
 import torch
 from rollmux_segment import Footprint
 
+from rollmux_env.errors import InputError
 from runtime import gpus
 from runtime.gpus import CudaOverhead, device_count, is_out_of_memory, named_devices
 from runtime.grpo.rollout_worker import RolloutWorker
@@ -138,3 +139,7 @@ def test_devices_are_counted_by_what_the_driver_lists_or_answers_or_has_made(
     for value, names in {"4,5": ["4", "5"], "GPU-aa, GPU-bb": ["GPU-aa", "GPU-bb"], "": [], "-1": [], "3,-1,4": ["3"]}.items():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
         assert named_devices() == names and device_count() == len(names)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1, 0,1")  # two nodes would have one GPU
+    for function in (named_devices, device_count):
+        with pytest.raises(InputError, match="names 1 twice, and CUDA shows no device then"):
+            function()

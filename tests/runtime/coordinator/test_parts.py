@@ -118,8 +118,9 @@ def test_a_node_has_gpus_of_those_that_ray_may_see(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before or "")
     if before is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")  # in which commands of the same service would count otherwise
     prepare_process((Node("rollout-0", "rollout", "m", (0,), (1, 2), 1.0, "2 GPU"),))
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == after
+    assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]) == (after, "PCI_BUS_ID")
 
 
 def test_the_pool_gives_every_place_a_node_and_every_node_one_holder() -> None:

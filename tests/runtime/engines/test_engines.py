@@ -118,6 +118,27 @@ def test_weights_that_were_dropped_are_replaced_by_others(engine: Engine) -> Non
     _agrees(engine, tiny(1))
 
 
+def test_after_a_restore_that_failed_dropped_weights_are_still_no_weights(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(engine, TorchEngine):
+        pytest.skip("an engine that runs out of memory inside vLLM cannot be used any more")
+
+    def fail(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    for owner, method in ((engine._offloader, "restore"), (engine, "_load")):  # noqa: SLF001
+        engine.offload(drop=True)
+        with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
+            patch.setattr(owner, method, fail)
+            engine.restore(tiny(1).state_dict(), 1)
+        with pytest.raises(RuntimeError, match="offloaded or closed"):
+            engine.generate(PROMPTS, GREEDY)
+        with pytest.raises(RuntimeError, match="kept no weights"):
+            engine.restore()
+        engine.restore(tiny(1).state_dict(), 1)
+        assert engine.version == 1
+        _agrees(engine, tiny(1))
+
+
 def test_new_weights_while_responses_are_sampled_are_an_error(engine: Engine) -> None:
     if not isinstance(engine, VllmEngine):
         pytest.skip("remembers nothing of prompts")

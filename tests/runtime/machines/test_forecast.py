@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -16,12 +17,14 @@ from rollmux_env.report.fitting import fitted
 from rollmux_env.report.tables import WIDTH
 from runtime.commands.running import memory_tables
 from runtime.engines.memory import ModelSize, sampling_memory
+from runtime.gpus import GpuInfo
 from runtime.jobs.file import parse_jobs
 from runtime.jobs.grpo_spec import Algorithm
 from runtime.jobs.spec import TaskJob
 from runtime.machine import Node, Pool
+from runtime.machines import pools
 from runtime.machines.forecast import MemoryForecast, check_memory, forecasts, limits
-from runtime.machines.pools import cluster_of, device_room
+from runtime.machines.pools import cluster_of, device_room, gpu_memory_gb
 from runtime.training.memory import training_peak
 from tests.runtime.jobs.task_job import task_job
 
@@ -173,3 +176,11 @@ def test_gpus_have_room_for_what_an_awake_engine_leaves() -> None:
     given = found.with_pools({"rollout": found.pools["rollout"].model_copy(update={"device_memory_gb": 7.0})})
     assert cluster_of(given, sized, nodes, gpu_gb=80.0).pools["rollout"].device_memory_gb == 7.0
     assert cluster_of(None, sized, _nodes(64.0)).pools["rollout"].device_memory_gb is None
+
+
+def test_gpus_of_this_machine_say_nothing_about_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pools, "find_gpus", lambda: [GpuInfo("large", 80.0, ""), GpuInfo("small", 40.0, "")])
+    own, far = ([replace(node, host=host) for node in _nodes(64.0, gpus=1)] for host in (os.uname().nodename, "far"))
+    assert gpu_memory_gb(own) == pytest.approx(42.9, abs=0.1)
+    assert gpu_memory_gb(far) is None and gpu_memory_gb([own[0], far[1]]) is None
+    assert gpu_memory_gb([replace(node, gpus=()) for node in own]) is None

@@ -62,3 +62,6 @@ def test_on_a_gpu_each_of_them_has_to_run_while_the_others_wait() -> None:
     unknown = PhaseOnNodes(OffloadLevels((OffloadLevel("keep", 0.0, 0.0),)), ("a",), True)
     assert not fits([place("a", 30, 1, 2.0, 40), unknown], [unknown.offload.least] * 2, rooms())  # so nobody stays beside it
     assert [level.name for level in choose([place("a", 30, 1, 2.0, 40), unknown], rooms())] == ["keep", "keep"]
+    own = PhaseOnNodes(OffloadLevels((STAY, KEEP)), ("a",), True)  # a job's class may tell neither its peak nor the GPU's memory
+    assert [level.name for level in choose([own, own], rooms())] == ["keep", "keep"]
+    assert choose([own], rooms()) == [STAY]

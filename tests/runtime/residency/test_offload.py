@@ -157,6 +157,38 @@ def test_state_comes_back_to_a_gpu_when_a_process_that_ends_has_freed_its_memory
     offloader.close()
 
 
+def test_a_restore_that_fails_half_way_leaves_all_offloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where as much is free as it takes, in pieces that are too small."""
+    state, scratch = {name: torch.full((MIB,), float(number)) for number, name in enumerate("abc")}, torch.ones(MIB)
+    offloader, before, taken = Offloader(lambda: state, lambda: [scratch]), _digest(state), list[str]()
+    away = offloader.offload()
+
+    def second_fails(storage: torch.UntypedStorage) -> torch.Tensor:
+        taken.append("piece")
+        if len(taken) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+    monkeypatch.setattr(rollmux_offload, "_bytes", second_fails)
+    with pytest.raises(torch.OutOfMemoryError):
+        offloader.restore()
+    assert [one.untyped_storage().nbytes() for one in (*state.values(), scratch)] == [0] * 4
+    assert offloader.offloaded and offloader.offload() == away
+    offloader.restore()
+    assert _digest(state) == before and scratch.untyped_storage().nbytes() == 4 * MIB
+    offloader.close()
+
+
+def test_scratch_in_memory_that_cannot_be_released_stays() -> None:
+    state, own, foreign = {"weights": torch.arange(9.0)}, torch.ones(9), torch.from_numpy(np.ones(9))
+    offloader = Offloader(lambda: state, lambda: [own, foreign])
+    assert offloader.offload().device == 0
+    assert own.untyped_storage().nbytes() == 0 and foreign.tolist() == [1.0] * 9
+    offloader.restore()
+    assert state["weights"].tolist() == [*range(9)]
+    offloader.close()
+
+
 def test_nothing_has_a_name_that_could_be_left_behind() -> None:
     tensor = torch.ones(MIB)
     offloader = Offloader(lambda: {"tensor": tensor})

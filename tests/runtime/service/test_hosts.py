@@ -47,6 +47,17 @@ def test_nodes_of_this_machine_keep_the_names_of_their_devices_however_it_is_cal
     assert [node.host for node in nodes[:2]] == [here, "far"]
 
 
+def test_this_machine_with_one_gpu_may_be_a_node_of_either_pool_and_not_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aa")
+    here = os.uname().nodename
+    for rollout, training in ((here, "far"), ("far", here)):
+        nodes = nodes_of_hosts(HostsFile(rollout=(rollout,), training=(training,)), CLUSTER)
+        assert [node.gpus for node in nodes if node.host == here] == [("GPU-aa",)]
+        assert [(node.pool, node.host) for node in nodes] == [("rollout", rollout), ("training", training)]
+    with pytest.raises(InputError, match="2 nodes are asked of a machine with 1 GPU"):
+        nodes_of_hosts(HostsFile(rollout=(here,), training=(here,)), CLUSTER)
+
+
 @pytest.mark.parametrize(
     ("hosts", "problem"),
     [
