@@ -137,7 +137,7 @@ def _select_assignments(facts: Sequence[Fact]) -> _Numbered:
 
 def _select_leases(facts: Sequence[Fact], leases: RecalledLeases) -> _Numbered:
     """Yield the facts of the last lease of each job and of other leases whose nodes may be in use, without phases that are over."""
-    lease_ids = {lease.owner.lease for lease in leases.last.values()}
+    lease_ids = {lease.record.owner.lease for lease in leases.last.values()}
     lease_ids |= {lease_id for lease_id, lease in leases.by_id.items() if lease.is_in_use}
     attached: defaultdict[str, list[tuple[int, Fact]]] = defaultdict(list)
     for number, fact in enumerate(facts):
@@ -181,5 +181,6 @@ def _summarize_job(own: RunRecord, leases: RecalledLeases, spec: JobSpec, last_s
     carried = JobCarried(last_s, spec.id, *progress, tuple(checkpoints), last_held=last_held, checkpoint_s=checkpoint_s)
     if lease is None:
         return carried
-    turns, warm = SavedTurns(**lease.turns.saved), frozenset(lease.warm)
-    return dataclasses.replace(carried, turns=turns, warm=warm, began_s=lease.began_s, reported=lease.metrics, busy_s=lease.busy_s)
+    known = lease.record
+    turns, warm = SavedTurns(**known.turns.saved), frozenset(known.warm)
+    return dataclasses.replace(carried, turns=turns, warm=warm, began_s=lease.began_s, reported=known.metrics, busy_s=lease.busy_s)

@@ -34,8 +34,10 @@ from runtime.journal.rollover import ROLLED_OVER
 from runtime.journal.write import name_in_errors, read_facts, record_of, state_of
 from runtime.output import LOGS, trim
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.leases import Leases, problem_of_names
+from runtime.owners.http.leases import Leases
 from runtime.owners.http.ledger import Ledger
+from runtime.owners.http.patrol import patrol
+from runtime.owners.http.places import problem_of_names
 from runtime.owners.http.processes import AttachedProcesses, CommandProcesses
 from runtime.owners.http.recall import continue_leases, recall_leases
 from runtime.owners.ray.calls import JobCalls
@@ -130,7 +132,7 @@ class RunDriver:
         coming = [handle for handle in absent if not handle.place.awaits_owner]
         run.coming = len(coming)
         works = [self.arrivals.bring_all(coming), *([] if self._solo is None else [self._solo.measure()])]
-        works += [self.lifecycle.carry_out(), self.lifecycle.patrol(), self._ledger.patrol(), self._tick(), run.write_again()]
+        works += [self.lifecycle.carry_out(), self.lifecycle.patrol(), patrol(self._ledger), self._tick(), run.write_again()]
         for work in (*works, self._keep_logs(), self.lifecycle.planned_drains.follow()):
             run.spawn(work)
 

@@ -56,7 +56,8 @@ def resume_run(run: RunLoop, node_changes: NodeChanges, record: RunRecord, lease
 def _staying(run: RunLoop, leases: RecalledLeases, gone: Collection[str]) -> dict[str, tuple[str, ...]]:
     """Return the nodes of owners within an iteration after which their jobs are to move, by job id, without jobs that are gone."""
     moving = [job_id for job_id in run.scheduler.state.pauses.ending(inf) if job_id not in gone]
-    within = {job_id: lease for job_id, lease in leases.last.items() if lease.end is None and not lease.turns.is_between}
+    lasting = {job_id: lease.record for job_id, lease in leases.last.items() if lease.record.end is None}
+    within = {job_id: record for job_id, record in lasting.items() if not record.turns.is_between}
     return {job_id: within[job_id].owner.nodes for job_id in moving if job_id in within}
 
 

@@ -41,6 +41,7 @@ from runtime.machine import Node, Pool
 from runtime.machines import nodes
 from runtime.owners.http import leases
 from runtime.owners.http.leases import Leases
+from runtime.owners.http.patrol import check_leases
 from runtime.residency.choice import STAY, OffloadLevel, OffloadLevels
 from runtime.run.driver import RunDriver
 from runtime.service.address import Listen
@@ -410,7 +411,7 @@ class Served:
     def pass_time(self, seconds: float) -> None:
         """It is later, and the coordinator has looked."""
         self.driver.run.log.zero_s -= seconds
-        self.leases.ledger.check_leases()
+        check_leases(self.leases.ledger)
 
     async def settle(self) -> None:
         """Let what has been decided be written and carried out."""

@@ -29,7 +29,7 @@ from runtime.coordinator.run_plan import LeaseRules, RunPlan
 from runtime.journal import commits
 from runtime.journal.carry import count_carried
 from runtime.journal.write import Journal
-from runtime.owners.http import leases, ledger
+from runtime.owners.http import ledger, owner_processes
 from runtime.run import driver
 from runtime.service import events, forecast, quotas, sender, serve_here, webhook
 from runtime.service import service as run_service
@@ -565,11 +565,10 @@ def simulated() -> Iterator[None]:
             "target_of": lambda folder: webhook.Target("http://receiver", "secret"),
         },
         run_service: {"MOST_FACTS": 20, "_MEASURES_S": 10.0, "is_long": _is_long},
-        leases: {"secrets": threads.Chance},
-        ledger: {
+        ledger: {"secrets": threads.Chance, "carriers_of": lambda leases: _scene().carriers(leases)},
+        owner_processes: {
             "started": lambda pid: pid if _scene().lives(pid) else 0,
             "user_of": lambda pid: 0,
-            "carriers_of": lambda leases: _scene().carriers(leases),
             "is_related": lambda pid, lease, named: True,
             "_is_others": lambda pid, job_id: False,
             "ancestors_of": lambda pid: set(),

@@ -99,11 +99,11 @@ class Iterations:
         """
         handle, turn, now_s = lease.handle, lease.turns.open[phase], self._run.log.now()
         _check_goes_on(phase in handle.permits.holds)
-        start_s, cold = handle.permits.holds[phase].start_s, phase not in lease.warm
+        start_s, cold = handle.permits.holds[phase].start_s, phase not in lease.record.warm
         if handle.is_guest and not turn.extra:
             handle.profile.record_phase(phase, now_s - start_s)
         lease.turns.release(phase)
-        lease.warm |= {*POOLS} if phase == "init" else {phase}
+        lease.record.warm_up(phase)
         handle.permits.wait_no_more(phase)
         if phase == "init":
             self._run.apply(released_init(handle, now_s))
@@ -149,14 +149,14 @@ class Iterations:
         run, handle = self._run, lease.handle
         if _is_over(handle):
             return
-        done = IterationResult(lease.metrics.pop(handle.iteration, {}), movable=handle.spec.movable)
+        done = IterationResult(lease.record.metrics.get(handle.iteration, {}), movable=handle.spec.movable)
         asked_for = None if handle.job is None else run.scheduler.state.job(handle.id).iterations
         follows = iterated(handle, done, run.log.now(), asked_for)
         over = next(note for note in follows.entries if isinstance(note, IterationSlice))
         line = iteration_line(handle.iteration, handle.spec.iterations, over.end_s - over.start_s, done.metrics)
         run.log.write_job_log(handle.id, line)
         run.apply(follows)
-        lease.turns.done = handle.iteration
+        lease.record.iterate(over.number)
         handle.changed.notify_all()
         if handle.job is not None:
             moves = run.must_leave(handle)
@@ -182,11 +182,11 @@ class Iterations:
             return
         if not lease.turns.is_fresh:
             raise Conflict(f"job {handle.id}: its owner has begun iteration {lease.turns.begins}; attach again to go back")
-        handle.counts.go_back(number)
-        lease.turns.go_back(number)
         line = f"its owner goes back from iteration {counted} to {number}: the iterations after that are done again"
         note = JobRolledBack(run.log.now(), handle.id, lease.id, number)
         run.apply(Consequences((), (note,), (f"{handle.id}: {line}",)))
+        lease.follow(note)
+        handle.counts.go_back(number)
         run.log.write_job_log(handle.id, line)
 
     def leave(self, lease: Lease, why: str) -> None:
@@ -256,7 +256,7 @@ class Iterations:
         for phase in [*turns.open]:
             turns.drop(phase)
         self.ledger.end(lease, _SAYS_DONE, None)
-        lease.placement.unclaimed_since_s = run.log.now()
+        lease.placement.unclaim(run.log.now())
         if run.has_seat(handle):
             run.apply(Consequences((facts.RequestsWithdrawn(handle.id),)))
 
@@ -320,7 +320,7 @@ class Iterations:
     def _end_to_go(self, lease: Lease, why: str) -> None:
         """End a lease whose job has another placement, and keep that until the owner attaches there."""
         self.ledger.end(lease, why, None)
-        lease.placement.unclaimed_since_s = self._run.log.now()
+        lease.placement.unclaim(self._run.log.now())
 
 
 def _check_goes_on(is_here: bool) -> None:

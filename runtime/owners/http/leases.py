@@ -11,34 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
-from rollmux_processes import same_host
 from rollmux_protocol import OutOfOrder, Turn
 
-from rollmux_env.cluster.apply import apply
-from rollmux_env.cluster.events import Arrived
-from rollmux_env.errors import Conflict, InputError, NotFound, Unprocessable
-from rollmux_env.scheduler.confined import find_confined_problem
+from rollmux_env.errors import Conflict, InputError, NotFound
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.planned_drains import leave_by_s
-from runtime.coordinator.profiles import job_as_stated
-from runtime.coordinator.profiling import confined
-from runtime.coordinator.run_loop import RunLoop
-from runtime.coordinator.run_state import RunState
-from runtime.jobs.spec import CommandJob, JobSpec
+from runtime.jobs.spec import CommandJob
 from runtime.jobside.messages import JobEnd
 from runtime.journal.facts import MetricsReported, OwnerAttached, PhaseGranted
 from runtime.owners.http.holdups import holdup
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.ledger import AttachedPlacement, Lease, described, known_processes, own_processes, shared_pid_space, wake
-from runtime.owners.protocol import turns_of
+from runtime.owners.http.ledger import Lease, described, wake
+from runtime.owners.http.owner_processes import known_processes, own_processes, shared_pid_space
+from runtime.owners.http.places import check_from, find_place, handle_of, reason
 
 METRIC_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./:@+%<>()=-]{0,63}")
 MOST_METRICS = 64  # per iteration: they are in the journal, in every status and in lines of the log
@@ -100,18 +92,15 @@ class Leases:
         if lease is not None:
             return await self._go_back(job_id, lease, from_iteration)
         run, boot = self._run, shared_pid_space(host, pid_space)
-        check_from(_handle_of(run, job_id), from_iteration)
+        check_from(handle_of(run, job_id), from_iteration)
         processes = await asyncio.to_thread(own_processes, pids, boot, job_id)
         handle, placement = await find_place(self._iterations, job_id, wait_s, host, pids if boot else ())
         if placement is None:
             why, position = reason(run, handle)
             return {"placed": False, "reason": why, "position": position}
         check_from(handle, from_iteration)
-        now_s, names = run.log.now(), tuple(node.name for node in handle.place.nodes_of("sync"))
-        owner = OwnerAttached(now_s, job_id, secrets.token_hex(16), host, boot, processes, names)
-        taken = Lease(owner, handle, placement, now_s, turns_of(handle, handle.iteration))
+        taken = self.ledger.attach(handle, placement, host, boot, processes)
         handle.processes.record_contact()
-        self.ledger.add(taken)
         if from_iteration is not None:
             self._iterations.take_back(taken, from_iteration)
         with self.ledger.keep_alive(taken):
@@ -121,7 +110,7 @@ class Leases:
         prints = ""
         if not isinstance(handle.spec, CommandJob):
             prints = f"; its output is there, with process {pids[0]}" if pids else "; its output is there"
-        run.log.write_job_log(job_id, f"attached on {' '.join(dict.fromkeys(names))}, from {where}{prints}")
+        run.log.write_job_log(job_id, f"attached on {' '.join(dict.fromkeys(taken.owner.nodes))}, from {where}{prints}")
         return self._described(taken)
 
     async def _go_back(self, job_id: str, lease_id: str, from_iteration: int | None) -> dict[str, Any]:
@@ -262,16 +251,16 @@ class Leases:
             if not self._may_release(lease, phase, iteration, extra):
                 await self._run.log.durable()
                 return {}
-            left_out = keep_metrics(lease.metrics.setdefault(iteration, {}), metrics or {})
-            if left_out and not lease.metrics_warned:
-                lease.metrics_warned = True
+            known = lease.record.metrics.setdefault(iteration, {})
+            left_out = keep_metrics(known, metrics or {})
+            if left_out and not lease.is_warned:
+                lease.set_warned()
                 self._run.log.write_job_log(lease.handle.id, f"metric {one_line(left_out[0], 80)} is left out: {_METRICS_RULE}")
             if device_gb is not None:
                 self._iterations.check_kept_memory(lease, phase, device_gb)
             self._iterations.finish(lease, phase)
-            if metrics and iteration in lease.metrics and iteration >= lease.turns.done:  # its iteration is not over
-                note = MetricsReported(self._run.log.now(), lease.handle.id, lease.id, iteration, {**lease.metrics[iteration]})
-                self._run.log.write(note)
+            if metrics and iteration in lease.record.metrics and iteration >= lease.turns.done:  # its iteration is not over
+                self.ledger.write(lease, MetricsReported(self._run.log.now(), lease.handle.id, lease.id, iteration, {**known}))
             if lease.stop_requested_s is not None and not lease.has_grants:
                 self.ledger.end(lease, "it had to stop", JobEnd("stopped"))
             self._iterations.end_spent(lease)
@@ -358,8 +347,7 @@ class Leases:
 
     def _note(self, lease: Lease, owner: OwnerAttached) -> None:
         """Record an owner. A heartbeat does not wait for the disk, because the next one repeats its content."""
-        lease.owner = owner
-        self._run.log.write(owner)
+        self.ledger.write(lease, owner)
         self._run.log.commit()
 
     async def end(self, lease_id: str, done: bool = False) -> dict[str, Any]:
@@ -405,8 +393,7 @@ class Leases:
 
     def touch(self, lease_id: str) -> None:
         """Record that the owner of a lease is alive."""
-        lease = self.ledger.lease(lease_id)
-        lease.last_heartbeat_s = self._run.log.now()
+        self.ledger.lease(lease_id).hear(self._run.log.now())
 
     def stop(self) -> None:
         """Refuse all waiting requests because the run stops. The next coordinator continues the leases."""
@@ -451,21 +438,6 @@ class Leases:
             raise Conflict(f"job {lease.handle.id}: has to stop")
 
 
-def check_from(handle: JobHandle, from_iteration: int | None) -> None:
-    """Check that an owner does not have more iterations than the service has counted.
-
-    Args:
-        handle: The job.
-        from_iteration: Number of iterations that the owner has, or None if it does not say.
-
-    Raises:
-        Unprocessable: If it has more; one line.
-    """
-    if from_iteration is not None and from_iteration > handle.iteration:
-        counted = f"{handle.iteration} iterations of it are counted"
-        raise Unprocessable(f"job {handle.id}: from_iteration: {counted}; its owner cannot continue after {from_iteration}")
-
-
 def keep_metrics(metrics: dict[str, float], reported: Mapping[str, float]) -> list[str]:
     """Add what an owner has reported to the metrics of an iteration, and return the names of those that are left out.
 
@@ -493,164 +465,3 @@ def _iteration_of(lease: Lease, phase: HoldName, iteration: int | None) -> int:
     if iteration is not None and iteration < 0 and phase != "sync":
         raise InputError("iteration: must be 0 or more")
     return lease.turns.begins if iteration is None else iteration
-
-
-async def find_place(
-    iterations: Iterations, job_id: str, wait_s: float, host: str, pids: Collection[int]
-) -> tuple[JobHandle, AttachedPlacement | None]:
-    """Wait until a job has a placement of which its owner can take a lease.
-
-    Args:
-        iterations: Progress of the attached jobs.
-        job_id: Identifier of the job.
-        wait_s: Longest wait, in seconds.
-        host: Name of the machine on which the owner runs, or an empty string.
-        pids: Process ids of the owner there.
-
-    Returns:
-        The job's current handle, and its period in the placement, or None if it has got none.
-
-    Raises:
-        NotFound: If there is no such job; one line.
-        Conflict: As `Leases.attach`; one line.
-        Unprocessable: If the owner's host has fewer nodes than the job asks for; one line.
-    """
-    ledger, clock = iterations.ledger, asyncio.get_running_loop()
-    run, until_s = ledger.run, clock.time() + wait_s
-    while True:
-        await run.written()
-        handle = _handle_of(run, job_id)
-        placement = ledger.placement_of(handle)
-        if _replace_last(iterations, handle, placement):
-            continue
-        suspected = ledger.suspected.get(job_id)
-        left_s = ledger.free_for_attaching(suspected, pids) if suspected is not None else 0.0
-        if not left_s and handle.ending.why is None and not run.stopping:
-            _bring_to(run, placement, host, handle)
-            run.apply(iterations.profiling.owner_came(handle, run.log.now()))
-            if not run.errands.empty():  # a placement may be about to be started
-                await run.errands.join()
-                continue
-            if _is_to_have(run, placement, handle):
-                return handle, placement
-        if clock.time() >= until_s or run.stopping:
-            return handle, None
-        await handle.changed.wait(min(until_s - clock.time(), left_s or inf))
-
-
-def _replace_last(iterations: Iterations, handle: JobHandle, placement: AttachedPlacement | None) -> bool:
-    """End the lease of a job's last owner, which another one replaces.
-
-    Args:
-        iterations: Progress of the attached jobs.
-        handle: The job.
-        placement: Period of the job in its current placement, or None.
-
-    Returns:
-        Whether the job has left its placement.
-
-    Raises:
-        Conflict: If the lease is active, and its owner need not move or is within a phase; one line.
-    """
-    ledger, again = iterations.ledger, "its owner has attached again"
-    if placement is not None and (lease := placement.active_lease) is not None:
-        if not lease.must_move or lease.turns.open:
-            raise Conflict(f"job {handle.id}: another lease of it lives")
-        iterations.leave(lease, again)
-        return True
-    last = ledger.last_of(handle.id)
-    if last is not None and not last.ended and last.placement is not placement:  # of lent nodes of the former coordinator
-        ledger.end(last, again, None)
-    if isinstance(handle.spec, CommandJob) and handle.permits.holds and handle.life.is_alive:
-        raise Conflict(f"job {handle.id}: its command has given its lease back within a phase, and has to end first")
-    return False
-
-
-def _is_to_have(run: RunLoop, placement: AttachedPlacement | None, handle: JobHandle) -> bool:
-    """Return whether a job has a placement and is not about to leave it."""
-    return placement is not None and not placement.over.done() and handle.life.is_alive and run.has_seat(handle)
-
-
-def reason(run: RunState, handle: JobHandle) -> tuple[str, int | None]:
-    """Return why a job has no placement, in words, and its position in the queue from 1, or None if it is not queued."""
-    queue = run.scheduler.planner.ranking.queue
-    position = queue.index(handle.id) + 1 if handle.id in queue else None
-    if run.stopping:
-        return "the service is stopping", position
-    if handle.ending.why is not None:
-        return f"what its last lease held may be in use: {handle.ending.why.problem}", position
-    if position is not None:
-        return "waits for nodes", position
-    return run.scheduler.guests.quota_reason(handle.id, run.scheduler.state) or "has no place yet", None
-
-
-def problem_of_names(run: RunLoop, spec: JobSpec) -> str | None:
-    """Return why a job cannot run on the nodes that its entry names, in one line, or None if it can or names none."""
-    if not spec.nodes_named:
-        return None
-    there = {node.name: node for node in run.capacity.nodes()}
-    for pool, names in spec.nodes_named.items():
-        for name in names:
-            if name not in there or name in run.nodes.missing:
-                return f"nodes.{pool}: there is no node {name}"
-            if there[name].pool != pool:
-                return f"nodes.{pool}: {name} is a {there[name].pool} node"
-    names_of_all = frozenset(name for names in spec.nodes_named.values() for name in names)
-    if drained := sorted(names_of_all & run.nodes.drained):
-        return f"nodes: {drained[0]} is drained"
-    state, now_s = run.scheduler.state.copy(), run.log.now()
-    state.now_s = now_s
-    apply(state, Arrived(now_s, job_as_stated(spec, now_s)))
-    problem = find_confined_problem(state, run.nodes, spec.id, names_of_all)
-    return None if problem is None else f"nodes: {problem}"
-
-
-def _bring_to(run: RunLoop, placement: AttachedPlacement | None, host: str, handle: JobHandle) -> None:
-    """Restrict a job to its owner's host. The job gives up a placement elsewhere if no owner has attached to it yet."""
-    names = _nodes_of_host(run, handle.spec, host)
-    if names is None or (placement is not None and placement.lease is not None):
-        return
-    if run.has_seat(handle) and handle.place.names <= names:
-        return
-    run.apply(confined(run, handle, names))
-    if placement is not None and run.has_seat(handle):
-        placement.end(JobEnd("died", "step", f"its owner is on {one_line(host, 80)}"))
-
-
-def _nodes_of_host(run: RunState, spec: JobSpec, host: str) -> frozenset[str] | None:
-    """Return the names of the nodes to which a job is restricted whose owner is on a host, or None for no restriction.
-
-    Names of hosts are compared by their first label, as `rollmux_processes.same_host` does. With a cluster of one host, or none
-    of this name, the owner reaches the nodes with its own launcher.
-
-    Raises:
-        Unprocessable: If the host has fewer nodes than the job asks for, or the name may be that of two hosts; one line.
-    """
-    hosts = run.capacity.nodes_by_host()
-    same = [other for other in hosts if same_host(other, host)]
-    if spec.nodes_named or not same:
-        return None
-    if others := [other for other in same if not same_host(other, same[0])]:
-        name = one_line(host, 80)
-        raise Unprocessable(f"job {spec.id}: host {name} may be {same[0]} or {others[0]}: the owner has to give the whole name")
-    if len(same) == len(hosts):
-        return None
-    own = [node for other in same for node in hosts[other]]
-    for pool in run.plan.cluster.sides:
-        there, asks = sum(node.pool == pool for node in own), getattr(spec, pool).nodes
-        if there < asks:
-            raise Unprocessable(f"job {spec.id}: {pool}.nodes: asks for {asks} nodes; {same[0]} has {there} of this pool")
-    return frozenset(node.name for node in own)
-
-
-def _handle_of(run: RunState, job_id: str) -> JobHandle:
-    handle = run.handles.get(job_id)
-    if handle is None:
-        raise NotFound(f"job {one_line(job_id, 80)}: this service has no such job")
-    if not handle.spec.is_attached:
-        raise Conflict(f"job {job_id}: is run by the service itself, and no owner can attach to it")
-    if handle.ending.halted:
-        return handle
-    if handle.life.is_gone or (handle.ending.why is not None and not handle.ending.restarts):
-        raise Conflict(f"job {job_id}: has ended")
-    return handle

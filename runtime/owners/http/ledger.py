@@ -1,41 +1,33 @@
-"""Leases that owners hold of jobs' placements: their states, journal entries, ends, and resumption by a restarted service.
+"""Leases that owners hold of jobs' placements. What the journal says of a lease is how the lease changes.
 
-For leases without a heartbeat, and for nodes of lost leases, the ledger looks for processes that still use them. A process is
-identified by its id and its start time, because ids are reused. An id has another meaning in another pid namespace, so owners in
-separate containers are treated like owners on other machines.
+For leases without a heartbeat, and for nodes of lost leases, the ledger looks for processes that still use them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
+import secrets
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollmux_processes import JOB, lease_variables_of, pid_space, same_host
 from rollmux_protocol import ATTACHMENT, OutOfOrder, Turns, following
 
 from rollmux_env.errors import Conflict, NotFound
 from rollmux_env.scheduler.view import HoldName
 from rollmux_env.validation_errors import one_line
 from runtime.coordinator.consequences import Consequences
-from runtime.coordinator.ends import park
 from runtime.coordinator.job_handle import JobHandle
-from runtime.coordinator.overdue import worst_case_s
 from runtime.coordinator.run_loop import RunLoop
-from runtime.coordinator.run_state import RunState
-from runtime.jobs.spec import CommandJob
 from runtime.jobside.messages import JobEnd, Stopped
 from runtime.journal.facts import LeaseEnded, NodesFreed, NodesSuspected, OwnerAttached, OwnerProcess
-from runtime.machines.job_processes import started, user_of
-from runtime.owners.http.carriers import ancestors_of, carriers_of, is_kernels, is_related
+from runtime.journal.leases import LeaseFact, LeaseRecord
+from runtime.owners.http.carriers import carriers_of
+from runtime.owners.http.owner_processes import MOST_PROCESSES, identified, is_known, is_seen, living, own_processes
+from runtime.owners.protocol import turns_of
 
-MOST_PROCESSES = 4096  # per owner
 _REMEMBERED = 10_000  # most leases that are kept after their end, for late requests
-_LOOKS_S = 1.0
-_LATE_S = 1.0  # a check later than this means that this process was suspended and heard no heartbeats
 
 
 @dataclass(eq=False)
@@ -59,6 +51,10 @@ class AttachedPlacement:
         """The current lease if it is active, else None."""
         return None if self.lease is None or self.lease.ended else self.lease
 
+    def unclaim(self, now_s: float) -> None:
+        """Let the time begin in which an owner has to attach."""
+        self.unclaimed_since_s = now_s
+
     def end(self, end: JobEnd) -> None:
         """End the placement, unless it has ended."""
         if not self.over.done():
@@ -70,43 +66,60 @@ class Lease:
     """An owner's right to act for a job in the placement that the job had when the owner attached.
 
     Attributes:
-        owner: Owner, its processes and the names of its nodes, as recorded in the journal.
+        record: State of the lease according to the facts of it in the journal.
         handle: Job of the lease.
         placement: Period in the placement.
         last_heartbeat_s: Time of the last heartbeat or request, in seconds of the run's clock.
-        turns: Progress of the owner, and the phases that it has asked for or been granted.
         requests: Number of open requests.
-        metrics: Metrics of iterations that are not over, by number of the iteration.
-        metrics_warned: Whether the job's log says that a metric of the owner is left out.
-        warm: Phases that the owner has run before.
+        is_warned: Whether the job's log says that a metric of the owner is left out.
         state: State of the owner in `rollmux_protocol.ATTACHMENT`.
-        ended: Reason why the lease is over, or an empty string while it is active.
         stop_requested_s: Time at which the owner was asked to stop, or None.
-        suspect_nodes: Names of the nodes that the lease held when it was lost and that may still be in use.
-        is_lost: Whether the lease was lost; its owner has to end at once, even if its nodes are free by then.
         processes_lock: Lock that is held while a heartbeat looks for the owner's processes.
     """
 
-    owner: OwnerAttached
+    record: LeaseRecord
     handle: JobHandle
     placement: AttachedPlacement
     last_heartbeat_s: float
-    turns: Turns
     requests: int = 0
-    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
-    metrics_warned: bool = False
-    warm: set[str] = field(default_factory=set)
+    is_warned: bool = False
     state: str = field(default_factory=lambda: following(ATTACHMENT, "away", "attach"))
-    ended: str = ""
     stop_requested_s: float | None = None
-    suspect_nodes: set[str] = field(default_factory=set)
-    is_lost: bool = False
     processes_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        if self.record.end is not None:
+            self.apply_event(_event_of(self.record.end))
+
+    @property
+    def owner(self) -> OwnerAttached:
+        """Owner, its processes and the names of its nodes, as recorded in the journal."""
+        return self.record.owner
+
+    @property
+    def turns(self) -> Turns:
+        """Progress of the owner, and the phases that it has asked for or been granted."""
+        return self.record.turns
 
     @property
     def id(self) -> str:
         """Identifier that the owner sends with its requests."""
         return self.owner.lease
+
+    @property
+    def ended(self) -> str:
+        """Reason why the lease is over, or an empty string while it is active."""
+        return "" if self.record.end is None else self.record.end.why
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease was lost; its owner has to end at once, even if its nodes are free by then."""
+        return self.record.end is not None and self.record.end.lost
+
+    @property
+    def suspect_nodes(self) -> frozenset[str]:
+        """Names of the nodes that the lease held when it was lost and that may still be in use."""
+        return frozenset(self.record.suspects)
 
     @property
     def has_grants(self) -> bool:
@@ -129,97 +142,46 @@ class Lease:
         begun = self.turns.open or self.turns.rollouts > self.turns.done
         return self.must_move and self.is_elsewhere and self.handle.life.is_alive and not begun
 
-    def apply_event(self, event: str, why: str = "") -> None:
-        """Change the state of the lease.
-
-        Args:
-            event: Event of `rollmux_protocol.ATTACHMENT`.
-            why: Reason why the lease is over, or an empty string if it is not.
-        """
+    def apply_event(self, event: str) -> None:
+        """Change the state of the owner as `rollmux_protocol.ATTACHMENT` says."""
         self.state = following(ATTACHMENT, self.state, event)
-        self.ended = self.ended or why
+
+    def follow(self, *facts: LeaseFact) -> None:
+        """Change as facts say that are in the journal."""
+        for fact in facts:
+            if isinstance(fact, LeaseEnded) and self.record.end is None:
+                self.apply_event(_event_of(fact))
+            self.record.follow(fact)
+
+    def hear(self, at_s: float) -> None:
+        """Record a sign of life of the owner."""
+        self.last_heartbeat_s = at_s
+
+    def ask_to_stop(self, now_s: float) -> None:
+        """Let the owner end its phases and itself."""
+        self.apply_event("stop")
+        self.stop_requested_s = now_s
+
+    def settle(self) -> None:
+        """Record that the owner is away if it was lost and uses no node."""
+        if self.state == "lost" and not self.record.suspects:
+            self.apply_event("free")
+
+    def enter(self, handle: JobHandle, placement: AttachedPlacement) -> None:
+        """Belong to a placement that the job has got without its owner."""
+        self.handle, self.placement, placement.lease = handle, placement, self
+
+    def part(self) -> None:
+        """Belong no longer to the job's placement, whose next lease is another owner's."""
+        self.placement.lease, self.placement = None, AttachedPlacement(self.placement.unclaimed_since_s)
+
+    def set_warned(self) -> None:
+        """Record that the job's log says that a metric of the owner is left out."""
+        self.is_warned = True
 
 
-def shared_pid_space(host: str, space: str) -> str:
-    """Return the scope of an owner's process ids if it is that of this process, else an empty string.
-
-    Args:
-        host: Name of the machine on which the owner runs.
-        space: Scope of the ids as `rollmux_processes.pid_space` returns it there, or an empty string for that of the host.
-    """
-    here = pid_space()
-    return here if same_host(host, os.uname().nodename) and space in ("", here) else ""
-
-
-def own_processes(pids: Iterable[int], boot: str, job_id: str) -> tuple[OwnerProcess, ...]:
-    """Return the processes that an owner names, without those that are known to be none of its job's.
-
-    Args:
-        pids: Process ids that the owner names.
-        boot: Scope of these ids, as returned by `shared_pid_space`.
-        job_id: Id of the owner's job.
-    """
-    above = ancestors_of(os.getpid()) if boot else set()
-    own = (pid for pid in dict.fromkeys(pids) if not (boot and (pid in above or _is_others(pid, job_id))))
-    return tuple(OwnerProcess(pid, started(pid) if boot else 0) for pid in own)
-
-
-def _is_others(pid: int, job_id: str) -> bool:
-    """Return whether a process is the kernel's, carries another job's lease, or is process 1, with which all others would end."""
-    return pid == 1 or is_kernels(pid) or lease_variables_of(pid).get(JOB, job_id) != job_id
-
-
-def known_processes(owner: OwnerAttached, pids: Iterable[int]) -> tuple[OwnerProcess, ...]:
-    """Return the living processes of an owner on this machine that it has named before, or names now.
-
-    A process that is named now has to have the user of a living one, or to be related to one, such as a child that sudo has started
-    as another user. If none lives any more, the ones that were named before stay known: their nodes are then freed whether the
-    deaths or a late heartbeat are seen first.
-
-    Args:
-        owner: The owner.
-        pids: Process ids that it names now.
-
-    Returns:
-        `MOST_PROCESSES` processes at most.
-    """
-    lasting = [one for one in owner.processes if one.started and started(one.pid) == one.started]
-    known, named = {one.pid for one in lasting}, {one.pid for one in owner.processes}
-    user = next((user_of(one.pid) for one in lasting), None)
-    fresh = [
-        pid
-        for pid in dict.fromkeys(pids)
-        if pid not in known and ((user is not None and user_of(pid) == user) or is_related(pid, owner.lease, named))
-    ]
-    alive = (*lasting, *(one for one in own_processes(fresh, owner.boot, owner.job_id) if one.started))
-    return alive[:MOST_PROCESSES] or owner.processes
-
-
-def is_seen(owner: OwnerAttached) -> bool:
-    """Return whether an owner's process ids are valid here: same machine, same boot, and same pid namespace."""
-    return bool(owner.boot) and pid_space().startswith(owner.boot)  # entries of older journals have no namespace
-
-
-def _has_named(owner: OwnerAttached) -> bool:
-    return any(one.started for one in owner.processes)
-
-
-def has_restarted(owner: OwnerAttached) -> bool:
-    """Return whether this machine has been restarted since an owner ran on it, so that none of its processes lives."""
-    boot, here = owner.boot.partition(" ")[0], pid_space().partition(" ")[0]
-    return same_host(owner.host, os.uname().nodename) and "" not in (boot, here) and boot != here
-
-
-def living(owner: OwnerAttached) -> list[int]:
-    """Return the ids of an owner's processes that are seen to live; empty if its ids are not valid here."""
-    if not is_seen(owner):
-        return []
-    return [one.pid for one in owner.processes if one.started and started(one.pid) == one.started]
-
-
-def _is_known(owner: OwnerAttached) -> bool:
-    """Return whether it can be determined which of an owner's processes live."""
-    return has_restarted(owner) or (is_seen(owner) and _has_named(owner))
+def _event_of(end: LeaseEnded) -> str:
+    return "lose" if end.lost else "finish" if end.done else "leave"
 
 
 class Ledger:
@@ -272,7 +234,7 @@ class Ledger:
         Raises:
             Conflict: If the owner asks for what cannot be next; one line.
         """
-        lease.last_heartbeat_s = self.run.log.now()
+        lease.hear(self.run.log.now())
         lease.requests += 1
         try:
             yield
@@ -280,17 +242,35 @@ class Ledger:
             raise Conflict(f"job {lease.handle.id}: {wrong}") from None
         finally:
             lease.requests -= 1
-            lease.last_heartbeat_s = self.run.log.now()
+            lease.hear(self.run.log.now())
 
-    def add(self, lease: Lease) -> None:
-        """Register a new lease, and forget the oldest ones that are over."""
-        self.leases[lease.id] = lease
-        lease.placement.lease = lease
-        self.run.log.write(lease.owner)
+    def write(self, lease: Lease, *facts: LeaseFact) -> None:
+        """Write facts of a lease to the journal, and let the lease follow them."""
+        self.run.log.write(*facts)
+        lease.follow(*facts)
+
+    def attach(
+        self, handle: JobHandle, placement: AttachedPlacement, host: str, boot: str, owner_processes: tuple[OwnerProcess, ...]
+    ) -> Lease:
+        """Give an owner a lease of its job's placement, and forget the oldest leases that are over.
+
+        Args:
+            handle: The job.
+            placement: Period of the job in its placement.
+            host: Name of the machine on which the owner runs, or an empty string.
+            boot: Scope of the ids of its processes, as `shared_pid_space` returns it.
+            owner_processes: Its processes.
+        """
+        now_s, names = self.run.log.now(), tuple(node.name for node in handle.place.nodes_of("sync"))
+        owner = OwnerAttached(now_s, handle.id, secrets.token_hex(16), host, boot, owner_processes, names)
+        lease = Lease(LeaseRecord(owner, turns_of(handle, handle.iteration)), handle, placement, now_s)
+        self.leases[lease.id] = placement.lease = lease
+        self.run.log.write(owner)
         if len(self.leases) > _REMEMBERED:
             over = [other for other in self.leases.values() if other.ended and not other.suspect_nodes]
             for other in over[: max(0, len(over) - _REMEMBERED)]:
                 del self.leases[other.id]
+        return lease
 
     def end(self, lease: Lease, why: str, end: JobEnd | None, done: bool = False) -> None:
         """End a lease whose owner uses nothing any more.
@@ -301,8 +281,7 @@ class Ledger:
             end: Reason why the placement ends, or None if another lease of it may follow.
             done: Whether the job is done.
         """
-        self._over(lease, "finish" if done else "leave", why)
-        self.run.log.write(LeaseEnded(self.run.log.now(), lease.handle.id, lease.id, done, why))
+        self._over(lease, LeaseEnded(self.run.log.now(), lease.handle.id, lease.id, done, why))
         if end is not None:
             lease.placement.free.set()
             lease.placement.end(end)
@@ -315,14 +294,12 @@ class Ledger:
             why: Reason, for the log and the journal.
             remaining: Ids of processes of the job on this machine that cannot be ended.
         """
-        lease.is_lost = True
-        self._over(lease, "lose", why)
-        self.run.log.write(LeaseEnded(self.run.log.now(), lease.handle.id, lease.id, False, why, lost=True))
+        self._over(lease, LeaseEnded(self.run.log.now(), lease.handle.id, lease.id, False, why, lost=True))
         self.run.log.say(f"{lease.handle.id}: {why}")
         self.suspect(lease, remaining)
         if not lease.suspect_nodes:
             lease.placement.free.set()
-            lease.apply_event("free")
+            lease.settle()
         lease.placement.end(JobEnd("died", "step", why))
 
     def suspect(self, lease: Lease, remaining: Collection[int] = ()) -> None:
@@ -336,15 +313,14 @@ class Ledger:
         """
         job_id, place, has_grants = lease.handle.id, lease.handle.place, lease.has_grants
         if remaining and is_seen(lease.owner):
-            self._name(lease, (OwnerProcess(pid, started(pid)) for pid in sorted({*remaining, *living(lease.owner)})))
-        alive = [] if lease.is_elsewhere else sorted({*remaining, *self._using(lease)})
+            self._name(lease, identified(sorted({*remaining, *living(lease.owner)})))
+        alive = [] if lease.is_elsewhere else sorted({*remaining, *self.using(lease)})
         names = {node.name for phase in lease.turns.granted for node in place.nodes_of(phase)} or {*(place.names if alive else ())}
         if names <= lease.suspect_nodes:
             return
-        lease.suspect_nodes |= names
+        self.write(lease, NodesSuspected(self.run.log.now(), job_id, lease.id, tuple(sorted(names))))
         self.suspected[job_id] = lease
         lease.placement.free.clear()
-        self.run.log.write(NodesSuspected(self.run.log.now(), job_id, lease.id, tuple(sorted(names))))
         by = f" by process {', '.join(map(str, alive))}" if alive else ""
         until_then = "is granted to no job" if has_grants else "its place is kept"
         self.run.log.say(f"{job_id}: {', '.join(sorted(names))} may still be in use{by}, and {until_then}")
@@ -360,12 +336,10 @@ class Ledger:
         names = tuple(sorted(lease.suspect_nodes & {*nodes}))
         if not names:
             return
-        self.run.log.write(NodesFreed(self.run.log.now(), lease.handle.id, lease.id, names, why))
+        self.write(lease, NodesFreed(self.run.log.now(), lease.handle.id, lease.id, names, why))
         self.run.log.say(f"{lease.handle.id}: {', '.join(names)} is free again: {why}")
-        lease.suspect_nodes -= {*names}
+        lease.settle()
         if not lease.suspect_nodes:
-            if lease.state == "lost":
-                lease.apply_event("free")
             self.suspected.pop(lease.handle.id, None)
             lease.placement.free.set()
             self._unblock(lease)
@@ -390,70 +364,11 @@ class Ledger:
                 self.run.scheduler.members.stopped = False
                 self.run.apply(Consequences(), asks=True)
 
-    def _over(self, lease: Lease, event: str, why: str) -> None:
-        lease.apply_event(event, why)
+    def _over(self, lease: Lease, end: LeaseEnded) -> None:
+        self.write(lease, end)
         self.recalled.pop(lease.handle.id, None)
-        self.run.log.write_job_log(lease.handle.id, f"detached: {why}")
-        wake(lease.handle, why)
-
-    async def patrol(self) -> None:
-        """Check all leases every second until the run ends."""
-        last_s = self.run.log.now()
-        while True:
-            await asyncio.sleep(_LOOKS_S)
-            await self.run.written()
-            now_s = self.run.log.now()
-            late_s, last_s = now_s - last_s - _LOOKS_S, now_s
-            if late_s > _LATE_S:
-                self.extend_leases(late_s)
-            self.check_leases()
-
-    def extend_leases(self, late_s: float) -> None:
-        """Extend leases and holds by a time in which the coordinator was suspended and answered no request.
-
-        Args:
-            late_s: Length of that time, in seconds. Owners may have been heard in it.
-        """
-        now_s = self.run.log.now()
-        for lease in self.leases.values():
-            lease.last_heartbeat_s = min(now_s, lease.last_heartbeat_s + late_s)
-            lease.handle.permits.restart_clocks(now_s)  # no request to release a phase was answered
-
-    def check_leases(self) -> None:
-        """Give up leases that are lost, free nodes that their owners do not use any more, and end unclaimed placements."""
-        run = self.run
-        if run.stopping:
-            return
-        now_s = run.log.now()
-        for lease in [*self.leases.values()]:
-            if lease.ended:
-                self._free_unused(lease, now_s)
-            elif why := _why_lost(run, lease, now_s):
-                self.lose(lease, why)
-        for handle in [*run.handles.values()]:
-            placement = self.placement_of(handle)
-            if placement is not None and placement.active_lease is None and handle.life.is_alive:
-                self._check_unclaimed(handle, placement, now_s)
-
-    def _check_unclaimed(self, handle: JobHandle, placement: AttachedPlacement, now_s: float) -> None:
-        """Take a placement without an owner from a job that is parked, or to which no owner has attached for too long."""
-        if isinstance(handle.spec, CommandJob):
-            self._check_returned(handle, placement, now_s)
-        elif handle.life.is_yielding and not placement.over.done():  # no owner does an iteration
-            self.run.apply(park(self.run, handle))
-        elif now_s - placement.unclaimed_since_s > self.run.plan.leases.claim_s:  # its owner asks for a placement when it comes
-            handle.place.set_awaits_owner(True)
-            placement.end(JobEnd("died", "step", "nobody has attached to it"))
-
-    def _check_returned(self, handle: JobHandle, placement: AttachedPlacement, now_s: float) -> None:
-        """End a command that has given its lease back and hangs. A notice follows from the nodes, which are suspect until then."""
-        limit_s = self.run.plan.timeouts.least_s
-        if placement.lease is None or placement.over.done() or now_s - placement.unclaimed_since_s <= limit_s:
-            return
-        why = f"its command has given its lease back, and has neither ended nor attached again for {limit_s:g} s"
-        self.run.log.say(f"{handle.id}: {why}")
-        self.suspect(placement.lease)
-        placement.end(JobEnd("died", "step", why))
+        self.run.log.write_job_log(lease.handle.id, f"detached: {end.why}")
+        wake(lease.handle, end.why)
 
     def free_for_attaching(self, lease: Lease, pids: Collection[int]) -> float:
         """Free the nodes of a lost lease whose owner attaches again, because an owner that attaches uses nothing.
@@ -469,12 +384,12 @@ class Ledger:
         Raises:
             Conflict: If other processes of the lost lease are seen to live; one line.
         """
-        alive = [pid for pid in self._using(lease) if pid not in pids]
+        alive = [pid for pid in self.using(lease) if pid not in pids]
         if alive:
             names = ", ".join(sorted(lease.suspect_nodes))
             raise Conflict(f"job {lease.handle.id}: process {alive[0]} of its last lease lives, and may use {names}; end it first")
         left_s = lease.last_heartbeat_s + self.run.plan.leases.fenced_s - self.run.log.now()
-        if left_s > 0 and not _is_known(lease.owner):
+        if left_s > 0 and not is_known(lease.owner):
             return left_s
         self.free(lease, lease.suspect_nodes, "its owner has attached again")
         return 0.0
@@ -502,7 +417,7 @@ class Ledger:
         """Return the id of the job that may still use a node, by name of each suspect node."""
         return {name: lease.handle.id for lease in self.leases.values() for name in lease.suspect_nodes}
 
-    def _using(self, lease: Lease) -> list[int]:
+    def using(self, lease: Lease) -> list[int]:
         """Return the ids of processes on this machine that may use the nodes of a lost lease.
 
         These are the ones that its owner has named. If none of them lives, they are those that carry a lease of its job, which are
@@ -519,51 +434,9 @@ class Ledger:
             self._name(lease, carrying)
         return [one.pid for one in carrying]
 
-    def _name(self, lease: Lease, processes: Iterable[OwnerProcess]) -> None:
+    def _name(self, lease: Lease, processes: tuple[OwnerProcess, ...]) -> None:
         """Record the processes of a lease's owner that are known from now on."""
-        lease.owner = replace(lease.owner, at_s=self.run.log.now(), processes=tuple(one for one in processes if one.started))
-        self.run.log.write(lease.owner)
-
-    def _free_unused(self, lease: Lease, now_s: float) -> None:
-        """Free the nodes of a lost lease if its grace is over or no process of its owner lives."""
-        rules = self.run.plan.leases
-        if not lease.suspect_nodes:
-            return
-        if rules.grace_s is not None and now_s - lease.last_heartbeat_s > max(rules.ttl_s + rules.grace_s, rules.fenced_s):
-            self.free(lease, lease.suspect_nodes, f"{rules.grace_s:g} s of grace have passed")
-        elif _is_known(lease.owner) and not self._using(lease):
-            self.free(lease, lease.suspect_nodes, "its owner's processes have ended")
-
-
-def _why_lost(run: RunState, lease: Lease, now_s: float) -> str:
-    """Return why an active lease is lost, or an empty string if it is not."""
-    rules = run.plan.leases
-    if not lease.requests and now_s - lease.last_heartbeat_s > rules.ttl_s:
-        return f"its lease is lost: no sign of life for {rules.ttl_s:g} s"
-    if lease.stop_requested_s is not None and now_s - lease.stop_requested_s > rules.ttl_s:
-        return f"it was asked to stop, and has not done so for {rules.ttl_s:g} s"
-    if rules.max_hold_worst_cases is not None and (too_long := _too_long(run, lease, rules.max_hold_worst_cases, now_s)):
-        return f"its lease is lost: {too_long}"
-    return ""
-
-
-def _too_long(run: RunState, lease: Lease, most: float, now_s: float) -> str:
-    """Return a message about a phase of a lease that has exceeded its limit, or an empty string.
-
-    Args:
-        run: The run.
-        lease: The lease.
-        most: Limit, as a multiple of the phase's worst case or of the time that it is given without one.
-        now_s: Current time, in seconds of the run's clock.
-    """
-    handle = lease.handle
-    for phase in lease.turns.granted & handle.permits.holds.keys():
-        hold, (worst_s, is_planned) = handle.permits.holds[phase], worst_case_s(run, handle, phase)
-        held_s = now_s - max(hold.start_s, hold.ready_s)
-        if held_s > most * worst_s:
-            limit = f"its worst case of {worst_s:.4g} s" if is_planned else f"the {worst_s:.4g} s that it is given"
-            return f"its {phase} has taken {held_s:.0f} s, more than {most:g} times {limit}"
-    return ""
+        self.write(lease, replace(lease.owner, at_s=self.run.log.now(), processes=processes))
 
 
 def wake(handle: JobHandle, why: str) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,12 +22,12 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.lifecycle import ProcessBackend
 from runtime.jobs.spec import CommandJob, JobSpec
 from runtime.jobside.messages import JobEnd
-from runtime.journal.facts import LeaseEnded, OwnerAttached
+from runtime.journal.facts import LeaseEnded
 from runtime.output import LOGS
 from runtime.owners.http.command_process import LOOKS_S, CommandProcess, why_not_started
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.ledger import AttachedPlacement, Lease, Ledger, described, living, wake
-from runtime.owners.protocol import turns_of
+from runtime.owners.http.ledger import AttachedPlacement, Lease, Ledger, described, wake
+from runtime.owners.http.owner_processes import living
 
 _DONE = "its command has ended with status 0"
 
@@ -48,7 +47,7 @@ class AttachedProcesses(ProcessBackend):
         placement = AttachedPlacement(self.ledger.run.log.now())
         recalled = self.ledger.recalled.pop(handle.id, None)
         if recalled is not None:
-            recalled.handle, recalled.placement, placement.lease = handle, placement, recalled
+            recalled.enter(handle, placement)
         handle.changed.notify_all()
         return placement
 
@@ -74,8 +73,7 @@ class AttachedProcesses(ProcessBackend):
             placement.free.set()
         elif not lease.ended:
             if lease.has_grants:
-                lease.apply_event("stop")
-                lease.stop_requested_s = run.log.now()
+                lease.ask_to_stop(run.log.now())
                 wake(handle, why)
             else:
                 self.ledger.end(lease, why, JobEnd("stopped"))
@@ -240,11 +238,7 @@ class CommandProcesses(AttachedProcesses):
 
     def _attach(self, handle: JobHandle, placement: AttachedPlacement) -> Lease:
         """Return a lease for a command that has ended and never attached, so that its nodes can be suspect."""
-        now_s, names = self.ledger.run.log.now(), tuple(node.name for node in handle.place.nodes_of("sync"))
-        owner = OwnerAttached(now_s, handle.id, secrets.token_hex(16), os.uname().nodename, pid_space(), (), names)
-        lease = Lease(owner, handle, placement, now_s, turns_of(handle, handle.iteration))
-        self.ledger.add(lease)
-        return lease
+        return self.ledger.attach(handle, placement, os.uname().nodename, pid_space(), ())
 
     async def _end(self, handle: JobHandle, placement: AttachedPlacement | None) -> list[int]:
         """End a command with all processes that it has started, and return the ids of those of the job that live."""

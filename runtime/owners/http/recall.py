@@ -11,8 +11,8 @@ from runtime.coordinator.job_records import PROFILE
 from runtime.coordinator.permits import GrantedPermit
 from runtime.jobs.spec import CommandJob
 from runtime.jobside.messages import JobEnd
-from runtime.journal.facts import Fact, LeaseEnded, NodesSuspected
-from runtime.journal.leases import RecalledLease
+from runtime.journal.facts import LeaseEnded, NodesSuspected
+from runtime.journal.leases import LeaseFact, RecalledLease
 from runtime.owners.http.ledger import AttachedPlacement, Lease, Ledger
 from runtime.owners.protocol import continued
 
@@ -30,20 +30,16 @@ def recall_leases(ledger: Ledger, recalled: Mapping[str, RecalledLease]) -> None
         known = recalled.get(handle.id)
         if known is None:
             continue
-        job_id, end = handle.id, known.end
-        lease = Lease(known.owner, handle, AttachedPlacement(0.0), 0.0 if end is None else end.at_s, known.turns)
-        lease.suspect_nodes, lease.warm, lease.metrics = known.suspects, known.warm, known.metrics
-        if end is not None:
-            lease.is_lost = end.lost
-            lease.apply_event("lose", end.why)
+        end = known.record.end
+        lease = Lease(known.record, handle, AttachedPlacement(0.0), 0.0 if end is None else end.at_s)
         if end is None or lease.suspect_nodes or (known.grants and isinstance(handle.spec, CommandJob)):
             for phase, grant in known.grants.items():
                 number = PROFILE if phase == "init" else grant.iteration
                 handle.permits.add_grant(GrantedPermit(phase, grant.asked_s, grant.start_s, grant.switched, False, number))
             handle.permits.resume_iterations(known.began_s)
-            ledger.recalled[job_id] = lease
+            ledger.recalled[handle.id] = lease
         else:  # its owner may still report that the job is done
-            lease.apply_event("free")
+            lease.settle()
             ledger.leases[lease.id] = lease
 
 
@@ -70,7 +66,7 @@ def continue_leases(ledger: Ledger, failed: Collection[str], done: Collection[st
     for handle in [*run.handles.values()]:
         placement = ledger.placement_of(handle)
         if placement is not None and placement.lease is not None:
-            placement.unclaimed_since_s = run.log.now()
+            placement.unclaim(run.log.now())
             _continue(ledger, placement, placement.lease, ends.get(handle.id))
         elif placement is not None and handle.id in ends:  # a command without a lease, which may not have ended
             _end(ledger, handle, ends[handle.id])
@@ -89,7 +85,7 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, end: J
     elsewhere = lease.is_elsewhere
     if elsewhere and (turns.open or lease.ended):
         # Freeing the nodes of the last lease must not free those of the next one.
-        placement.lease, lease.placement = None, AttachedPlacement(placement.unclaimed_since_s)
+        lease.part()
         _displaced(ledger, lease)
         if end is not None:
             _end(ledger, handle, end)
@@ -99,13 +95,13 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, end: J
     ledger.leases[lease.id] = lease
     if lease.suspect_nodes:
         ledger.suspected[handle.id] = lease
-    lease.last_heartbeat_s = lease.last_heartbeat_s if lease.ended else placement.unclaimed_since_s
+    if not lease.ended:
+        lease.hear(placement.unclaimed_since_s)
     handle.permits.restart_clocks(placement.unclaimed_since_s)  # without a coordinator no phase could be released
     run.apply(continued(handle, turns.rollouts, turns.trainings, turns.open))
     if end is not None:
         if not lease.ended:
-            lease.apply_event("stop")
-        lease.stop_requested_s = placement.unclaimed_since_s
+            lease.ask_to_stop(placement.unclaimed_since_s)
         _end(ledger, handle, end)
     elif lease.ended:
         placement.end(JobEnd("died", "step", lease.ended))
@@ -122,7 +118,7 @@ def _end(ledger: Ledger, handle: JobHandle, end: JobEnd) -> None:
 
 def _continue_waiting(ledger: Ledger, lease: Lease) -> None:
     """Let an owner that uses nothing wait for the next placement of its job, to which the lease then belongs."""
-    lease.last_heartbeat_s = ledger.run.log.now()
+    lease.hear(ledger.run.log.now())
     ledger.leases[lease.id] = lease
     ledger.run.log.say(f"{lease.handle.id}: its lease continues")
 
@@ -132,28 +128,24 @@ def _attaches_again(ledger: Ledger, lease: Lease) -> None:
     lease.handle.permits.clear()
     if not lease.must_move:
         lease.apply_event("move")
-    lease.last_heartbeat_s = ledger.run.log.now()
+    lease.hear(ledger.run.log.now())
     ledger.leases[lease.id] = lease
     ledger.run.log.say(f"{lease.handle.id}: its nodes have gone with the former service; its owner attaches again")
 
 
 def _displaced(ledger: Ledger, lease: Lease) -> None:
     """Lose a lease whose placement has not been restored. Its nodes may still be in use."""
-    run, now_s, job_id = ledger.run, ledger.run.log.now(), lease.handle.id
+    now_s, job_id = ledger.run.log.now(), lease.handle.id
     if not lease.ended:
-        lease.is_lost = True
-        lease.apply_event("lose", "its place has gone")
-        entries: list[Fact] = [LeaseEnded(now_s, job_id, lease.id, False, lease.ended, lost=True)]
+        entries: list[LeaseFact] = [LeaseEnded(now_s, job_id, lease.id, False, "its place has gone", lost=True)]
         if lease.turns.open:
-            names = sorted(lease.owner.nodes)
-            lease.suspect_nodes = set(names)
-            entries.append(NodesSuspected(now_s, job_id, lease.id, tuple(names)))
-        run.log.write(*entries)
+            entries.append(NodesSuspected(now_s, job_id, lease.id, tuple(sorted(lease.owner.nodes))))
+        ledger.write(lease, *entries)
     lease.handle.permits.clear()
     ledger.leases[lease.id] = lease
     if lease.suspect_nodes:
-        lease.last_heartbeat_s = now_s
+        lease.hear(now_s)
         ledger.suspected[job_id] = lease
         ledger.block(lease)
-    elif lease.state == "lost":  # its owner may still report that the job is done
-        lease.apply_event("free")
+    else:
+        lease.settle()  # its owner may still report that the job is done

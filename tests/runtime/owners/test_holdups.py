@@ -13,6 +13,7 @@ from rollmux_processes import pid_space
 
 from rollmux_env.errors import Conflict
 from runtime.coordinator.run_plan import LeaseRules
+from runtime.owners.http.patrol import check_leases, extend_leases
 from runtime.service.client import ServiceClient
 from runtime.service.figures import RunFigures
 from runtime.service.forecast import QueueForecast
@@ -72,7 +73,7 @@ def test_a_member_waits_for_a_lost_lease_and_says_so(tmp_path: Path) -> None:
         assert not (await run.leases.acquire(near, "rollout", 0, 0.0))["granted"]
         run.driver.run.log.zero_s -= 31.0
         await run.leases.heartbeat(near)
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         assert (await report_of(run))["jobs"]["near"]["reason"] == CLEAR
         run.leases.ledger.clear("rollout-0")
         await run.stop()
@@ -151,7 +152,7 @@ async def pass_time(run: Served, seconds: float, *leases: str) -> None:
     run.driver.run.log.zero_s -= seconds
     for lease in leases:
         run.leases.touch(lease)
-    run.leases.ledger.check_leases()
+    check_leases(run.leases.ledger)
 
 
 @pytest.mark.parametrize(("seconds", "lost"), [(4.0, False), (7.0, True)])
@@ -193,7 +194,7 @@ def test_an_owner_that_was_heard_meanwhile_is_excused_until_now_at_most(tmp_path
         lease = await run.place("far", ELSEWHERE)
         run.driver.run.log.zero_s -= 250.0
         assert await run.leases.heartbeat(lease) == {"stop": False}
-        run.leases.ledger.extend_leases(250.0)
+        extend_leases(run.leases.ledger, 250.0)
         run.pass_time(31.0)
         assert "lost" in await run.leases.heartbeat(lease)
         await run.stop()

@@ -34,7 +34,8 @@ from runtime.journal.replay import replay_journal
 from runtime.output import LOGS, lines
 from runtime.owners.http.carriers import is_kernels
 from runtime.owners.http.leases import MOST_METRICS
-from runtime.owners.http.ledger import own_processes
+from runtime.owners.http.owner_processes import own_processes
+from runtime.owners.http.patrol import check_leases
 from tests.children import Child
 from tests.runtime.owners.test_holdups import report_of
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIRS, Served, attached_plan, job, just_before_attaching, owner_pid, served
@@ -172,7 +173,7 @@ def test_what_a_lost_lease_held_is_granted_to_nobody_until_its_processes_are_see
             assert (await run.leases.heartbeat(a, ()))["stop"] is True
             with pytest.raises(Conflict, match=f"process {owner.pid} of its last lease lives, and may use rollout-0"):
                 await run.leases.attach("a", 0.0, run.driver.run.plan.nodes[0].host, (1,))
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         assert (await waits)["granted"] and run.leases.ledger.suspect_nodes() == {}
         await run.leases.release(b, "rollout", 0, {}, None)
         facts = await run.stop()
@@ -190,7 +191,7 @@ def test_nodes_of_an_owner_elsewhere_are_free_when_it_attaches_again_or_somebody
             lease = await run.place("a", ELSEWHERE, (7,))
             assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
             run.pass_time(34.0)
-            run.leases.ledger.check_leases()
+            check_leases(run.leases.ledger)
             await run.settle()
             assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
             if how == "cleared":
@@ -262,12 +263,12 @@ def test_a_lease_that_holds_nothing_is_lost_without_harm_and_open_requests_keep_
         run.leases.touch(a)
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(a)
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         await run.leases.release(a, "rollout", 0, {}, None)
         assert (await waits)["granted"]  # its owner had been waiting all the time
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(b)
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         await run.settle()
         with pytest.raises(Conflict, match="this lease is over: its lease is lost: no sign of life for 30 s"):
             await run.leases.acquire(a, "training", 0, 0.0)
@@ -504,7 +505,7 @@ def test_suspects_outlive_the_coordinator_too(tmp_path: Path) -> None:
         assert (await run.leases.acquire(a, "rollout", 0, 60.0))["granted"]
         run.driver.run.log.zero_s -= 31.0
         run.leases.touch(b)
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         await run.settle()
         other = await run.replaced()
         assert other.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
@@ -533,7 +534,7 @@ def test_a_job_that_has_done_all_is_not_over_when_its_lease_is_lost(tmp_path: Pa
         lease = await run.place("a", ELSEWHERE, (7,))
         await run.iterate(lease, 0)
         run.pass_time(34.0)
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         await run.settle()
         assert not run.driver.run.handles["a"].life.is_gone
         lease = await run.place("a", ELSEWHERE, (8,))

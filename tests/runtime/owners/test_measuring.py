@@ -17,6 +17,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.run_plan import Timeouts
 from runtime.journal.audit import audit
 from runtime.journal.facts import IterationSlice, JobFailed, JobProfiled
+from runtime.owners.http.patrol import check_leases
 from runtime.service.service import RunService
 from tests.runtime.pretend import (
     ELSEWHERE,
@@ -292,7 +293,7 @@ def test_a_guest_whose_lease_is_lost_is_measured_anew_when_its_owner_comes_back(
         assert (await run.leases.acquire(lease, "training", 0, 60.0))["granted"]
         run.driver.run.log.zero_s -= 34.0
         run.leases.touch(host)
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         assert run.leases.ledger.suspect_nodes() == {"training-0": "a"}
         await run.phase(host, "rollout", 1)
         again = await run.place("a", ELSEWHERE)
@@ -352,7 +353,7 @@ def test_the_owner_of_a_job_that_is_measured_and_waits_for_a_place_goes_on_waiti
         if is_lost:
             run.driver.run.log.zero_s -= 31.0
             run.leases.touch(host)
-            run.leases.ledger.check_leases()
+            check_leases(run.leases.ledger)
             assert (await run.leases.heartbeat(lease))["lost"]
         await run.leases.end(host, done=True)
         await run.settle()
@@ -360,7 +361,7 @@ def test_the_owner_of_a_job_that_is_measured_and_waits_for_a_place_goes_on_waiti
             lease = await run.place("a")
         run.driver.run.log.zero_s -= 301.0
         run.leases.touch(lease)
-        run.leases.ledger.check_leases()  # nobody takes a place without an owner from it
+        check_leases(run.leases.ledger)  # nobody takes a place without an owner from it
         for number in range(2, 4):
             await run.iterate(lease, number)
         await run.leases.end(lease, done=True)

@@ -16,7 +16,8 @@ from rollmux_processes import pid_space
 
 from rollmux_env.errors import Conflict
 from runtime.journal.facts import OwnerAttached
-from runtime.owners.http import ledger
+from runtime.owners.http import owner_processes
+from runtime.owners.http.patrol import check_leases
 from tests.children import Child
 from tests.runtime.pretend import HERE, Listening, Served, attached_plan, job, plan_of, served
 
@@ -49,7 +50,7 @@ def test_a_number_of_another_namespace_is_no_process_of_the_owner(
         if ends:
             stranger.kill()
             stranger.wait()
-            run.leases.ledger.check_leases()
+            check_leases(run.leases.ledger)
             assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}  # the owner may live
         await run.place("a")  # a stranger that lives is none of it
         assert run.leases.ledger.suspect_nodes() == {}
@@ -70,7 +71,7 @@ def test_processes_of_a_client_that_says_no_namespace_are_those_of_its_host(
         await lost(run)
         stranger.kill()
         stranger.wait()
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         assert run.leases.ledger.suspect_nodes() == {}
         await run.stop()
 
@@ -87,7 +88,7 @@ def test_an_owner_that_says_so_in_a_container_is_not_taken_to_be_gone(tmp_path: 
         await lost(run)
         stranger.kill()
         stranger.wait()
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
         await run.stop()
 
@@ -107,7 +108,7 @@ def test_a_node_comes_free_when_a_late_heartbeat_names_only_the_dead(tmp_path: P
         await run.leases.heartbeat(lease, (owner.pid, *(child.pid for child in dead)))
         run.pass_time(34.0)
         await run.settle()
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         assert run.leases.ledger.suspect_nodes() == {}
         await run.stop()
 
@@ -121,11 +122,11 @@ def test_a_process_that_carries_the_lease_and_was_never_named_keeps_a_node(tmp_p
             assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         with Child(["sleep", "60"], env={"ROLLMUX_LEASE": lease}, start_new_session=True) as rank:
             await lost(run)
-            run.leases.ledger.check_leases()
+            check_leases(run.leases.ledger)
             assert run.leases.ledger.suspect_nodes() == {"rollout-0": "a"}
             with pytest.raises(Conflict, match=f"process {rank.pid} of its last lease lives"):
                 await run.place("a")
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         assert run.leases.ledger.suspect_nodes() == {}
         await run.stop()
 
@@ -141,13 +142,13 @@ def test_processes_of_other_users_belong_to_an_owner_that_has_started_them(monke
     ):
         assert launcher.stdout is not None
         child = int(launcher.stdout.readline())
-        monkeypatch.setattr(ledger, "user_of", lambda pid: 1000 if pid == launcher.pid else 0)
-        owner = OwnerAttached(0.0, "job", "lease", HERE, here, ledger.own_processes((launcher.pid,), here, "job"), ())
-        known = ledger.known_processes(owner, (child, stranger.pid))
+        monkeypatch.setattr(owner_processes, "user_of", lambda pid: 1000 if pid == launcher.pid else 0)
+        owner = OwnerAttached(0.0, "job", "lease", HERE, here, owner_processes.own_processes((launcher.pid,), here, "job"), ())
+        known = owner_processes.known_processes(owner, (child, stranger.pid))
         assert [one.pid for one in known] == [launcher.pid, child]
         launcher.kill()
         launcher.wait()
-        assert ledger.known_processes(owner, (stranger.pid,)) == owner.processes
+        assert owner_processes.known_processes(owner, (stranger.pid,)) == owner.processes
         os.kill(child, signal.SIGKILL)
 
 
@@ -162,7 +163,7 @@ def test_a_process_of_another_job_is_not_taken_as_the_owners(tmp_path: Path) -> 
             owner.wait()
             run.pass_time(34.0)
             await run.settle()
-            run.leases.ledger.check_leases()
+            check_leases(run.leases.ledger)
             assert run.leases.ledger.suspect_nodes() == {}
         await run.stop()
 
@@ -185,9 +186,9 @@ def test_nodes_are_free_when_their_machine_was_started_again(
         lease = await run.place("a", pids=(stranger.pid,))
         assert (await run.leases.acquire(lease, "rollout", 0, 60.0))["granted"]
         await lost(run)
-        monkeypatch.setattr(ledger, "pid_space", lambda: here)
+        monkeypatch.setattr(owner_processes, "pid_space", lambda: here)
         run = await run.replaced()
-        run.leases.ledger.check_leases()
+        check_leases(run.leases.ledger)
         assert (run.leases.ledger.suspect_nodes() == {}) is frees
         await run.stop(permits=False)
 
@@ -260,11 +261,11 @@ def test_an_owner_in_a_container_with_the_number_of_a_stranger(tmp_path: Path, s
                 leases = service.service.driver.leases.ledger
                 (lease,) = leases.leases.values()
                 service.in_loop(lambda: leases.lose(lease, "no sign of life"))
-                service.in_loop(leases.check_leases)
+                service.in_loop(lambda: check_leases(leases))
                 assert leases.suspect_nodes() == {"rollout-0": "mine"} and stranger.poll() is None
                 stranger.kill()
                 stranger.wait()
-                service.in_loop(leases.check_leases)
+                service.in_loop(lambda: check_leases(leases))
                 assert leases.suspect_nodes() == {"rollout-0": "mine"}
             finally:
                 os.kill(child_of(owner.pid), signal.SIGKILL)

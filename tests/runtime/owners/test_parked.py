@@ -17,6 +17,7 @@ from runtime.coordinator.job_handle import JobHandle
 from runtime.coordinator.job_state import JobState
 from runtime.coordinator.run_plan import RunPlan
 from runtime.journal.facts import Fact, JobSubmitted
+from runtime.owners.http.patrol import check_leases
 from runtime.service.report import past_report
 from tests.runtime.owners.test_holdups import report_of
 from tests.runtime.pretend import ELSEWHERE, HERE, PAIR, PAIRS, Served, attached_plan, job, node, served, specs_of
@@ -127,7 +128,7 @@ def test_an_owner_that_is_away_or_leaves_within_an_iteration_keeps_no_place(tmp_
         await run.iterate(lease, 0)
         ledger.end(ledger.lease(lease), "its owner goes to another place", None)
         await submit(run)
-        ledger.check_leases()
+        check_leases(ledger)
         await run.settle()
         assert run.driver.run.handles["long"].life.state is JobState.PARKED
         await finish(run, "short", range(1))

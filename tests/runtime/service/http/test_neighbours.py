@@ -18,8 +18,8 @@ from rollmux_processes import pid_space
 from runtime.journal.facts import IterationSlice, LeaseEnded, OwnerAttached, PhaseGranted, PhaseSlice
 from runtime.journal.read import JOURNAL
 from runtime.journal.write import read_facts
-from runtime.owners.http import ledger
-from runtime.owners.http.ledger import known_processes, own_processes
+from runtime.owners.http import owner_processes
+from runtime.owners.http.owner_processes import known_processes, own_processes
 from runtime.service import forecast
 from runtime.service.http.endpoint import MOST_OF_A_LEASE
 from runtime.service.tokens import Right
@@ -110,11 +110,11 @@ def test_processes_that_are_not_there_are_not_kept(served: Served, ann: str, chi
 
 
 def test_processes_of_other_users_are_none_of_a_lease(monkeypatch: pytest.MonkeyPatch, children: list[int]) -> None:
-    monkeypatch.setattr(ledger, "user_of", lambda pid: 0 if pid == children[2] else 1000)
+    monkeypatch.setattr(owner_processes, "user_of", lambda pid: 0 if pid == children[2] else 1000)
     here = pid_space()
     owner = OwnerAttached(0.0, "job", "lease", os.uname().nodename, here, own_processes(children[:1], here, "job"), ())
     assert [one.pid for one in known_processes(owner, children)] == children[:2]
-    monkeypatch.setattr(ledger, "MOST_PROCESSES", 1)
+    monkeypatch.setattr(owner_processes, "MOST_PROCESSES", 1)
     assert known_processes(owner, children) == owner.processes
 
 
