@@ -16,10 +16,10 @@ from rich.table import Table
 
 from policies.rollout import make_rollout
 from rollmux_env.bench.suites.rollout import setting
-from rollmux_env.bench.suites.tables import THINKING_MEDIAN, THINKING_SIGMA
 from rollmux_env.published import source
 from rollmux_env.rollout.job import JobRollouts, RolloutOutcome
 from rollmux_env.timing.lengths import Lognormal
+from rollmux_env.workloads.modelled import THINKING_MEDIAN, THINKING_SIGMA
 
 SEEDS, ROLLOUTS = 3, 10
 SIZES = (1, 2, 4, 8)

@@ -24,7 +24,7 @@ from scipy.optimize import nnls
 from policies.rollout import make_rollout
 from policies.rollout.adaptive_parallelism import AdaptiveParallelism
 from policies.rollout.published import Plain
-from rollmux_env.bench.suites.tables import THINKING_MEDIAN, make_packed_lengths
+from rollmux_env.bench.suites.tables import make_packed_lengths
 from rollmux_env.kernel.rollout_trials import spread
 from rollmux_env.published import source
 from rollmux_env.rollout.fleet import Fleet
@@ -36,6 +36,7 @@ from rollmux_env.timing.hardware import GPUS, MEMORY_SHARE, achieved
 from rollmux_env.timing.lengths import LengthDistribution, Lognormal
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import SIZES, ReplicaTiming, fitting_replicas
+from rollmux_env.workloads.modelled import THINKING_MEDIAN
 
 RATES, SHARES, ROLLOUTS = (1.0, 0.8, 0.65), (0.5, 0.7, 0.8, 0.9, 0.95, 0.98), 10
 PROMPT_TOKENS, EACH, MOST = 1024, 8, 1024

@@ -13,9 +13,9 @@ from policies.commands.options import TableOrJson
 from policies.commands.printed import Printed
 from rollmux_env.allocation.allocation import parse_budget
 from rollmux_env.allocation.job import make_allocated_scenario
+from rollmux_env.allocation.report import allocation_report, allocation_table
 from rollmux_env.allocation.run import run_file
 from rollmux_env.files import write_whole
-from rollmux_env.report.allocation import allocation_report, allocation_table
 from rollmux_env.timing.work import make_work
 from rollmux_env.workloads.text import write_scenario
 

@@ -17,13 +17,13 @@ from rollmux_env.bench.leaderboard.clairvoyant import Clairvoyant
 from rollmux_env.bench.possible import check_possible
 from rollmux_env.bench.streams import owned, workload
 from rollmux_env.bench.suite import Makers
-from rollmux_env.bench.suites.rollout import with_models
 from rollmux_env.envs.dispatch.generator import RandomGroups
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.envs.dispatch.types import SimulatedGroup
 from rollmux_env.replay.job_results import JobResult
 from rollmux_env.replay.outcome import Outcome, outcome
 from rollmux_env.scenario import Scenario
+from rollmux_env.workloads.modelled import with_models
 from rollmux_env.workloads.own import is_own, own_stream
 
 VERSION = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from rollmux_env.bench.harness import Task, run_task
 from rollmux_env.bench.intervals import ratios
 from rollmux_env.bench.suite import Column, Makers, SuiteRow, make_measured_row
 from rollmux_env.bench.suites.published import make_published_suite
-from rollmux_env.bench.suites.tables import PACKED_JOBS, THINKING_MEDIAN, THINKING_SIGMA, PackedJob, make_packed_lengths
+from rollmux_env.bench.suites.tables import PACKED_JOBS, PackedJob, make_packed_lengths
 from rollmux_env.published import source
 from rollmux_env.replay.outcome import Outcome
 from rollmux_env.rollout.job import JobRollouts
@@ -26,12 +26,13 @@ from rollmux_env.rollout.setting import Setting
 from rollmux_env.scenario import Scenario, parse_scenario
 from rollmux_env.timing.calibration import ROLLMUX
 from rollmux_env.timing.hardware import GPUS, achieved
-from rollmux_env.timing.lengths import PUBLISHED, LengthDistribution, Lognormal
+from rollmux_env.timing.lengths import LengthDistribution, Lognormal
 from rollmux_env.timing.models import SHAPES
 from rollmux_env.timing.replica import fitting_replicas
 from rollmux_env.timing.tail import migration_of
 from rollmux_env.workloads import make_workload
 from rollmux_env.workloads.catalogue import paper_cluster
+from rollmux_env.workloads.modelled import with_models
 from rollmux_env.workloads.options import WorkloadOptions
 
 SECONDS, DOLLARS, GAIN, OVER_BEST = "seconds", "$/work-h", "gain", "gain, best size"
@@ -158,30 +159,6 @@ def packed_s(packed: PackedJob, alike: float, policy: str, seed: int, quick: boo
     """Return the seconds of a rollout, with a decode step fitted so that a plain rollout takes the published seconds."""
     step_s = fit_step_s(packed, makers.rollout("plain"))
     return rollout_s(partial(make_packed_setting, packed, step_s, alike), policy, seed, quick, makers)
-
-
-def with_models(scenario: Scenario) -> Scenario:
-    """Return a stream of the catalogue's jobs with phases predicted from their models.
-
-    The lengths are those of docs/reference/timing.md.
-    """
-    fields = ("id", "arrival_s", "iterations", "duration_s", "slo")
-    jobs = []
-    for job in scenario.jobs:
-        size, cap = job.id.split("-")[:2]
-        tokens = 1024 * int(cap.removesuffix("k"))
-        kind = f"{size}-{cap}"
-        if size in ("4B", "8B"):
-            lengths: dict[str, Any] = {"median": THINKING_MEDIAN, "sigma": THINKING_SIGMA}
-        else:
-            lengths = {"published": kind if kind in PUBLISHED else f"7B-{cap}"}
-        jobs.append(
-            {key: value for key in fields if (value := getattr(job, key)) is not None}
-            | {"rollout": {"nodes": job.rollout.nodes}, "training": {"nodes": job.training.nodes}}
-            | {"model": {"name": size, "tensor_parallel": 2 if size == "32B" else 1}}
-            | {"lengths": {"cap": tokens, "batch": 256, "prompt_tokens": 1024, **lengths}}
-        )
-    return parse_scenario({"version": 1, "cluster": scenario.cluster.model_dump(), "jobs": jobs})
 
 
 def pair_s(kinds: tuple[str, str], policy: str, seed: int, quick: bool, makers: Makers) -> float:

@@ -17,6 +17,7 @@ from rollmux_env.published import source
 from rollmux_env.timing import calibration as calibrations
 from rollmux_env.timing.lengths import PUBLISHED, LengthDistribution, Lognormal, Piecewise, lognormal_of_mean
 from rollmux_env.workloads.catalogue import PUBLISHED_S
+from rollmux_env.workloads.modelled import THINKING_MEDIAN, THINKING_SIGMA
 
 
 class PublishedRow(NamedTuple):
@@ -92,7 +93,6 @@ def make_published_table(file: str, rows: Iterable[PublishedRow]) -> Table:
 # same cap. The lengths of 4B and 8B jobs are not published; they have another lognormal.
 RESPONSES, PROMPT_TOKENS = 256, 1024
 GROUP = 8  # responses per prompt, assumed; with one, training would reach 4% of the peak
-THINKING_MEDIAN, THINKING_SIGMA = 4096.0, 1.2  # lengths of 4B and 8B jobs, assumed
 TENSOR_PARALLEL = {"32B": 2, "70B": 8}
 GPUS_OF = {"32B": 16}  # number of GPUs of each pool; 8 for other sizes
 

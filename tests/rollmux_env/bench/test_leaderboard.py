@@ -25,13 +25,13 @@ from rollmux_env.bench.leaderboard.entries import (
 )
 from rollmux_env.bench.leaderboard.tracks import KINDS, REFERENCE, TRACKS, Entrant, own_track
 from rollmux_env.bench.streams import workload
-from rollmux_env.bench.suites.rollout import with_models
 from rollmux_env.envs.dispatch.generator import SHAPES, RandomGroups
 from rollmux_env.envs.dispatch.replay import figures, replay_group
 from rollmux_env.errors import InputError
 from rollmux_env.report.leaderboard import LOWER, page
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of
+from rollmux_env.workloads.modelled import with_models
 from tests.benchmarks import load_benchmark
 from tests.conftest import Command
 

@@ -20,13 +20,13 @@ from rollmux_env.bench.suites.rollout import (
     pair_s,
     rollout_rows,
     setting,
-    with_models,
 )
 from rollmux_env.bench.suites.tables import PACKED_JOBS, make_packed_lengths
 from rollmux_env.errors import InputError
 from rollmux_env.rollout.job import JobRollouts
 from rollmux_env.rollout.setting import setting_of
 from rollmux_env.workloads import WorkloadOptions, make_workload
+from rollmux_env.workloads.modelled import with_models
 
 MAKERS = makers()
 
