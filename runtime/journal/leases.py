@@ -34,7 +34,9 @@ LeaseFact = OwnerAttached | MetricsReported | JobRolledBack | NodesSuspected | N
 
 @dataclass
 class LeaseRecord:
-    """State of a lease according to its facts: those that are written now, or those of a journal.
+    """State of a lease that a journal keeps.
+
+    A service lets it follow the facts that it writes, and recall those that it reads.
 
     Attributes:
         owner: Owner in its last recorded state, with the names of its nodes.
@@ -139,7 +141,7 @@ class RecalledLease:
         if carried.turns is not None:
             record.turns.restore(vars(carried.turns))
         record.warm, self.began_s, self.busy_s = {*carried.warm}, dict(carried.began_s), dict(carried.busy_s)
-        record.metrics = dict(carried.reported)
+        record.metrics = {number: dict(metrics) for number, metrics in carried.reported.items()}
 
 
 class RecalledLeases:

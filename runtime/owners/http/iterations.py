@@ -295,7 +295,7 @@ class Iterations:
     def end_spent(self, lease: Lease) -> None:
         """End a job that is between two iterations and whose budget is spent."""
         handle = lease.handle
-        if not lease.turns.is_between or lease.ended or _is_over(handle) or not self._run.has_seat(handle):
+        if not lease.turns.is_between or lease.is_over or _is_over(handle) or not self._run.has_seat(handle):
             return
         if self._is_over_budget(handle):
             self._carry_out(lease, NextStep.OVER_BUDGET, "its budget is spent")

@@ -244,23 +244,23 @@ class Leases:
         iteration = _iteration_of(lease, phase, iteration)
         with self.ledger.keep_alive(lease):
             await self._run.written()
-            if lease.ended and lease.turns.is_open(phase, iteration, extra):
+            if lease.is_over and lease.turns.is_open(phase, iteration, extra):
                 self.ledger.release(lease, phase)
                 await self._run.log.durable()
                 self._check_lives(lease)
             if not self._may_release(lease, phase, iteration, extra):
                 await self._run.log.durable()
                 return {}
-            known = lease.record.metrics.setdefault(iteration, {})
-            left_out = keep_metrics(known, metrics or {})
-            if left_out and not lease.is_warned:
-                lease.set_warned()
+            left_out = keep_metrics(lease.record.metrics.setdefault(iteration, {}), metrics) if metrics else []
+            if left_out and not lease.metrics_warned:
+                lease.set_metrics_warned()
                 self._run.log.write_job_log(lease.handle.id, f"metric {one_line(left_out[0], 80)} is left out: {_METRICS_RULE}")
             if device_gb is not None:
                 self._iterations.check_kept_memory(lease, phase, device_gb)
             self._iterations.finish(lease, phase)
             if metrics and iteration in lease.record.metrics and iteration >= lease.turns.done:  # its iteration is not over
-                self.ledger.write(lease, MetricsReported(self._run.log.now(), lease.handle.id, lease.id, iteration, {**known}))
+                known = {**lease.record.metrics[iteration]}
+                self.ledger.write(lease, MetricsReported(self._run.log.now(), lease.handle.id, lease.id, iteration, known))
             if lease.stop_requested_s is not None and not lease.has_grants:
                 self.ledger.end(lease, "it had to stop", JobEnd("stopped"))
             self._iterations.end_spent(lease)
@@ -327,21 +327,21 @@ class Leases:
         lease = self.ledger.lease(lease_id)
         with self.ledger.keep_alive(lease):
             owner, known = lease.owner, {one.pid for one in lease.owner.processes}
-            if pids and owner.boot and not lease.ended:
+            if pids and owner.boot and not lease.is_over:
                 if pid_space not in ("", owner.boot):
                     self._note(lease, replace(owner, at_s=self._run.log.now(), boot=""))
                 elif not known.issuperset(pids):
                     await self._update_processes(lease, pids)
-        answer: dict[str, Any] = {"stop": bool(lease.ended) or lease.stop_requested_s is not None}
-        by_s = None if lease.ended else leave_by_s(self._run, lease.owner.nodes)
-        return answer | ({"lost": lease.ended} if lease.is_lost else {}) | ({} if by_s is None else {"leave_by_s": by_s})
+        answer: dict[str, Any] = {"stop": lease.is_over or lease.stop_requested_s is not None}
+        by_s = None if lease.is_over else leave_by_s(self._run, lease.owner.nodes)
+        return answer | ({"lost": lease.why_over} if lease.is_lost else {}) | ({} if by_s is None else {"leave_by_s": by_s})
 
     async def _update_processes(self, lease: Lease, pids: Sequence[int]) -> None:
         """Look for the processes that an owner names. Searches of one lease run one after the other, with a pause between."""
         async with lease.processes_lock:
             owner = lease.owner
             processes = await asyncio.to_thread(known_processes, owner, pids)
-            if processes != owner.processes and not lease.ended and lease.owner is owner:
+            if processes != owner.processes and not lease.is_over and lease.owner is owner:
                 self._note(lease, replace(owner, at_s=self._run.log.now(), processes=processes))
             await asyncio.sleep(_KNOWS_S)
 
@@ -365,7 +365,7 @@ class Leases:
         lease = self.ledger.lease(lease_id)
         await self._run.written()
         is_command = isinstance(lease.handle.spec, CommandJob)
-        if lease.ended:
+        if lease.is_over:
             self.ledger.free(lease, lease.suspect_nodes, "its owner has ended")
             if done and not is_command:
                 self._iterations.done_late(lease)
@@ -389,7 +389,7 @@ class Leases:
     def is_active(self, lease_id: str) -> bool:
         """Return whether there is such a lease and it is not over."""
         lease = self.ledger.leases.get(lease_id)
-        return lease is not None and not lease.ended
+        return lease is not None and not lease.is_over
 
     def touch(self, lease_id: str) -> None:
         """Record that the owner of a lease is alive."""
@@ -432,8 +432,8 @@ class Leases:
             raise
 
     def _check_lives(self, lease: Lease) -> None:
-        if lease.ended:
-            raise Conflict(f"job {lease.handle.id}: this lease is over: {lease.ended}")
+        if lease.is_over:
+            raise Conflict(f"job {lease.handle.id}: this lease is over: {lease.why_over}")
         if lease.stop_requested_s is not None and not lease.has_grants:
             raise Conflict(f"job {lease.handle.id}: has to stop")
 

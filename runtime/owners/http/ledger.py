@@ -1,6 +1,6 @@
-"""Leases that owners hold of jobs' placements. What the journal says of a lease is how the lease changes.
+"""Leases that owners hold of jobs' placements. A lease follows the facts that are written of it, as recall from a journal does.
 
-For leases without a heartbeat, and for nodes of lost leases, the ledger looks for processes that still use them.
+For nodes of lost leases, the ledger looks for processes that still use them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,7 +49,7 @@ class AttachedPlacement:
     @property
     def active_lease(self) -> Lease | None:
         """The current lease if it is active, else None."""
-        return None if self.lease is None or self.lease.ended else self.lease
+        return None if self.lease is None or self.lease.is_over else self.lease
 
     def unclaim(self, now_s: float) -> None:
         """Let the time begin in which an owner has to attach."""
@@ -66,12 +66,12 @@ class Lease:
     """An owner's right to act for a job in the placement that the job had when the owner attached.
 
     Attributes:
-        record: State of the lease according to the facts of it in the journal.
+        record: State of the lease that a restarted service has from the journal.
         handle: Job of the lease.
         placement: Period in the placement.
         last_heartbeat_s: Time of the last heartbeat or request, in seconds of the run's clock.
         requests: Number of open requests.
-        is_warned: Whether the job's log says that a metric of the owner is left out.
+        metrics_warned: Whether the job's log says that a metric of the owner is left out.
         state: State of the owner in `rollmux_protocol.ATTACHMENT`.
         stop_requested_s: Time at which the owner was asked to stop, or None.
         processes_lock: Lock that is held while a heartbeat looks for the owner's processes.
@@ -82,7 +82,7 @@ class Lease:
     placement: AttachedPlacement
     last_heartbeat_s: float
     requests: int = 0
-    is_warned: bool = False
+    metrics_warned: bool = False
     state: str = field(default_factory=lambda: following(ATTACHMENT, "away", "attach"))
     stop_requested_s: float | None = None
     processes_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -107,7 +107,12 @@ class Lease:
         return self.owner.lease
 
     @property
-    def ended(self) -> str:
+    def is_over(self) -> bool:
+        """Whether the lease has ended or was lost."""
+        return self.record.end is not None
+
+    @property
+    def why_over(self) -> str:
         """Reason why the lease is over, or an empty string while it is active."""
         return "" if self.record.end is None else self.record.end.why
 
@@ -117,9 +122,9 @@ class Lease:
         return self.record.end is not None and self.record.end.lost
 
     @property
-    def suspect_nodes(self) -> frozenset[str]:
+    def suspect_nodes(self) -> Set[str]:
         """Names of the nodes that the lease held when it was lost and that may still be in use."""
-        return frozenset(self.record.suspects)
+        return self.record.suspects
 
     @property
     def has_grants(self) -> bool:
@@ -147,9 +152,9 @@ class Lease:
         self.state = following(ATTACHMENT, self.state, event)
 
     def follow(self, *facts: LeaseFact) -> None:
-        """Change as facts say that are in the journal."""
+        """Change as facts say that are written to the journal."""
         for fact in facts:
-            if isinstance(fact, LeaseEnded) and self.record.end is None:
+            if isinstance(fact, LeaseEnded):
                 self.apply_event(_event_of(fact))
             self.record.follow(fact)
 
@@ -175,9 +180,9 @@ class Lease:
         """Belong no longer to the job's placement, whose next lease is another owner's."""
         self.placement.lease, self.placement = None, AttachedPlacement(self.placement.unclaimed_since_s)
 
-    def set_warned(self) -> None:
+    def set_metrics_warned(self) -> None:
         """Record that the job's log says that a metric of the owner is left out."""
-        self.is_warned = True
+        self.metrics_warned = True
 
 
 def _event_of(end: LeaseEnded) -> str:
@@ -267,7 +272,7 @@ class Ledger:
         self.leases[lease.id] = placement.lease = lease
         self.run.log.write(owner)
         if len(self.leases) > _REMEMBERED:
-            over = [other for other in self.leases.values() if other.ended and not other.suspect_nodes]
+            over = [other for other in self.leases.values() if other.is_over and not other.suspect_nodes]
             for other in over[: max(0, len(over) - _REMEMBERED)]:
                 del self.leases[other.id]
         return lease

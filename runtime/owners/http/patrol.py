@@ -51,7 +51,7 @@ def check_leases(ledger: Ledger) -> None:
         return
     now_s = run.log.now()
     for lease in [*ledger.leases.values()]:
-        if lease.ended:
+        if lease.is_over:
             _free_unused(ledger, lease, now_s)
         elif why := _why_lost(run, lease, now_s):
             ledger.lose(lease, why)

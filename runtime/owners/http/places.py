@@ -103,7 +103,7 @@ def _replace_last(iterations: Iterations, handle: JobHandle, placement: Attached
         iterations.leave(lease, again)
         return True
     last = ledger.last_of(handle.id)
-    if last is not None and not last.ended and last.placement is not placement:  # of lent nodes of the former coordinator
+    if last is not None and not last.is_over and last.placement is not placement:  # of lent nodes of the former coordinator
         ledger.end(last, again, None)
     if isinstance(handle.spec, CommandJob) and handle.permits.holds and handle.life.is_alive:
         raise Conflict(f"job {handle.id}: its command has given its lease back within a phase, and has to end first")

@@ -69,9 +69,9 @@ class AttachedProcesses(ProcessBackend):
                 self.ledger.end(waiting, handle.ending.reason, None)
             return
         lease, why = placement.lease, handle.ending.reason
-        if lease is None or (lease.ended and not lease.suspect_nodes):  # for example while its owner moves to another placement
+        if lease is None or (lease.is_over and not lease.suspect_nodes):  # for example while its owner moves to another placement
             placement.free.set()
-        elif not lease.ended:
+        elif not lease.is_over:
             if lease.has_grants:
                 lease.ask_to_stop(run.log.now())
                 wake(handle, why)
@@ -223,7 +223,7 @@ class CommandProcesses(AttachedProcesses):
             why = f"{why}; process {_numbers(remaining)} of it cannot be ended"
             if lease is None:
                 lease = self._attach(handle, placement)
-        if lease is not None and not lease.ended:
+        if lease is not None and not lease.is_over:
             if remaining:
                 ledger.lose(lease, why, remaining)
             else:

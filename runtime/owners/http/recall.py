@@ -54,7 +54,7 @@ def continue_leases(ledger: Ledger, failed: Collection[str], done: Collection[st
     run = ledger.run
     ends = dict.fromkeys(done, JobEnd("done")) | dict.fromkeys(failed, JobEnd("cancelled"))
     for job_id, lease in [*ledger.recalled.items()]:  # only jobs without a placement are left
-        uses_nothing, waits = lease.turns.is_between and not lease.ended, job_id in run.scheduler.state.waiting
+        uses_nothing, waits = lease.turns.is_between and not lease.is_over, job_id in run.scheduler.state.waiting
         if uses_nothing and waits and lease.turns.rollouts == lease.turns.done and job_id not in ends:
             _continue_waiting(ledger, lease)
             continue
@@ -83,7 +83,7 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, end: J
     """
     run, handle, turns = ledger.run, lease.handle, lease.turns
     elsewhere = lease.is_elsewhere
-    if elsewhere and (turns.open or lease.ended):
+    if elsewhere and (turns.open or lease.is_over):
         # Freeing the nodes of the last lease must not free those of the next one.
         lease.part()
         _displaced(ledger, lease)
@@ -95,16 +95,16 @@ def _continue(ledger: Ledger, placement: AttachedPlacement, lease: Lease, end: J
     ledger.leases[lease.id] = lease
     if lease.suspect_nodes:
         ledger.suspected[handle.id] = lease
-    if not lease.ended:
+    if not lease.is_over:
         lease.hear(placement.unclaimed_since_s)
     handle.permits.restart_clocks(placement.unclaimed_since_s)  # without a coordinator no phase could be released
     run.apply(continued(handle, turns.rollouts, turns.trainings, turns.open))
     if end is not None:
-        if not lease.ended:
+        if not lease.is_over:
             lease.ask_to_stop(placement.unclaimed_since_s)
         _end(ledger, handle, end)
-    elif lease.ended:
-        placement.end(JobEnd("died", "step", lease.ended))
+    elif lease.is_over:
+        placement.end(JobEnd("died", "step", lease.why_over))
     else:
         handle.processes.record_contact()
         run.log.say(f"{handle.id}: its lease continues")
@@ -136,7 +136,7 @@ def _attaches_again(ledger: Ledger, lease: Lease) -> None:
 def _displaced(ledger: Ledger, lease: Lease) -> None:
     """Lose a lease whose placement has not been restored. Its nodes may still be in use."""
     now_s, job_id = ledger.run.log.now(), lease.handle.id
-    if not lease.ended:
+    if not lease.is_over:
         entries: list[LeaseFact] = [LeaseEnded(now_s, job_id, lease.id, False, "its place has gone", lost=True)]
         if lease.turns.open:
             entries.append(NodesSuspected(now_s, job_id, lease.id, tuple(sorted(lease.owner.nodes))))
