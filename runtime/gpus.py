@@ -65,8 +65,8 @@ def named_devices() -> list[str] | None:
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         return None
-    given = [name.strip() for name in wanted.split(",")]
-    names = [*itertools.takewhile(lambda name: name and not name.startswith("-"), given)]
+    listed = [name.strip() for name in wanted.split(",")]
+    names = [*itertools.takewhile(lambda name: name and not name.startswith("-"), listed)]
     if twice := next((name for number, name in enumerate(names) if name in names[:number]), None):
         raise InputError(
             f"CUDA_VISIBLE_DEVICES={one_line(wanted, 300)} names {one_line(twice, 100)} twice, and CUDA shows no device then"
