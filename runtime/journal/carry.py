@@ -11,11 +11,12 @@ Only `Progressed` is merged: it states totals, of which none but the last before
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from rollmux_env.cluster.events import Event, JobProgress, Progressed, Ticked
+from rollmux_env.garbage import without_collections
 from rollmux_env.scheduler.facts import Confined, Drained, Joined, Undrained
 from runtime.jobs.spec import JobSpec, RayJob
 from runtime.journal.facts import (
@@ -73,11 +74,16 @@ def carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     Raises:
         InputError: They are not the facts of a run.
     """
+    with without_collections():  # commits wait for this
+        return _carried_facts(facts)
+
+
+def _carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     record, leases = record_of(facts), RecalledLeases(facts)
     entries: dict[int, Fact] = {}
     for numbered in (
         select_events(facts),
-        _select_assignments(facts),
+        select_assignments(facts),
         _select_leases(facts, leases),
         _select_others(facts, record),
     ):
@@ -113,24 +119,28 @@ def select_events(facts: Sequence[Fact]) -> _Numbered:
         yield last[0], Progressed(last[1], tuple(progress.values())) if progress else Ticked(last[1])
 
 
-def _select_assignments(facts: Sequence[Fact]) -> _Numbered:
+def select_assignments(facts: Sequence[Fact]) -> _Numbered:
     """Yield the assignments and returns of nodes of each group since it last had no node."""
     group_of: dict[str, int] = {}
+    sizes: Counter[int] = Counter()  # numbers of nodes by group
     entries: defaultdict[int, dict[int, Fact]] = defaultdict(dict)
     for number, fact in enumerate(facts):
+        left: list[int] = []  # a group for each node that has left it
         match fact:
             case Assigned(node=node, group=group):
+                left += [group_of[node]] if node in group_of else []
                 group_of[node] = group
+                sizes[group] += 1
                 entries[group][number] = fact
             case Returned(node=node) if node in group_of:
-                entries[group_of.pop(node)][number] = fact
+                left.append(group_of.pop(node))
+                entries[left[0]][number] = fact
             case RunRelaunched(nodes=nodes):
-                there = {node.name for node in nodes}
-                group_of = {node: group for node, group in group_of.items() if node in there}
-            case _:
-                continue
-        for group in entries.keys() - set(group_of.values()):
-            del entries[group]
+                left += [group_of.pop(node) for node in group_of.keys() - {node.name for node in nodes}]
+        sizes.subtract(left)
+        for group in {*left}:
+            if not sizes[group]:
+                del entries[group]
     for of_group in entries.values():
         yield from of_group.items()
 

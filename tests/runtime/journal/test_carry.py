@@ -13,15 +13,18 @@ from typing import IO, NoReturn
 from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rollmux_env.cluster.events import MonthBegun, QuotaSet
 from rollmux_env.errors import InputError
 from rollmux_env.keys.queue import Quota
 from rollmux_env.locks import take_lock
 from rollmux_env.scheduler.facts import Drained, Undrained
+from rollmux_env.scheduler.nodes import Assigned, Returned
 from runtime.journal import write
 from runtime.journal.audit import audit
-from runtime.journal.carry import carried_facts, count_carried
+from runtime.journal.carry import carried_facts, count_carried, select_assignments
 from runtime.journal.check import audit_parts
 from runtime.journal.commits import Commits
 from runtime.journal.facts import (
@@ -52,6 +55,7 @@ from runtime.service.report import past_report
 from tests.conftest import Command
 from tests.fixtures import copied
 from tests.runtime.journal.recovered import recovered
+from tests.runtime.pretend import PAIR
 
 SERVICES = ("attached-service", "counted-service", "interrupted-run", "killed-service", "service")
 
@@ -289,3 +293,40 @@ def test_a_part_begins_between_two_commits(folder: Path) -> None:
     (facts,) = joined([first, second])
     assert [fact.node for fact in facts if isinstance(fact, DrainPlanned)] == ["before-0", "before-1", "before-2", "after"]
     assert replay_journal(facts).lines == replay_journal(first).lines
+
+
+NAMES = st.sampled_from("abcd")
+
+
+def assignments_by_definition(facts: Sequence[Fact]) -> dict[int, Fact]:
+    """Those of each group since it last had no node: after each fact, groups without a node are forgotten."""
+    group_of: dict[str, int] = {}
+    entries: dict[int, dict[int, Fact]] = {}
+    for number, fact in enumerate(facts):
+        match fact:
+            case Assigned(node=node, group=group):
+                group_of[node] = group
+                entries.setdefault(group, {})[number] = fact
+            case Returned(node=node) if node in group_of:
+                entries[group_of.pop(node)][number] = fact
+            case RunRelaunched(nodes=nodes):
+                group_of = {name: group for name, group in group_of.items() if name in {node.name for node in nodes}}
+        entries = {group: own for group, own in entries.items() if group in group_of.values()}
+    return {number: fact for own in entries.values() for number, fact in own.items()}
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.builds(lambda name, group: Assigned(0.0, group, "rollout", 0, name), NAMES, st.integers(0, 3)),
+            st.builds(lambda name: Returned(0.0, name), NAMES),
+            st.builds(
+                lambda names: RunRelaunched(0.0, 0.0, tuple(dataclasses.replace(PAIR[0], name=name) for name in names), {}),
+                st.frozensets(NAMES),
+            ),
+        ),
+        max_size=30,
+    )
+)
+def test_assignments_of_groups_that_have_nodes_are_carried(facts: list[Fact]) -> None:
+    assert dict(select_assignments(facts)) == assignments_by_definition(facts)
