@@ -21,7 +21,7 @@ from runtime.jobside.job_log import append_job_log
 from runtime.journal.commits import Commits
 from runtime.journal.facts import Fact
 from runtime.journal.parts import newest_part
-from runtime.journal.rollover import continue_in_next_part
+from runtime.journal.rollover import continue_in_next_part, rows_to_carry
 from runtime.journal.write import Journal, Unwritable
 
 _DYING_S = 30.0  # longest wait for the end of the journal's previous writer
@@ -154,9 +154,11 @@ class RunLog:
         assert self._commits is not None
         try:
             known = await asyncio.to_thread(self.journal.facts)
-        except InputError as error:  # the journal is damaged
+            rows = await asyncio.to_thread(rows_to_carry, known)
+            known += await asyncio.to_thread(self.journal.facts, len(known))
+        except InputError as error:  # the journal is damaged, or not that of a run
             return str(error)
-        return await self._commits.run_between(partial(continue_in_next_part, self.journal, known))
+        return await self._commits.run_between(partial(continue_in_next_part, self.journal, known, rows))
 
     def write_job_log(self, job_id: str, text: str) -> None:
         """Append a line to the log of an attached job; see `runtime.jobside.job_log.append_job_log`."""

@@ -11,10 +11,11 @@ A service with jobs does not end. Between two commits, it begins the next part w
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from time import time
+from types import MappingProxyType
 from typing import Literal
 
 from rollmux_env.cluster.events import Carried, CarriedLength, CarriedUsage
@@ -28,12 +29,13 @@ from runtime.journal.facts import DrainPlanned, Fact, RunEnded, RunStarted, Sche
 from runtime.journal.parts import newest_part, part_after
 from runtime.journal.read import JOURNAL, first_fact, is_begun, last_fact, read_facts
 from runtime.journal.record import RunRecord
-from runtime.journal.write import Journal, name_in_errors, record_of, state_of, write_part
+from runtime.journal.write import Journal, Row, name_in_errors, record_of, row_of, state_of, write_part
 
 ROLLED_OVER: Literal["rolled over"] = "rolled over"
 MOST_FACTS = 4000  # facts of a part, about 1 MB, from which a service that has no job begins the next one
 MOST_FACTS_WITH_JOBS = 20_000  # facts of a part, about 5 MB, from which a service continues in the next one while jobs are present
 QUIET_S = 300.0  # time without a job before that, in which owners learn that their jobs are over
+_NO_ROWS: Mapping[int, Row] = MappingProxyType({})
 _BEGINS_S = 30.0  # time in which a service answers again
 
 
@@ -92,7 +94,7 @@ def begin_next_part(folder: Path, say: Callable[[str], None]) -> None:
         return
     after = part_after(path)
     try:
-        write_part(after, number + 1, begins)
+        write_part(after, number + 1, [*map(row_of, begins)])
     except (OSError, sqlite3.Error) as error:
         name, problem = one_line(str(after), 4096), "may not last" if after.exists() else "cannot be written"
         say(f"{name}: {problem}: {error}; the journal continues in {newest_part(folder).name}")
@@ -103,17 +105,31 @@ def begin_next_part(folder: Path, say: Callable[[str], None]) -> None:
 def is_long(journal: Journal) -> bool:
     """Return whether a journal must continue in its next part although jobs are present.
 
-    Where much is carried over, a part becomes longer, so that all parts together are no more than twice as long as without that.
+    Where much is carried over, a part becomes longer, so that all parts together are at most a third longer than without that.
     """
-    return journal.length >= max(MOST_FACTS_WITH_JOBS, 2 * journal.carried)
+    return journal.length >= max(MOST_FACTS_WITH_JOBS, 4 * journal.carried)
 
 
-def continue_in_next_part(journal: Journal, known: Sequence[Fact] = ()) -> str | None:
+def rows_to_carry(known: Sequence[Fact]) -> dict[int, Row]:
+    """Return the rows of those of some facts that would be carried over, by `id` of the fact; commits need not wait for this.
+
+    Args:
+        known: First facts of the newest part.
+
+    Raises:
+        InputError: They are not the facts of a run.
+    """
+    lasting = {*map(id, known)}  # of a fact that is made anew, the id may be another fact's when it has gone
+    return {id(fact): row_of(fact) for fact in carried_facts(known) if id(fact) in lasting}
+
+
+def continue_in_next_part(journal: Journal, known: Sequence[Fact] = (), rows: Mapping[int, Row] = _NO_ROWS) -> str | None:
     """Continue a journal in its next part while jobs are present. May be called in any thread, while nothing is written.
 
     Args:
         journal: The journal.
         known: First facts of its newest part, as far as they have been read before.
+        rows: Rows of some of these facts, by `id` of the fact.
 
     Returns:
         Why the journal continues in the part in which it was, one line, or None if it continues in the next one.
@@ -127,7 +143,7 @@ def continue_in_next_part(journal: Journal, known: Sequence[Fact] = ()) -> str |
     except InputError as error:
         return str(error)
     try:
-        journal.begin_part(begins)
+        journal.begin_part([rows.get(id(fact)) or row_of(fact) for fact in begins])
     except (OSError, sqlite3.Error) as error:
         return f"{one_line(str(part_after(path)), 4096)}: cannot be written: {error}; the journal continues in {path.name}"
     return None

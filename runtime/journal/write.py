@@ -262,14 +262,14 @@ class Journal:
         with opened(self.path) as database, without_collections():
             return [*facts_of(database, self._name, first_number(database) + known)]
 
-    def begin_part(self, facts: Sequence[Fact]) -> None:
+    def begin_part(self, rows: Sequence[Row]) -> None:
         """Continue in the next part, which begins with some facts. May be called in any thread, between two calls of `store`.
 
         A kill at any moment leaves either part as the newest one, and both lead to the same state. The file is opened by the next
         commit: if there is no room for that, the commit waits as it does for any other reason.
 
         Args:
-            facts: Facts of the next part that follow from all facts of this one.
+            rows: Rows of the facts of the next part, which follow from all facts of this one.
 
         Raises:
             OSError: The next part cannot be written. The journal continues in this one.
@@ -278,9 +278,9 @@ class Journal:
         """
         after = part_after(self.path)
         last = int(self._connection().execute("SELECT max(number) FROM facts").fetchone()[0])
-        first = last - len(facts) + 1
+        first = last - len(rows) + 1
         try:
-            write_part(after, first, facts, self._close_part)
+            write_part(after, first, rows, self._close_part)
         except (OSError, sqlite3.Error) as error:
             if after.exists():
                 problem = f"{one_line(str(after), 4096)}: may not last: {error}"
@@ -288,7 +288,7 @@ class Journal:
                 raise InputError(problem) from None
             raise
         self.path, self._name = after, one_line(str(after), 4096)
-        self.first_number, self.carried = first, len(facts)
+        self.first_number, self.carried = first, len(rows)
 
     def _connection(self) -> sqlite3.Connection:
         """Return the database of the part, and open it if necessary.
@@ -341,13 +341,13 @@ def row_of(fact: Fact) -> Row:
     return kind_of(fact), _JSON.encode(fact)
 
 
-def write_part(path: Path, first: int, facts: Iterable[Fact], before_rename: Callable[[], None] = lambda: None) -> None:
+def write_part(path: Path, first: int, rows: Sequence[Row], before_rename: Callable[[], None] = lambda: None) -> None:
     """Write a new part of a journal under another name, and rename it when it is on the disk.
 
     Args:
         path: Path of the new file.
         first: Number of its first fact.
-        facts: Facts of the part.
+        rows: Rows of the part, as `row_of` returns them.
         before_rename: Function that is called when the file is written, after which a failure may leave the part or not.
 
     Raises:
@@ -360,7 +360,7 @@ def write_part(path: Path, first: int, facts: Iterable[Fact], before_rename: Cal
         os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with contextlib.closing(connect(unfinished)) as database:
             database.execute("PRAGMA synchronous=FULL")
-            _create(database, [*map(row_of, facts)], first)
+            _create(database, rows, first)
         sync(unfinished)
         before_rename()
         os.replace(unfinished, path)

@@ -104,7 +104,7 @@ class Disk:
         self.commits_at.append(self.commits)
         self.carried.append(carried)
 
-    def begin_part(self, facts: Sequence[Fact], carry_out: Callable[[], None]) -> None:
+    def begin_part(self, rows: Sequence[Row], carry_out: Callable[[], None]) -> None:
         """Continue in the next part, of the process whose turn it is. It counts as a commit, for what may happen to it.
 
         Raises:
@@ -113,7 +113,7 @@ class Disk:
 
         def begin() -> None:
             carry_out()
-            self._begins_part([row_of(fact) for fact in facts])
+            self._begins_part([*rows])
 
         try:
             self.commit([], begin)
@@ -265,15 +265,15 @@ class DiskJournal(Journal):
     def facts(self, known: int = 0) -> list[Fact]:
         return self.disk.facts()[known:]
 
-    def begin_part(self, facts: Sequence[Fact]) -> None:
+    def begin_part(self, rows: Sequence[Row]) -> None:
         def begin() -> None:
             if self.disk.folder is not None:
-                Journal.begin_part(self, facts)
+                Journal.begin_part(self, rows)
             else:
-                self.path, self.carried = part_after(self.path), len(facts)
+                self.path, self.carried = part_after(self.path), len(rows)
                 self.first_number = len(self.disk.rows) + 1 - self.carried
 
-        self.disk.begin_part(facts, begin)
+        self.disk.begin_part(rows, begin)
 
     def close(self) -> None:
         if self.disk.world.current.dead:

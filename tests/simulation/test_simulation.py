@@ -295,7 +295,7 @@ def test_a_journal_is_rolled_over_while_jobs_are_present_whatever_goes_wrong(fil
     assert [one.counts["starts"] > 1 for one in outcomes] == [kind != "full" for kind, _ in faults]
 
 
-@pytest.mark.parametrize("name", ["_select_leases", "_select_assignments", "_summarize_job", "Progressed"])
+@pytest.mark.parametrize("name", ["_select_leases", "select_assignments", "_summarize_job", "Progressed"])
 def test_a_fact_that_is_not_carried_over_is_found(name: str) -> None:
     nothing = {
         "_summarize_job": lambda own, leases, spec, last_s, last_held: JobCarried(last_s, spec.id, 0, 0),
