@@ -264,7 +264,7 @@ class Ledger:
             placement: Period of the job in its placement.
             host: Name of the machine on which the owner runs, or an empty string.
             boot: Scope of the ids of its processes, as `shared_pid_space` returns it.
-            owner_processes: Its processes.
+            owner_processes: Processes of the owner that are known so far.
         """
         now_s, names = self.run.log.now(), tuple(node.name for node in handle.place.nodes_of("sync"))
         owner = OwnerAttached(now_s, handle.id, secrets.token_hex(16), host, boot, owner_processes, names)

@@ -1,4 +1,4 @@
-"""What becomes of leases, suspect nodes and placements with time: the checks that a service makes every second."""
+"""Periodic checks of leases: lost ones, suspect nodes that nobody uses any more, and placements that no owner has claimed."""
 
 from __future__ import annotations
 
