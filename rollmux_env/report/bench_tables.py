@@ -111,8 +111,7 @@ def bench_tables(benched: BenchResult, title: str) -> list[RenderableType]:
 
 def _notes_on(benched: BenchResult) -> list[str]:
     """Return lines on the load, quotas, idle nodes, policies that were left out, waits on some seeds, and broken SLOs."""
-    notes = [*load_notes([benched]), *quota_notes([benched]), *idle_notes([benched]), *left_out_notes(benched)]
-    notes += bound_notes([benched])
+    notes = shared_notes([benched])
     for row in benched.summary:
         if row.mean_completion_h is None and row.queueing_s.mean > INSTANT_S:
             waited = f"jobs waited on some seeds, {row.queueing_s.mean / 3600:.3g} h on average over all"
@@ -125,12 +124,18 @@ def _notes_on(benched: BenchResult) -> list[str]:
     return notes
 
 
-def left_out_notes(benched: BenchResult) -> list[str]:
+def shared_notes(benches: Sequence[BenchResult]) -> list[str]:
+    """Return lines on the load, quotas, idle nodes, policies that were left out, and missing bounds, of one bench or of a sweep."""
+    notes = [*load_notes(benches), *quota_notes(benches), *idle_notes(benches), *_left_out_notes(benches[0])]
+    return notes + _bound_notes(benches)
+
+
+def _left_out_notes(benched: BenchResult) -> list[str]:
     """Return a line on each policy that was left out."""
     return [f"{policy} is left out: {why}" for policy, why in benched.left_out.items()]
 
 
-def bound_notes(benches: Sequence[BenchResult]) -> list[str]:
+def _bound_notes(benches: Sequence[BenchResult]) -> list[str]:
     """Return a line if lower bounds were asked for and no policy has one, so that tables have no columns of them, or nothing."""
     asked = any(USD in result.outcome.extra for benched in benches for result in benched.results)
     if not asked or any(row.bound_usd is not None for benched in benches for row in benched.summary):

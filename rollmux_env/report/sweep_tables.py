@@ -8,9 +8,9 @@ from rich.text import Text
 
 from rollmux_env.bench.intervals import interval_note
 from rollmux_env.report.bench_results import SweepResult
-from rollmux_env.report.bench_tables import BOUND_COLUMNS, BOUND_NOTE, bound_notes, left_out_notes, seed_notes
+from rollmux_env.report.bench_tables import BOUND_COLUMNS, BOUND_NOTE, seed_notes, shared_notes
 from rollmux_env.report.tables import heading, make_table, percent, ratio_text
-from rollmux_env.report.waiting import fleet_columns, fleet_notes, idle_notes, is_owned, jobs_wait, load_notes, quota_notes
+from rollmux_env.report.waiting import fleet_columns, fleet_notes, is_owned, jobs_wait
 from rollmux_env.report.yardsticks import yardstick_notes
 
 
@@ -35,15 +35,7 @@ def sweep_tables(benched: SweepResult, title: str) -> list[RenderableType]:
         parts.append(heading("Sharing" if owned else "Dollars"))
     parts += [_swept_sharing(benched, owned, bounded), Text("; ".join(notes), style="dim")]
     benches = [point.bench for point in benched.points]
-    noted = (
-        *load_notes(benches),
-        *quota_notes(benches),
-        *idle_notes(benches),
-        *left_out_notes(first),
-        *bound_notes(benches),
-        *seed_notes(benches),
-    )
-    parts += [Text(note, style="dim") for note in noted]
+    parts += [Text(note, style="dim") for note in (*shared_notes(benches), *seed_notes(benches))]
     pairs = _swept_pairs(benched, owned)
     if pairs.row_count:
         parts += [heading("Differences of every two policies, paired by seed"), pairs]

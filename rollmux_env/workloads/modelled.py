@@ -10,6 +10,17 @@ from rollmux_env.timing.lengths import PUBLISHED
 THINKING_MEDIAN, THINKING_SIGMA = 4096.0, 1.2  # lengths of 4B and 8B jobs, assumed
 
 
+def published_lengths(kind: str) -> str | None:
+    """Return the name of the published lengths that a job type such as `14B-8k` has, or None if its lengths are assumed.
+
+    Types whose lengths are not published have those of the 7B job with the same cap, except 4B and 8B.
+    """
+    size, _, cap = kind.partition("-")
+    if kind in PUBLISHED:
+        return kind
+    return None if size in ("4B", "8B") else f"7B-{cap}"
+
+
 def with_models(scenario: Scenario) -> Scenario:
     """Return a stream of the catalogue's jobs with phases predicted from their models.
 
@@ -20,11 +31,8 @@ def with_models(scenario: Scenario) -> Scenario:
     for job in scenario.jobs:
         size, cap = job.id.split("-")[:2]
         tokens = 1024 * int(cap.removesuffix("k"))
-        kind = f"{size}-{cap}"
-        if size in ("4B", "8B"):
-            lengths: dict[str, Any] = {"median": THINKING_MEDIAN, "sigma": THINKING_SIGMA}
-        else:
-            lengths = {"published": kind if kind in PUBLISHED else f"7B-{cap}"}
+        name = published_lengths(f"{size}-{cap}")
+        lengths: dict[str, Any] = {"published": name} if name else {"median": THINKING_MEDIAN, "sigma": THINKING_SIGMA}
         jobs.append(
             {key: value for key in fields if (value := getattr(job, key)) is not None}
             | {"rollout": {"nodes": job.rollout.nodes}, "training": {"nodes": job.training.nodes}}

@@ -65,6 +65,7 @@ _ELSEWHERE = frozenset((*_EVENTS, *_SELECTED, *_LEFT_OUT))
 _REPORTS = (Confined, Drained, Undrained, Joined)  # reports to the scheduler that a recovery reads
 
 
+@without_collections()  # commits wait for this
 def carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     """Return the facts with which the part after a part begins. The last of them is `PartBegun`.
 
@@ -74,11 +75,6 @@ def carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     Raises:
         InputError: They are not the facts of a run.
     """
-    with without_collections():  # commits wait for this
-        return _carried_facts(facts)
-
-
-def _carried_facts(facts: Sequence[Fact]) -> tuple[Fact, ...]:
     record, leases = record_of(facts), RecalledLeases(facts)
     entries: dict[int, Fact] = {}
     for numbered in (

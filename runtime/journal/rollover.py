@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from time import time
-from types import MappingProxyType
 from typing import Literal
 
 from rollmux_env.cluster.events import Carried, CarriedLength, CarriedUsage
@@ -35,7 +34,6 @@ ROLLED_OVER: Literal["rolled over"] = "rolled over"
 MOST_FACTS = 4000  # facts of a part, about 1 MB, from which a service that has no job begins the next one
 MOST_FACTS_WITH_JOBS = 20_000  # facts of a part, about 5 MB, from which a service continues in the next one while jobs are present
 QUIET_S = 300.0  # time without a job before that, in which owners learn that their jobs are over
-_NO_ROWS: Mapping[int, Row] = MappingProxyType({})
 _BEGINS_S = 30.0  # time in which a service answers again
 
 
@@ -119,17 +117,17 @@ def rows_to_carry(known: Sequence[Fact]) -> dict[int, Row]:
     Raises:
         InputError: They are not the facts of a run.
     """
-    lasting = {*map(id, known)}  # of a fact that is made anew, the id may be another fact's when it has gone
+    lasting = {*map(id, known)}  # merged facts are freed on return, and their ids used again
     return {id(fact): row_of(fact) for fact in carried_facts(known) if id(fact) in lasting}
 
 
-def continue_in_next_part(journal: Journal, known: Sequence[Fact] = (), rows: Mapping[int, Row] = _NO_ROWS) -> str | None:
+def continue_in_next_part(journal: Journal, known: Sequence[Fact] = (), rows: Mapping[int, Row] | None = None) -> str | None:
     """Continue a journal in its next part while jobs are present. May be called in any thread, while nothing is written.
 
     Args:
         journal: The journal.
         known: First facts of its newest part, as far as they have been read before.
-        rows: Rows of some of these facts, by `id` of the fact.
+        rows: Rows of some of these facts, as `rows_to_carry` returns them.
 
     Returns:
         Why the journal continues in the part in which it was, one line, or None if it continues in the next one.
@@ -137,7 +135,7 @@ def continue_in_next_part(journal: Journal, known: Sequence[Fact] = (), rows: Ma
     Raises:
         InputError: As `Journal.begin_part`.
     """
-    path = journal.path
+    path, rows = journal.path, rows or {}
     try:
         begins = carried_facts([*known, *journal.facts(len(known))])
     except InputError as error:

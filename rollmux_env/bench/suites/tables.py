@@ -17,7 +17,7 @@ from rollmux_env.published import source
 from rollmux_env.timing import calibration as calibrations
 from rollmux_env.timing.lengths import PUBLISHED, LengthDistribution, Lognormal, Piecewise, lognormal_of_mean
 from rollmux_env.workloads.catalogue import PUBLISHED_S
-from rollmux_env.workloads.modelled import THINKING_MEDIAN, THINKING_SIGMA
+from rollmux_env.workloads.modelled import THINKING_MEDIAN, THINKING_SIGMA, published_lengths
 
 
 class PublishedRow(NamedTuple):
@@ -99,12 +99,9 @@ GPUS_OF = {"32B": 16}  # number of GPUs of each pool; 8 for other sizes
 
 def job_lengths(kind: str) -> LengthDistribution:
     """Return the lengths of a job type such as `8B-16k`, published or assumed as above."""
-    size, _, cap = kind.partition("-")
-    if kind in PUBLISHED:
-        return PUBLISHED[kind]
-    if size in ("4B", "8B"):
-        return Lognormal(1024 * int(cap.removesuffix("k")), THINKING_MEDIAN, THINKING_SIGMA)
-    return PUBLISHED[f"7B-{cap}"]
+    if (name := published_lengths(kind)) is not None:
+        return PUBLISHED[name]
+    return Lognormal(1024 * int(kind.partition("-")[2].removesuffix("k")), THINKING_MEDIAN, THINKING_SIGMA)
 
 
 def _phases() -> Iterator[PublishedRow]:

@@ -1,4 +1,4 @@
-"""Periodic checks of leases: lost ones, suspect nodes that nobody uses any more, and placements that no owner has claimed."""
+"""Periodic checks of leases: lost ones, suspect nodes that are out of use, and placements that no owner has claimed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from runtime.journal.facts import LeaseEnded
 from runtime.output import LOGS
 from runtime.owners.http.command_process import LOOKS_S, CommandProcess, why_not_started
 from runtime.owners.http.iterations import Iterations
-from runtime.owners.http.ledger import AttachedPlacement, Lease, Ledger, described, wake
+from runtime.owners.http.ledger import AttachedPlacement, Ledger, described, wake
 from runtime.owners.http.owner_processes import living
 
 _DONE = "its command has ended with status 0"
@@ -222,7 +222,8 @@ class CommandProcesses(AttachedProcesses):
         if remaining:
             why = f"{why}; process {_numbers(remaining)} of it cannot be ended"
             if lease is None:
-                lease = self._attach(handle, placement)
+                # It has never attached; its nodes can be suspect only with a lease.
+                lease = ledger.attach(handle, placement, os.uname().nodename, pid_space(), ())
         if lease is not None and not lease.is_over:
             if remaining:
                 ledger.lose(lease, why, remaining)
@@ -235,10 +236,6 @@ class CommandProcesses(AttachedProcesses):
         if not remaining:
             placement.free.set()
         placement.end(JobEnd(outcome, "step", why))
-
-    def _attach(self, handle: JobHandle, placement: AttachedPlacement) -> Lease:
-        """Return a lease for a command that has ended and never attached, so that its nodes can be suspect."""
-        return self.ledger.attach(handle, placement, os.uname().nodename, pid_space(), ())
 
     async def _end(self, handle: JobHandle, placement: AttachedPlacement | None) -> list[int]:
         """End a command with all processes that it has started, and return the ids of those of the job that live."""
